@@ -1,0 +1,1 @@
+"""Tokenizer, form of a response, packing of sequences."""

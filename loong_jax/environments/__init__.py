@@ -1,0 +1,1 @@
+"""Generators of problems whose answers are checked without a reference."""

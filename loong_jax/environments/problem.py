@@ -1,0 +1,53 @@
+"""A problem: what can be posed and checked."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Domain = Literal["stem", "logic", "code"]
+DOMAINS: tuple[Domain, ...] = ("stem", "logic", "code")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One question with the means to check an answer to it.
+
+    `gold` and `rubric` may both be absent: such a problem is checked without a reference, from
+    `arguments` alone. `canonical` is equal for equal problems, however they were drawn or worded, and
+    decides the split, so that equal problems never sit on both sides of it.
+    """
+
+    uid: str  # "<environment>-<hash of its code>/<level>/<seed>"
+    domain: Domain
+    environment: str
+    level: int
+    seed: int
+    canonical: str
+    prompt: str
+    verifier: str  # name for `loong_jax.verifiers.get_verifier`
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # JSON values
+    gold: str | None = None
+    rubric: str | None = None
+    origin: str = "generated"
+    licence: str = "Apache-2.0"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"arguments": json.loads(json.dumps(self.arguments))}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Problem":
+        return cls(**record)
+
+
+def split_of(canonical: str, held_out_share: float = 0.1) -> Literal["train", "validation", "test"]:
+    """Side of the split a canonical form falls on: a pure function of its hash.
+
+    `held_out_share` is the share of the problem space that goes to validation, and the same again to test.
+    """
+    digest = hashlib.blake2b(canonical.encode(), digest_size=8).digest()
+    position = int.from_bytes(digest, "big") / 2**64
+    if position < held_out_share:
+        return "test"
+    return "validation" if position < 2 * held_out_share else "train"

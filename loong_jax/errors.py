@@ -1,0 +1,17 @@
+"""Errors that a caller can answer. Each message names the value, the rule and the remedy."""
+
+
+class LoongError(Exception):
+    """Base of every error that loong_jax raises on purpose."""
+
+
+class ConfigError(LoongError, ValueError):
+    """A setting is outside its rule; raised before any work starts."""
+
+
+class CheckpointError(LoongError):
+    """A checkpoint is missing, damaged, or belongs to another configuration."""
+
+
+class VerifierError(LoongError):
+    """A verifier cannot be built or reached. A single answer never raises: it is `ungradable`."""

@@ -1,0 +1,1 @@
+"""How good a policy is: sampling problems, pass@k, intervals."""

@@ -1,0 +1,1 @@
+"""Fusing experts in parameter space, as pure functions over pytrees."""

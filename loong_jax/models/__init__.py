@@ -1,0 +1,1 @@
+"""Models. Each package holds one family."""

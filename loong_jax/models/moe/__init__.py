@@ -1,0 +1,1 @@
+"""LongCat-Flash: a mixture of experts with zero-computation and shortcut-connected experts."""

@@ -1,0 +1,1 @@
+"""Who does what, when. Nothing here touches an array."""

@@ -1,0 +1,1 @@
+"""The page a run leaves behind, and the charts on it."""

@@ -1,0 +1,1 @@
+"""From rollouts to new weights: rewards, advantages, objectives, trainer."""

@@ -1,0 +1,1 @@
+"""From prompts and weights to rollouts: engine, replicas, policy versions, buffer."""

@@ -1,0 +1,105 @@
+"""Tickets, groups and rollouts: the records that travel from engine to trainer.
+
+A ticket is one issue of one problem; its group of G rollouts is dispatched, versioned, filtered and trained
+together. Records hold token arrays by reference and never JAX arrays.
+"""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from loong_jax.environments.problem import Problem
+from loong_jax.verifiers.verdict import Verdict
+
+FinishReason = Literal["stop", "length", "cancelled", "failed"]
+TicketEnd = Literal["trained", "filtered", "stale", "ungradable", "failed", "cancelled_at_end"]
+TICKET_ENDS: tuple[TicketEnd, ...] = (
+    "trained",
+    "filtered",
+    "stale",
+    "ungradable",
+    "failed",
+    "cancelled_at_end",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """How tokens are drawn. All three log-probabilities are taken under this temperature."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    max_new_tokens: int = 64
+    greedy: bool = False
+
+    def __post_init__(self):
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature={self.temperature} must be positive. Use greedy=True for argmax."
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} is not in (0, 1]. Use 1.0 to keep every token.")
+        if self.top_k < 0 or self.max_new_tokens < 1:
+            raise ValueError(
+                f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. Correct the recipe."
+            )
+
+    @property
+    def is_truncated(self) -> bool:
+        """True where some tokens cannot be drawn; such rollouts do not train (design: support not stored)."""
+        return self.top_p < 1 or self.top_k > 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """One issue of one problem. `number` counts all tickets of a run, in the order of issue."""
+
+    number: int
+    problem: Problem
+    issue: int = 0  # how often this problem was issued before
+
+    @property
+    def key(self) -> str:
+        return f"{self.problem.uid}#{self.issue}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """One attempt at a problem. Arrays are NumPy, aligned with `tokens` (response only, prompt apart)."""
+
+    ticket: int
+    attempt: int  # 0..G-1
+    prompt: np.ndarray  # int32 [prompt length]
+    tokens: np.ndarray  # int32 [response length]
+    loss_mask: np.ndarray  # bool, true where the policy wrote a token that trains
+    engine_logprob: np.ndarray  # float32, nats, as sampled
+    sampling: SamplingSettings
+    versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
+    finish_reason: FinishReason
+    text: str = ""
+    behavior_logprob: np.ndarray | None = (
+        None  # float32, trainer's program under the rollout's own version
+    )
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    verdict: Verdict | None = None
+    reward: float | None = None  # None: masked from loss and baseline
+    failure: str = ""
+
+    @property
+    def version(self) -> int:
+        return self.versions[0][1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """The G rollouts of one ticket, all under one policy version."""
+
+    ticket: Ticket
+    version: int
+    rollouts: tuple[Rollout, ...]
+
+    def replace_rollouts(self, rollouts: tuple[Rollout, ...]) -> "Group":
+        return dataclasses.replace(self, rollouts=rollouts)

@@ -1,0 +1,1 @@
+"""Small things for tests: tiny configuration, fake engine."""

@@ -1,0 +1,1 @@
+"""Judging answers: verdicts, verifiers, and the pool that runs them."""
