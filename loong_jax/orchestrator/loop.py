@@ -51,6 +51,16 @@ class GroupVerified(NamedTuple):
     end_s: float
 
 
+class EventQueue(Protocol):
+    """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
+
+    def put(self, event: Any) -> None: ...
+
+    def get(self, *, timeout: float) -> Any:
+        """Raises `queue.Empty` after `timeout` seconds without an event."""
+        ...
+
+
 class RunLog(Protocol):
     """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
 
@@ -86,6 +96,7 @@ class Orchestrator:
         grade: Grade,
         log: RunLog,
         clock: Callable[[], float] = time.monotonic,
+        events: EventQueue | None = None,
     ):
         self.settings = settings
         self.trainer = trainer
@@ -104,7 +115,7 @@ class Orchestrator:
         )
         self._groups: dict[int, Group] = {}  # generated, not yet in the buffer
         self._lease: Any = None
-        self._events: queue.Queue[Any] = queue.Queue()
+        self._events: EventQueue = events if events is not None else queue.Queue()
 
     def restore(self, control: Mapping[str, Any]) -> None:
         """Continues from the control part of a checkpoint (see `snapshot`)."""

@@ -1,7 +1,7 @@
 """The three groups of processes an orchestrator drives, as protocols.
 
-Each has a local form (threads of this process) and may have a Ray form. None of their calls waits for
-work to be done: they return at once and report through `emit`, from their own threads.
+Each has a local form (threads of this process) and may have a Ray form. None of their calls waits
+for work to be done: they return at once and report through `emit`, from their own threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
