@@ -1,7 +1,7 @@
 """Replicas, trainer and verifiers that only take (virtual) time, to test the orchestrator.
 
-One object plays all three groups of processes and the clock. Durations come from a seeded generator,
-so a seed is a schedule; nothing sleeps and nothing runs in a thread.
+One object plays all three groups of processes and the clock. Durations come from a seeded
+generator, so a seed is a schedule; nothing sleeps and nothing runs in a thread.
 """
 
 import dataclasses
