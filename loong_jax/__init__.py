@@ -1,3 +1,3 @@
-"""loong_jax: LongCat-Flash reasoning models trained by asynchronous reinforcement learning on JAX."""
+"""loong_jax: LongCat-Flash reasoners trained by asynchronous reinforcement learning on JAX."""
 
 __version__ = "0.1.0"

@@ -26,7 +26,7 @@ def render_response(thinking: str, answer: str) -> str:
 def parse_response(text: str) -> Response | None:
     """Thinking and answer of a whole response, or None where the form is broken.
 
-    Exactly one thinking part and one answer part, in this order, nothing before or after, no tag inside.
+    Exactly one thinking part, then one answer part; nothing around them and no tag inside.
     """
     match = _FORM.fullmatch(text)
     if match is None or _TAG.search(match["thinking"]) or _TAG.search(match["answer"]):

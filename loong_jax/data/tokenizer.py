@@ -1,7 +1,7 @@
 """The tokenizer of the miniature recipe: one token per ASCII character, tags as single tokens.
 
-Token ids below 128 are ASCII codes; unused control codes carry the special tokens, so V = 128 and ids of
-beginning and end are those of LongCat-Flash (1 and 2).
+Token ids below 128 are ASCII codes; unused control codes carry the special tokens, so V = 128 and
+the ids of beginning and end are those of LongCat-Flash (1 and 2).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
 
 class AsciiTokenizer:
-    """Maps text to ids and back; `decode(encode(text)) == text` for printable ASCII and newlines."""
+    """Maps text to ids and back, without loss for printable ASCII, newlines and the tags."""
 
     vocab_size = 128
     pad_id = SPECIAL_TOKENS["<pad>"]
@@ -58,8 +58,8 @@ class AsciiTokenizer:
             code = ord(text[position])
             if not (32 <= code < 127 or code == 10):
                 raise ValueError(
-                    f"character {text[position]!r} at {position} has no token: this tokenizer knows printable "
-                    "ASCII, newline and its tags. Transliterate the text first."
+                    f"character {text[position]!r} at {position} has no token: it must be "
+                    "printable ASCII, newline or a tag. Transliterate the text first."
                 )
             tokens.append(code)
             position += 1

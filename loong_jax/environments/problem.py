@@ -15,8 +15,8 @@ class Problem:
     """One question with the means to check an answer to it.
 
     `gold` and `rubric` may both be absent: such a problem is checked without a reference, from
-    `arguments` alone. `canonical` is equal for equal problems, however they were drawn or worded, and
-    decides the split, so that equal problems never sit on both sides of it.
+    `arguments` alone. `canonical` is equal for equal problems, however they were drawn or worded,
+    and decides the split, so that equal problems never sit on both sides of it.
     """
 
     uid: str  # "<environment>-<hash of its code>/<level>/<seed>"
@@ -44,7 +44,7 @@ class Problem:
 def split_of(canonical: str, held_out_share: float = 0.1) -> Literal["train", "validation", "test"]:
     """Side of the split a canonical form falls on: a pure function of its hash.
 
-    `held_out_share` is the share of the problem space that goes to validation, and the same again to test.
+    `held_out_share` of the problem space goes to validation, and the same again to test.
     """
     digest = hashlib.blake2b(canonical.encode(), digest_size=8).digest()
     position = int.from_bytes(digest, "big") / 2**64

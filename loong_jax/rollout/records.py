@@ -1,7 +1,7 @@
 """Tickets, groups and rollouts: the records that travel from engine to trainer.
 
-A ticket is one issue of one problem; its group of G rollouts is dispatched, versioned, filtered and trained
-together. Records hold token arrays by reference and never JAX arrays.
+A ticket is one issue of one problem; its group of G rollouts is dispatched, versioned, filtered and
+trained together. Records hold token arrays by reference and never JAX arrays.
 """
 
 import dataclasses
@@ -43,12 +43,13 @@ class SamplingSettings:
             raise ValueError(f"top_p={self.top_p} is not in (0, 1]. Use 1.0 to keep every token.")
         if self.top_k < 0 or self.max_new_tokens < 1:
             raise ValueError(
-                f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. Correct the recipe."
+                f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. "
+                "Correct the recipe."
             )
 
     @property
     def is_truncated(self) -> bool:
-        """True where some tokens cannot be drawn; such rollouts do not train (design: support not stored)."""
+        """True where some tokens cannot be drawn; such rollouts do not train."""
         return self.top_p < 1 or self.top_k > 0
 
 
@@ -67,7 +68,7 @@ class Ticket:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """One attempt at a problem. Arrays are NumPy, aligned with `tokens` (response only, prompt apart)."""
+    """One attempt at a problem. NumPy arrays, aligned with `tokens` (the response alone)."""
 
     ticket: int
     attempt: int  # 0..G-1

@@ -9,7 +9,7 @@ IsolationTier = Literal["none", "process", "namespaces"]  # none: no foreign cod
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`ungradable` never becomes a reward of 0: it is masked from the loss and from the baseline."""
+    """`ungradable` never becomes a reward of 0: it leaves the loss and the baseline."""
 
     outcome: Outcome
     reason: str = ""  # why it is wrong ("format", "value", ...) or ungradable ("timeout", ...)
