@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from loong_jax.data import packing, response
+from loong_jax.data import packing
 from loong_jax.rl import advantages
 from loong_jax.rl.advantages import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
@@ -106,22 +106,4 @@ def _fields(rollout: Rollout, advantage: float, trainer_version: int) -> dict[st
         "behavior_logprob": whole(rollout, rollout.behavior_logprob, np.float32),
         "advantage": np.where(mask, advantage, 0).astype(np.float32),
         "version_lag": whole(rollout, lag, np.int32),
-    }
-
-
-def describe(groups: Sequence[Group], trainer_version: int) -> dict[str, Any]:
-    """Metrics of what a step trains on, under their names in metrics.jsonl."""
-    rollouts = [r for group in groups for r in group.rollouts]
-    rewards = [r.reward for r in rollouts if r.reward is not None]
-    lengths = [len(r.tokens) for r in rollouts]
-    lags = [trainer_version - r.version for r in rollouts if r.reward is not None]
-    well_formed = [response.parse_response(r.text) is not None for r in rollouts]
-    return {
-        "rewards/mean": float(np.mean(rewards)) if rewards else 0.0,
-        "completions/mean_length": float(np.mean(lengths)) if lengths else 0.0,
-        "completions/max_length": max(lengths, default=0),
-        "completions/well_formed": float(np.mean(well_formed)) if well_formed else 0.0,
-        "staleness/mean": float(np.mean(lags)) if lags else 0.0,
-        "staleness/histogram": {str(lag): lags.count(lag) for lag in sorted(set(lags))},
-        "rollouts/masked": len(rollouts) - len(rewards),
     }

@@ -6,7 +6,7 @@ from typing import Any
 from loong_jax.rollout.records import Group
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class GroupsScored:
     """`behavior_logprob` is filled in; groups in the order they were given."""
 
@@ -15,7 +15,7 @@ class GroupsScored:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class StepTrained:
     """The trainer's weights are version `step` now."""
 
@@ -25,16 +25,24 @@ class StepTrained:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class VersionPublished:
     version: int
     start_s: float
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Saved:
-    directory: str
     step: int
+    directory: str
     start_s: float
     end_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerFailed:
+    """A command was not carried out; the trainer refuses all later ones."""
+
+    where: str
+    error: str

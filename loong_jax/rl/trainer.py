@@ -7,7 +7,7 @@ the step. Accumulators and state are donated, so a step holds one copy of each.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from loong_jax.rl import objectives, optimizers, policy_model
+from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
 from loong_jax.rl.batching import TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import AdamW, Weights
@@ -221,3 +221,24 @@ def train_step(
     state, metrics, sums, load = programs.update(state, accumulated)
     numbers = {name: float(value) for name, value in metrics.items()}
     return state, numbers | objectives.summarise(sums) | model.load_metrics(load)
+
+
+def to_arrays(state: TrainState) -> dict[str, Any]:
+    """The state as nested dicts for a checkpoint: "weights" as they are, "optimizer" by path, "step"."""
+    return {
+        "step": state.step,
+        "weights": state.weights,
+        "optimizer": checkpoint.to_plain(state.optimizer_state),
+    }
+
+
+def from_arrays(
+    model: PolicyModel, optimizer: AdamW, template: Weights, arrays: Mapping[Any, Any]
+) -> TrainState:
+    """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where they do not fit."""
+    like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
+    return TrainState(
+        jnp.asarray(arrays["step"], jnp.int32),
+        checkpoint.from_plain(like.weights, checkpoint.to_plain(arrays["weights"])),
+        checkpoint.from_plain(like.optimizer_state, arrays["optimizer"]),
+    )
