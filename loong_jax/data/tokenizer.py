@@ -58,8 +58,8 @@ class AsciiTokenizer:
             code = ord(text[position])
             if not (32 <= code < 127 or code == 10):
                 raise ValueError(
-                    f"character {text[position]!r} at {position} has no token: this tokenizer knows "
-                    "printable ASCII, newline and its tags. Transliterate the text first."
+                    f"character {text[position]!r} at {position} has no token: it must be "
+                    "printable ASCII, newline or a tag. Transliterate the text first."
                 )
             tokens.append(code)
             position += 1

@@ -1,0 +1,111 @@
+"""Stages as a resumable graph over run directories.
+
+A stage reads what earlier stages left in their directories, writes into its own, and is done once
+`done.json` stands there. Running the same command again skips what is done and resumes the rest.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.errors import CheckpointError, ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """`run(directories)` does the work and may be called again after an interruption.
+
+    It returns what `done.json` shall hold, as JSON values.
+    """
+
+    name: str
+    after: tuple[str, ...] = ()
+    run: Callable[["StageDirectories"], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageDirectories:
+    """Where a stage writes, and where it finds the stages before it."""
+
+    own: Path
+    inputs: dict[str, Path]
+
+
+def stage_directory(run_dir: Path, name: str) -> Path:
+    return run_dir / "stages" / name
+
+
+def is_done(run_dir: Path, name: str) -> bool:
+    return (stage_directory(run_dir, name) / "done.json").exists()
+
+
+def run_stages(
+    stages: Sequence[Stage],
+    run_dir: Path,
+    *,
+    only: str | None = None,
+    source: Path | None = None,
+    on_stage: Callable[[str, str], None] = lambda name, what: None,
+) -> None:
+    """Runs the stages in order, each after those it names.
+
+    Args:
+      only: run this stage alone; its inputs come from `run_dir`, else from `source`.
+      source: another run directory to take finished stages from.
+      on_stage: told (name, "start" | "skip" | "done").
+
+    Raises:
+      ConfigError: a stage is unknown or comes before one it needs.
+      CheckpointError: an input stage is not done in either directory.
+    """
+    names = [stage.name for stage in stages]
+    if only is not None and only not in names:
+        raise ConfigError(f"stage {only!r} is unknown. Choose one of {names}.")
+    for place, stage in enumerate(stages):
+        missing = set(stage.after) - set(names[:place])
+        if missing:
+            raise ConfigError(f"stage {stage.name!r} comes before {sorted(missing)}. Reorder them.")
+    for stage in stages:
+        if only is not None and stage.name != only:
+            continue
+        if is_done(run_dir, stage.name):
+            on_stage(stage.name, "skip")
+            continue
+        inputs = {name: _find_done(name, run_dir, source) for name in stage.after}
+        own = stage_directory(run_dir, stage.name)
+        own.mkdir(parents=True, exist_ok=True)
+        on_stage(stage.name, "start")
+        start_s = time.monotonic()
+        result = stage.run(StageDirectories(own=own, inputs=inputs))
+        write_json(own / "done.json", {"wall_s": round(time.monotonic() - start_s, 2), **result})
+        on_stage(stage.name, "done")
+
+
+def _find_done(name: str, run_dir: Path, source: Path | None) -> Path:
+    for directory in filter(None, (run_dir, source)):
+        if is_done(directory, name):
+            return stage_directory(directory, name)
+    places = f"{run_dir}" + (f" or {source}" if source else "")
+    raise CheckpointError(
+        f"stage {name!r} is not done in {places}, and a later stage needs it. Run it first, or "
+        "name a run that has it with --from."
+    )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes all of `value` or nothing, so that a reader never meets half a file."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    with partial.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    with path.open() as file:
+        return json.load(file)

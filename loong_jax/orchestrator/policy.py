@@ -1,0 +1,238 @@
+"""Who does what next: `decide(state, config) -> actions`, a pure function.
+
+`DoraPolicy` is DORA (arXiv:2509.18883, 3.1.1) for replicas that each host one policy version:
+
+* a response ends under the version it began with, so a replica changes version only when empty;
+* replicas change one after the other, so that generation never stops for a weight update and up to
+  max_staleness + 1 versions decode at once;
+* a group is admitted only if it can still be trained within `max_staleness` steps of its version,
+  even if every open group is trained before it.
+
+In deterministic mode nothing depends on timing: which tickets exist, under which version each is
+written and which groups form a batch are functions of the order of issue alone.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.state import RunState
+
+
+class Issue(NamedTuple):
+    """Open `count` new tickets, to be written under `version`."""
+
+    count: int
+    version: int
+
+
+class Dispatch(NamedTuple):
+    replica: int
+    tickets: tuple[int, ...]
+    version: int
+
+
+class Assign(NamedTuple):
+    """The empty replica takes up `version`."""
+
+    replica: int
+    version: int
+
+
+class Drain(NamedTuple):
+    """The replica takes no new ticket until it is empty."""
+
+    replica: int
+
+
+class Score(NamedTuple):
+    tickets: tuple[int, ...]
+
+
+class Train(NamedTuple):
+    tickets: tuple[int, ...]
+
+
+class EndStale(NamedTuple):
+    """These tickets are too old to train on; their problems are issued again."""
+
+    tickets: tuple[int, ...]
+
+
+class SetIssueLimit(NamedTuple):
+    limit: int
+
+
+Action = Issue | Dispatch | Assign | Drain | Score | Train | EndStale | SetIssueLimit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoraPolicy:
+    """Settings of the scheduler."""
+
+    groups_per_step: int  # P
+    max_staleness: int = 2  # S, in steps
+    max_ahead: float = 3.0  # open groups admitted, in batches of P
+    score_at_least: int = 8  # judged groups worth a scoring pass while training cannot start
+    deterministic: bool = False
+
+    def __post_init__(self):
+        if self.groups_per_step < 1:
+            raise ConfigError(
+                f"groups_per_step={self.groups_per_step} must be at least 1. A step trains on "
+                "whole groups."
+            )
+        if self.max_staleness < 0:
+            raise ConfigError(
+                f"max_staleness={self.max_staleness} must be >= 0. Use 0 for on-policy training."
+            )
+        if self.max_ahead < 1:
+            raise ConfigError(
+                f"max_ahead={self.max_ahead} batches must be at least 1, or a batch never fills."
+            )
+
+
+def decide(state: RunState, policy: DoraPolicy, groups_per_replica: int) -> list[Action]:
+    """What to do now. The caller carries the actions out in order and asks again."""
+    if state.step >= state.total_steps:
+        return []
+    admit = _admit_by_order if policy.deterministic else _admit_by_staleness
+    for actions in (
+        _end_stale(state, policy),
+        _use_trainer(state, policy),
+        _turn_replicas(state),
+        admit(state, policy, groups_per_replica),
+        _dispatch(state, groups_per_replica),
+    ):
+        if actions:
+            return actions
+    return []
+
+
+def _end_stale(state: RunState, policy: DoraPolicy) -> list[Action]:
+    """Finished groups that the next step may not use any more. Running ones end first."""
+    stale = [
+        ticket.number
+        for ticket in state.in_phase("queued", "judged", "ready")
+        if state.step - ticket.version > policy.max_staleness
+    ]
+    return [EndStale(tuple(stale))] if stale else []
+
+
+def _use_trainer(state: RunState, policy: DoraPolicy) -> list[Action]:
+    if state.trainer != "idle":
+        return []
+    batch = next_batch(state, policy)
+    if batch is not None:
+        unscored = tuple(n for n in batch if state.tickets[n].phase == "judged")
+        return [Score(unscored)] if unscored else [Train(batch)]
+    judged = tuple(ticket.number for ticket in state.in_phase("judged"))
+    if not policy.deterministic and len(judged) >= policy.score_at_least:
+        return [Score(judged)]
+    return []
+
+
+def next_batch(state: RunState, policy: DoraPolicy) -> tuple[int, ...] | None:
+    """The P groups of the next step, or None while they are not all there.
+
+    Deterministic: the first P in the order of issue, once nothing before them is still open.
+    Otherwise the oldest versions first among those that are there.
+    """
+    if policy.deterministic:
+        if state.newest_version < state.step:
+            return None
+        batch = []
+        for ticket in sorted(state.tickets.values(), key=lambda t: t.number):
+            if ticket.phase not in ("judged", "ready"):
+                return None
+            batch.append(ticket.number)
+            if len(batch) == policy.groups_per_step:
+                return tuple(batch)
+        return None
+    there = state.in_phase("ready", "judged")
+    if len(there) < policy.groups_per_step:
+        return None
+    there.sort(key=lambda ticket: (ticket.version, ticket.number))
+    return tuple(sorted(ticket.number for ticket in there[: policy.groups_per_step]))
+
+
+def _turn_replicas(state: RunState) -> list[Action]:
+    """Empty replicas take up the version they are needed for; one at a time is emptied."""
+    queued_versions = {ticket.version for ticket in state.in_phase("queued")}
+    actions: list[Action] = []
+    for number, replica in enumerate(state.replicas):
+        if replica.version == state.newest_version and not queued_versions - {replica.version}:
+            continue
+        if state.num_decoding(number) or replica.version in queued_versions:
+            continue
+        uncovered = queued_versions - {r.version for r in state.replicas}
+        wanted = min(uncovered) if uncovered else state.newest_version
+        if replica.version != wanted:
+            return [Assign(number, wanted)]
+    behind = [
+        (replica.version, state.num_decoding(number), number)
+        for number, replica in enumerate(state.replicas)
+        if replica.version is not None and replica.version < state.newest_version
+    ]
+    if behind and not any(replica.draining for replica in state.replicas):
+        actions.append(Drain(min(behind)[2]))
+    return actions
+
+
+def _admit_by_staleness(
+    state: RunState, policy: DoraPolicy, groups_per_replica: int
+) -> list[Action]:
+    """New tickets for free places, newest version first, as far as staleness allows.
+
+    A group written under version v is trained at the latest at step v + S if at most
+    P * (v + S + 1 - step) groups are open when it is admitted, itself included.
+    """
+    by_version = sorted(
+        (number for number, r in enumerate(state.replicas) if r.version is not None),
+        key=lambda number: -(state.replicas[number].version or 0),
+    )
+    num_open = len(state.tickets)
+    for number in by_version:
+        replica = state.replicas[number]
+        assert replica.version is not None
+        if replica.draining:
+            continue
+        queued = sum(t.version == replica.version for t in state.in_phase("queued"))
+        free = groups_per_replica - state.num_decoding(number) - queued
+        steps_left = replica.version + policy.max_staleness + 1 - state.step
+        bound = min(steps_left, policy.max_ahead) * policy.groups_per_step
+        count = min(free, int(bound) - num_open)
+        if count > 0:
+            return [Issue(count, replica.version)]
+    return []
+
+
+def _admit_by_order(state: RunState, policy: DoraPolicy, groups_per_replica: int) -> list[Action]:
+    """Deterministic admission: up to P * (S + 1) tickets past the last one trained.
+
+    When all of them are judged and too few teach anything, exactly the missing number is added.
+    """
+    del groups_per_replica
+    if state.newest_version < state.step:
+        return []
+    if state.num_issued < state.issue_limit:
+        return [Issue(state.issue_limit - state.num_issued, state.newest_version)]
+    if all(ticket.phase in ("judged", "ready") for ticket in state.tickets.values()):
+        missing = policy.groups_per_step - len(state.tickets)
+        if missing > 0:
+            return [SetIssueLimit(state.num_issued + missing)]
+    return []
+
+
+def _dispatch(state: RunState, groups_per_replica: int) -> list[Action]:
+    actions: list[Action] = []
+    queued = state.in_phase("queued")
+    for number, replica in enumerate(state.replicas):
+        free = groups_per_replica - state.num_decoding(number)
+        mine = [ticket.number for ticket in queued if ticket.version == replica.version][
+            : max(free, 0)
+        ]
+        if mine and replica.version is not None:
+            actions.append(Dispatch(number, tuple(mine), replica.version))
+            queued = [ticket for ticket in queued if ticket.number not in set(mine)]
+    return actions

@@ -1,0 +1,46 @@
+"""What a set of groups looked like, in the field's usual metric names."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from loong_jax.data.response import parse_response
+from loong_jax.rollout.records import Group, Rollout
+
+
+def rollouts_of(groups: Iterable[Group]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
+def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Lengths in tokens, shares in [0, 1]; empty for no rollouts.
+
+    `rewards/mean` leaves masked rollouts out; `rewards/masked` is their share.
+    """
+    if not rollouts:
+        return {}
+    lengths = np.array([len(rollout.tokens) for rollout in rollouts])
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    metrics = {
+        "completions/mean_length": float(lengths.mean()),
+        "completions/max_length": float(lengths.max()),
+        "completions/cut_off": _share(r.finish_reason == "length" for r in rollouts),
+        "completions/well_formed": _share(parse_response(r.text) is not None for r in rollouts),
+        "rewards/masked": 1 - len(rewards) / len(rollouts),
+    }
+    if rewards:
+        metrics["rewards/mean"] = float(np.mean(rewards))
+    return metrics
+
+
+def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[str, int]:
+    """How many rollouts were trained on at each staleness, in steps."""
+    counts = Counter(
+        trainer_version - rollout.version for group in groups for rollout in group.rollouts
+    )
+    return {str(staleness): counts[staleness] for staleness in sorted(counts)}
+
+
+def _share(flags: Iterable[bool]) -> float:
+    return float(np.mean([bool(flag) for flag in flags]))

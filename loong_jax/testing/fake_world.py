@@ -1,0 +1,193 @@
+"""Replicas, trainer and verifiers that only take (virtual) time, to test the orchestrator.
+
+One object plays all three groups of processes and the clock. Durations come from a seeded
+generator, so a seed is a schedule; nothing sleeps and nothing runs in a thread.
+"""
+
+import dataclasses
+import heapq
+import queue
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from loong_jax.rl import events as rl_events
+from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.verifiers.verdict import Verdict, correct, ungradable, wrong
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FakeTimes:
+    """Mean durations in virtual seconds; each is drawn between 0.1 and 1.9 times its mean."""
+
+    generate_s: float = 1.0
+    verify_s: float = 0.1
+    score_s: float = 0.2
+    train_s: float = 1.0
+    publish_s: float = 0.05
+    straggler_share: float = 0.05  # groups that take 20 times as long
+
+
+class FakeWorld:
+    """ReplicaGroup, TrainerGroup, VerifierPool, event queue and clock in one."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        num_replicas: int = 2,
+        groups_per_replica: int = 4,
+        group_size: int = 4,
+        times: FakeTimes | None = None,
+        outcome_of: Callable[[str, int, int], str] | None = None,
+    ):
+        self.num_replicas = num_replicas
+        self.groups_per_replica = groups_per_replica
+        self.hosted: list[int | None] = [None] * num_replicas
+        self.decoding: list[set[int]] = [set() for _ in range(num_replicas)]
+        self.versions_seen: list[tuple[int, int]] = []  # ticket, version it was written under
+        self.trained: list[tuple[int, tuple[tuple[int, int], ...]]] = []  # step, (ticket, version)
+        self.saved: list[tuple[int, Mapping[str, Any]]] = []
+        self.now = 0.0
+        self._group_size = group_size
+        self._times = times or FakeTimes()
+        self._random = random.Random(seed)
+        self._outcome_of = outcome_of or (lambda uid, attempt, version: "mixed")
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._trainer_free_s = 0.0
+        self._delivered: list[Any] = []
+
+    # ---- clock and event queue -----------------------------------------------------------------
+
+    def clock(self) -> float:
+        return self.now
+
+    def put(self, event: Any) -> None:
+        self._delivered.append(event)
+
+    def get(self, *, timeout: float) -> Any:
+        deadline = self.now + timeout
+        while not self._delivered:
+            if not self._heap or self._heap[0][0] > deadline:
+                raise queue.Empty
+            self.now, _, happen = heapq.heappop(self._heap)
+            happen()
+        return self._delivered.pop(0)
+
+    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now + seconds, self._sequence, happen))
+
+    def _draw(self, mean_s: float) -> float:
+        return mean_s * self._random.uniform(0.1, 1.9)
+
+    # ---- ReplicaGroup --------------------------------------------------------------------------
+
+    def start(self, emit: Callable[[Any], None]) -> None:
+        del emit  # events go through `put`
+
+    def assign(self, replica: int, version: int) -> None:
+        assert not self.decoding[replica], "a replica changes version only when empty"
+        self.hosted[replica] = version
+
+    def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
+        assert self.hosted[replica] == version, "version tagged at dispatch is the hosted one"
+        for ticket in tickets:
+            self.decoding[replica].add(ticket.number)
+            assert len(self.decoding[replica]) <= self.groups_per_replica
+            is_straggler = self._random.random() < self._times.straggler_share
+            seconds = self._draw(self._times.generate_s) * (20 if is_straggler else 1)
+            self._after(seconds, lambda t=ticket: self._finish(replica, t, version))
+
+    def _finish(self, replica: int, ticket: Ticket, version: int) -> None:
+        if ticket.number not in self.decoding[replica]:
+            return  # cancelled
+        self.decoding[replica].remove(ticket.number)
+        self.versions_seen.append((ticket.number, version))
+        rollouts = tuple(
+            fake_rollout(ticket, attempt, version) for attempt in range(self._group_size)
+        )
+        self.put(
+            rollout_events.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts))
+        )
+
+    def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
+        self.decoding[replica] -= set(ticket_numbers)
+
+    # ---- TrainerGroup --------------------------------------------------------------------------
+
+    def _command(self, mean_s: float, make_event: Callable[[float, float], Any]) -> None:
+        start_s = max(self.now, self._trainer_free_s)
+        end_s = start_s + self._draw(mean_s)
+        self._trainer_free_s = end_s
+        self._after(end_s - self.now, lambda: self.put(make_event(start_s, end_s)))
+
+    def score(self, groups: Sequence[Group]) -> None:
+        scored = tuple(groups)
+        self._command(
+            self._times.score_s,
+            lambda start, end: rl_events.GroupsScored(groups=scored, start_s=start, end_s=end),
+        )
+
+    def train(self, step: int, groups: Sequence[Group]) -> None:
+        self.trained.append((step, tuple((g.ticket.number, g.version) for g in groups)))
+        self._command(
+            self._times.train_s,
+            lambda start, end: rl_events.StepTrained(
+                step=step, metrics={}, start_s=start, end_s=end
+            ),
+        )
+
+    def publish(self, version: int) -> None:
+        self._command(
+            self._times.publish_s,
+            lambda start, end: rl_events.VersionPublished(
+                version=version, start_s=start, end_s=end
+            ),
+        )
+
+    def save(self, step: int, control: Mapping[str, Any]) -> None:
+        self.saved.append((step, control))
+
+    # ---- VerifierPool --------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Any]) -> list[Future[Verdict]]:
+        futures: list[Future[Verdict]] = []
+        for request in requests:
+            future: Future[Verdict] = Future()
+            number, attempt = (int(part) for part in request.key.split("/"))
+            kind = self._outcome_of(request.problem.uid, number, attempt)
+            verdict = {
+                "right": correct(),
+                "wrong": wrong("value"),
+                "broken": ungradable("worker lost"),
+                "mixed": correct() if attempt % 2 else wrong("value"),
+            }[kind]
+            self._after(
+                self._draw(self._times.verify_s), lambda f=future, v=verdict: f.set_result(v)
+            )
+            futures.append(future)
+        return futures
+
+    def close(self, timeout_s: float) -> None:
+        del timeout_s
+
+
+def fake_rollout(ticket: Ticket, attempt: int, version: int) -> Rollout:
+    return Rollout(
+        ticket=ticket.number,
+        attempt=attempt,
+        prompt=np.array([1], np.int32),
+        tokens=np.array([2], np.int32),
+        loss_mask=np.array([True]),
+        engine_logprob=np.zeros(1, np.float32),
+        behavior_logprob=np.zeros(1, np.float32),
+        sampling=SamplingSettings(),
+        versions=((0, version),),
+        finish_reason="stop",
+    )
