@@ -1,6 +1,6 @@
 """Fusing experts in parameter space, as pure functions over pytrees."""
 
-from loong_jax.merge.fuse import fuse
+from loong_jax.merge.fusion import fuse
 from loong_jax.merge.methods import (
     Dare,
     Linear,
@@ -10,6 +10,8 @@ from loong_jax.merge.methods import (
     TaskArithmetic,
     Ties,
 )
+from loong_jax.merge.report import fuse_with_report
+from loong_jax.merge.search import SearchResult, grid_search, mean_score, worst_score
 from loong_jax.merge.tree import PathRules
 
 __all__ = [
@@ -19,7 +21,12 @@ __all__ = [
     "Method",
     "PathRules",
     "Sce",
+    "SearchResult",
     "TaskArithmetic",
     "Ties",
     "fuse",
+    "fuse_with_report",
+    "grid_search",
+    "mean_score",
+    "worst_score",
 ]

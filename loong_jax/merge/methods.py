@@ -7,6 +7,9 @@ a leaf keeps its sharding and the compiler its fusion.
 """
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -158,7 +161,7 @@ def longcat(
 
 def linear(experts: Deltas, weights: Numbers, *, normalise: bool) -> FusedLeaf:
     """value = sum_i w_i e_i / sum_i w_i, or the sum alone."""
-    total = sum(_weigh(experts, weights))
+    total = _sum(_weigh(experts, weights))
     value = total / sum(weights) if normalise else total
     return FusedLeaf(value, _everywhere(experts), _everywhere(experts))
 
@@ -172,7 +175,7 @@ def task_arithmetic(
     normalise: bool,
 ) -> FusedLeaf:
     """value = b + scale sum_i w_i d_i, over sum_i w_i where normalised."""
-    total = sum(_weigh(deltas, weights))
+    total = _sum(_weigh(deltas, weights))
     total = total / sum(weights) if normalise else total
     return FusedLeaf(base + scale * total, _everywhere(deltas), _everywhere(deltas))
 
@@ -235,14 +238,14 @@ def sce(
     """
     kept = _everywhere(deltas)[0]
     if select_rate < 1:
-        center = sum(deltas) / len(deltas)
-        variance = sum(jnp.square(delta - center) for delta in deltas) / len(deltas)
+        center = _sum(deltas) / len(deltas)
+        variance = _sum([jnp.square(delta - center) for delta in deltas]) / len(deltas)
         num_moved = jnp.sum(variance > 0, axis=axes, keepdims=True)
         num_kept = jnp.floor(num_moved * jnp.float32(select_rate)).astype(jnp.int32)
         kept = largest(variance, num_kept, axes)
     selected = tuple(jnp.where(kept, delta, 0.0) for delta in deltas)
     energies = [jnp.mean(jnp.square(delta), axis=axes, keepdims=True) for delta in selected]
-    total = sum(energies)
+    total = _sum(energies)
     weights = tuple(
         jnp.where(total <= floor, 1.0 / len(deltas), energy / _nonzero(total))
         for energy in energies
@@ -254,7 +257,7 @@ def sce(
 
 def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
     """Where each term has the sign of the sum of terms. A term of exactly zero never agrees."""
-    total = sum(terms)
+    total = _sum(terms)
     sign = jnp.sign(total) if zero_sum == "drop" else jnp.where(total >= 0, 1.0, -1.0)
     return tuple((jnp.sign(term) == sign) & (term != 0) for term in terms)
 
@@ -330,7 +333,11 @@ def _spread(weights: Numbers, like: Array) -> Deltas:
 
 
 def _add_where(marks: Marks, terms: Deltas) -> Array:
-    return sum(jnp.where(mark, term, 0.0) for mark, term in zip(marks, terms, strict=True))
+    return _sum([jnp.where(m, term, 0.0) for m, term in zip(marks, terms, strict=True)])
+
+
+def _sum(terms: Sequence[Array]) -> Array:
+    return functools.reduce(operator.add, terms)
 
 
 def _everywhere(deltas: Deltas) -> Marks:

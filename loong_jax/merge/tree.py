@@ -5,7 +5,6 @@ Layers and experts may be stacked on leading axes of one leaf or held apart unde
 """
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -30,7 +29,7 @@ class PathRules:
     controller: str = r"(^|/)router/bias$|e_score_correction_bias$"
     controller_value: Literal["base", "average"] = "base"
     # Merged in full: a few large, coupled entries that a rescaled dropout would throw about.
-    no_dropout: str = r"router|norm|embed|lm_head"
+    no_dropout: str = r"router|norm|embed|(^|/)(lm_)?head$"
 
     def role(self, path: str, dtype: Any) -> LeafRole:
         """What a merge does with the leaf; integer and boolean leaves must agree exactly."""
@@ -111,9 +110,3 @@ def identity(path: str) -> tuple[str, tuple[int, ...]]:
     parts = path.split("/")
     names = [part for part in parts if not part.isdecimal()]
     return "/".join(names), tuple(int(part) for part in parts if part.isdecimal())
-
-
-def stable_hash(text: str) -> np.uint32:
-    """32 bits that are the same in every process, on every machine and in every release."""
-    digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-    return np.uint32(int.from_bytes(digest, "little"))

@@ -238,7 +238,8 @@ def _leaf_program(
     deltas = tuple(model - start for model in models)
     if keys is not None:
         masks = tuple(
-            mask_lib.keep_mask(key, numbers["keep_rate"], start.shape, batch_axes) for key in keys
+            mask_lib.keep_mask(key, numbers["keep_rate"], delta, batch_axes)
+            for key, delta in zip(keys, deltas, strict=True)
         )
     settings = {**numbers, **dict(choices)}
     if kind is methods.LongcatFusion:
