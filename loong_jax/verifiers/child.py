@@ -65,11 +65,15 @@ class Child:
             raise ChildLost(f"a frame of {size} bytes is above {MAX_FRAME_BYTES}")
         return self._read(size, deadline)
 
-    def stop(self) -> None:
-        """Kills the child's process group and reaps the child; may be called twice."""
+    def kill(self) -> None:
+        """Kills the child's process group; whoever waits for a frame gets ChildLost."""
         with contextlib.suppress(ProcessLookupError):
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Kills and reaps the child; may be called twice."""
+        self.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:

@@ -10,9 +10,9 @@ a fork, not the start of an interpreter. Isolation tiers:
   for honest mistakes, not a wall against attacks: as our own user, a program that gets around
   the hook can read what we can read. Started as root, it drops to an unprivileged user.
 
-Expected answers never come in here: a program gets its inputs, and the values it returned are compared
-by the caller. Values are int, float, str, bool and lists of them. What a program claims to have
-computed is all that it can forge.
+Expected answers never come in here: a program gets its inputs, and the values it returned are
+compared by the caller. Values are int, float, str, bool and lists of them. What a program claims
+to have computed is all that it can forge.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from loong_jax.verifiers import seccomp
 from loong_jax.verifiers.child import Child, ChildLost
 from loong_jax.verifiers.verdict import IsolationTier
 
-Status = Literal["ok", "error", "timeout", "limit", "crash", "lost"]
+Status = Literal["ok", "error", "timeout", "stalled", "limit", "crash", "lost"]
 TIERS: tuple[IsolationTier, ...] = ("none", "process", "namespaces")  # weakest first
 
 _NOBODY = 65534
@@ -81,9 +81,9 @@ class Program:
 class ProgramResult:
     """How a program ended: `ok` with one value per call, else why not.
 
-    `error`: it raised, or returned what is no plain value. `timeout`: CPU or wall time. `limit`: a
-    size. `crash`: it ended without a reply. `lost`: the sandbox failed, which says nothing about
-    the program.
+    `error`: it raised, or returned what is no plain value. `timeout`: its CPU time is used up.
+    `stalled`: its wall time passed first, so it slept or the machine is overloaded. `limit`: a
+    size. `crash`: it ended without a reply. `lost`: the sandbox failed, no fault of the program.
     """
 
     status: Status
@@ -98,7 +98,7 @@ class ProgramResult:
 def expression_program(
     expression: str, arguments: Sequence[Sequence[Any]], parameters: Sequence[str] = ("x",)
 ) -> Program:
-    """The program whose `f(*parameters)` is the value of one expression (statements are refused)."""
+    """The program whose `f(*parameters)` is the value of one expression; statements are errors."""
     names = ", ".join(parameters)
     scope = ", ".join(f"{name!r}: {name}" for name in parameters)
     source = (
@@ -124,7 +124,7 @@ class Sandbox:
     ):
         self.limits = limits or Limits()
         self._isolation = isolation(tier)
-        self.tier = self._isolation.tier
+        self.tier: IsolationTier = self._isolation.tier
         if TIERS.index(self.tier) < TIERS.index(min_tier):
             raise VerifierError(
                 f"the sandbox reaches isolation {self.tier!r}, below min_tier={min_tier!r}: "
@@ -192,7 +192,7 @@ class Sandbox:
 
 _ENDS: dict[str, tuple[Status, str]] = {
     "cpu": ("timeout", "CPU time"),
-    "wall": ("timeout", "wall time"),
+    "wall": ("stalled", "wall time"),
     "output": ("limit", "size of the result"),
     "crashed": ("crash", "it ended without a reply"),
     "forged": ("error", "it wrote on the reply's pipe"),
@@ -303,8 +303,16 @@ def _interpreters() -> list[str]:
 
 
 def _bwrap_command(bwrap: str, interpreter: str) -> list[str]:
-    options = "--unshare-all --unshare-user --disable-userns --die-with-parent --as-pid-1".split()
-    options += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1"]
+    options += [
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--hostname",
+        "sandbox",
+        "--clearenv",
+    ]
     for path in ("/usr", "/lib", "/lib32", "/lib64"):
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]

@@ -44,7 +44,7 @@ def filter_bytes(machine: str | None = None) -> bytes | None:
     if machine not in ARCHITECTURES:
         return None
     column, audit_arch = ARCHITECTURES[machine]
-    numbers = [row[column] for row in DENIED.values() if row[column] is not None]
+    numbers = [number for row in DENIED.values() if (number := row[column]) is not None]
     code = [
         (_LOAD, 0, 0, 4),  # architecture
         (_EQUAL, 1, 0, audit_arch),

@@ -15,6 +15,7 @@ import bisect  # noqa: F401  imported once here, so that programs find them with
 import builtins
 import cmath  # noqa: F401
 import collections  # noqa: F401
+import contextlib
 import copy  # noqa: F401
 import fractions  # noqa: F401
 import functools  # noqa: F401
@@ -30,7 +31,6 @@ import re  # noqa: F401
 import resource
 import select
 import signal
-import statistics  # noqa: F401
 import string  # noqa: F401
 import sys
 import time
@@ -39,10 +39,10 @@ import typing  # noqa: F401
 PLAIN = (bool, int, float, str)
 MAX_INT_BITS = 4096
 MAX_DEPTH = 16
-# Where no namespace hides the machine, a program may import these and cause these audit events only.
+# Where no namespace hides the machine, programs may import these and cause these audit events only.
 IMPORTS = frozenset(
-    "bisect cmath collections copy fractions functools heapq itertools math operator random re "
-    "statistics string typing".split()
+    {"bisect", "cmath", "collections", "copy", "fractions", "functools", "heapq", "itertools"}
+    | {"math", "operator", "random", "re", "string", "typing"}
 )
 EVENTS = frozenset(["compile", "exec", "builtins.id", "object.__getattr__", "object.__setattr__"])
 
@@ -90,19 +90,19 @@ def run_program(request, null):
         finally:
             os._exit(71)
     os.close(write_end)
-    payload, end = drain(read_end, pid, deadline, limits["result_bytes"] + len(token))
+    payload, end = drain(read_end, deadline, limits["result_bytes"] + len(token))
+    if end == "closed" and not payload.startswith(token) and not has_ended(pid, deadline):
+        end = "wall"  # it closed the pipe itself and lived on
     os.close(read_end)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     _, status, usage = os.wait4(pid, 0)
     reap_orphans()
     reply = {"end": end, "cpu_s": usage.ru_utime + usage.ru_stime}
     reply["wall_s"] = time.monotonic() - start
     if end == "closed":
         code = os.waitstatus_to_exitcode(status)
-        if payload[: len(token)] == token:
+        if payload.startswith(token):
             reply["end"], payload = "reported", payload[len(token) :]
         elif code in (-signal.SIGXCPU, -signal.SIGPROF):
             reply["end"], payload = "cpu", b""
@@ -114,7 +114,7 @@ def run_program(request, null):
     return reply, payload
 
 
-def drain(read_end, pid, deadline, max_bytes):
+def drain(read_end, deadline, max_bytes):
     """Reads the pipe until it closes, the deadline passes, or it holds too much."""
     poll = select.poll()
     poll.register(read_end, select.POLLIN)
@@ -125,26 +125,26 @@ def drain(read_end, pid, deadline, max_bytes):
             return b"", "wall"
         chunk = os.read(read_end, 65536)
         if not chunk:
-            break
+            return b"".join(chunks), "closed"
         chunks.append(chunk)
         size += len(chunk)
         if size > max_bytes:
             return b"", "output"
-    # The pipe is closed. A program that closed it itself may live on, so wait no longer than it may.
-    wait = select.poll()
-    handle = os.pidfd_open(pid)
-    wait.register(handle, select.POLLIN)
-    ended = wait.poll(max(0, math.ceil((deadline - time.monotonic()) * 1000)))
-    os.close(handle)
-    return b"".join(chunks), "closed" if ended else "wall"
+
+
+def has_ended(pid, deadline):
+    """Waits for a process that closed its pipe without a reply, no longer than it may live."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def reap_orphans():
-    try:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
 # ---- Below: the process of one program. ----
@@ -162,7 +162,9 @@ def child(request, null, write_end, token):
     sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None
     if request["guard"]:
         sys.addaudithook(guard)
-        sys.modules.update(os=None, posix=None, signal=None, _signal=None, gc=None, select=None)
+        for name in ("os", "posix", "signal", "_signal", "gc", "select", "sys"):
+            sys.modules[name] = None  # type: ignore[assignment]  makes its import fail
+    report: dict[str, object]
     try:
         report = {"values": call_program(request)}
     except RecursionError:
@@ -171,7 +173,9 @@ def child(request, null, write_end, token):
         report = {"error": "MemoryError"}
     except SyntaxError as error:
         report = {"error": f"SyntaxError: {error.msg} (line {error.lineno})"}
-    except BaseException as error:  # SystemExit and KeyboardInterrupt end the program, not the reply
+    except (
+        BaseException
+    ) as error:  # SystemExit and KeyboardInterrupt end the program, not the reply
         report = {"error": describe(error)}
     report["output"] = sink.text()
     body = token + json.dumps(report).encode()
@@ -216,7 +220,7 @@ def call_program(request):
 
 
 def plain(value, depth):
-    """The value, if JSON can carry it as it is; exact types, so no foreign method is ever called."""
+    """The value, if JSON carries it as it is; exact types, so that no foreign method is called."""
     kind = type(value)
     if kind is int and value.bit_length() > MAX_INT_BITS:
         raise ValueError(f"an int of {value.bit_length()} bits is above {MAX_INT_BITS}")
