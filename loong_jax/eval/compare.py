@@ -53,7 +53,7 @@ def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) ->
     two = metrics.mean_estimate([rate_before[uid] for uid in shared], seed=seed)
     return Gain(
         sampled=metrics.paired_difference(rate_after, rate_before, seed=seed),
-        greedy=metrics.paired_difference(dict(after.greedy), dict(before.greedy), seed=seed),
+        greedy=metrics.paired_difference(after.greedy, before.greedy, seed=seed),
         without_format_failures=metrics.paired_ratio_difference(
             after.well_formed_counts(), before.well_formed_counts(), seed=seed
         ),

@@ -5,7 +5,7 @@ right. Intervals come from a bootstrap over problems, because samples of one pro
 independent; comparisons are paired by problem, because both policies met the same ones.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,8 +106,8 @@ def mean_estimate(
 
 
 def paired_difference(
-    after: dict[str, float],
-    before: dict[str, float],
+    after: Mapping[str, float | int],
+    before: Mapping[str, float | int],
     *,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -140,8 +140,8 @@ def pooled_ratio(
 
 
 def paired_ratio_difference(
-    after: dict[str, tuple[int, int]],
-    before: dict[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, int]],
+    before: Mapping[str, tuple[int, int]],
     *,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -162,9 +162,9 @@ def paired_ratio_difference(
 
 
 def by_group(
-    value_P: Sequence[float], group_P: Sequence[Hashable], *, seed: int = 0
+    value_P: ArrayLike, group_P: Sequence[Hashable], *, seed: int = 0
 ) -> dict[Hashable, Estimate]:
-    """One estimate per group (for example per level), in sorted order of the groups."""
+    """One estimate per group (for example per level), in sorted order; `group_P[i]` is of i."""
     values, groups = np.asarray(value_P, np.float64), list(group_P)
     return {
         group: mean_estimate(values[[g == group for g in groups]], seed=seed)

@@ -174,7 +174,7 @@ def test_gains_are_paired_and_written(tmp_path):
 
 def test_different_problems_are_not_compared():
     one, _ = run(Policy(0.5), stem=problems("stem"))
-    two, _ = run(Policy(0.5), stem=problems("other"))
+    two, _ = run(Policy(0.5), stem=problems("logic"))
     with pytest.raises(ConfigError, match="share no problem"):
         compare.gain(one.domains["stem"], two.domains["stem"])
 
