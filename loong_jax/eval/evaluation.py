@@ -18,6 +18,7 @@ from loong_jax.data.response import parse_response
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import metrics
+from loong_jax.rollout.readable import readable
 from loong_jax.rollout.records import Rollout, SamplingSettings
 from loong_jax.verifiers.verdict import Verdict
 
@@ -288,7 +289,7 @@ def _evaluate_domain(
         isolation=isolation,
     )
     shown = [
-        rollout_record(problem, rollouts[0], judged[0])
+        readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]))
         for problem, rollouts, judged in list(zip(problems, sampled, verdicts, strict=True))[:8]
     ]
     return evaluation, shown
@@ -313,25 +314,3 @@ def _sample_and_verify(
 
 def _count(verdicts: Sequence[Verdict]) -> tuple[int, int]:
     return sum(v.is_correct for v in verdicts), sum(v.is_graded for v in verdicts)
-
-
-def rollout_record(problem: Problem, rollout: Rollout, verdict: Verdict | None) -> dict[str, Any]:
-    """A rollout for people: one line of a `rollouts/*.jsonl` file."""
-    response = parse_response(rollout.text)
-    return {
-        "uid": problem.uid,
-        "domain": problem.domain,
-        "level": problem.level,
-        "prompt": problem.prompt,
-        "text": rollout.text,
-        "thinking": response.thinking if response else None,
-        "answer": response.answer if response else None,
-        "outcome": verdict.outcome if verdict else None,
-        "reason": verdict.reason if verdict else "",
-        "evidence": verdict.evidence if verdict else "",
-        "isolation": verdict.isolation if verdict else "none",
-        "version": rollout.version,
-        "reward": rollout.reward,
-        "num_tokens": len(rollout.tokens),
-        "finish_reason": rollout.finish_reason,
-    }
