@@ -40,7 +40,7 @@ class Progress:
         title: str = "loong",
         stream: TextIO | None = None,
         is_terminal: bool | None = None,
-        line_every_s: float = 10.0,
+        line_every_s: float | int = 10,
         clock: Callable[[], float] = time.monotonic,
     ):
         stream = stream if stream is not None else sys.stderr
@@ -141,7 +141,7 @@ class _Stage:
         return "  ".join(parts)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """4 s, 2:05 or 1:02:05."""
     whole = round(seconds)
     if whole < 60:
