@@ -41,7 +41,7 @@ FREE_ON_RESUME = (
 
 
 class Difference(NamedTuple):
-    """One dotted key whose value in a run is not the one given; `_ABSENT` where one has no such key."""
+    """A dotted key with two values: the run's and the given one; `(absent)` where one lacks it."""
 
     key: str
     saved: Json
@@ -82,7 +82,7 @@ def to_json(config: Any, key: str = "config") -> Json:
         return {name: to_json(value, f"{key}.{name}") for name, value in config.items()}
     if isinstance(config, Path):
         return {KIND: "path", "value": str(config)}
-    dtype = _as_dtype(config)
+    dtype = as_dtype(config)
     if dtype is not None:
         return {KIND: "dtype", "value": dtype.name}
     raise ConfigError(
@@ -109,7 +109,7 @@ def from_json(value: Json) -> Any:
     if kind == "path":
         return Path(str(fields["value"]))
     if kind == "dtype":
-        return _dtype_of_name(str(fields["value"]))
+        return dtype_of_name(str(fields["value"]))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)
@@ -139,9 +139,7 @@ def differences(saved: Json, given: Json, key: str = "") -> list[Difference]:
         pairs = [(name, saved.get(name, _ABSENT), given.get(name, _ABSENT)) for name in names]
     elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
         pairs = [(str(place), *pair) for place, pair in enumerate(zip(saved, given, strict=True))]
-    elif type(saved) is type(given) and saved == given:
-        return []
-    elif _is_number(saved) and _is_number(given) and saved == given:
+    elif saved == given and _is_boolean(saved) == _is_boolean(given):  # 1 == 1.0, but not True
         return []
     else:
         return [Difference(key or "config", saved, given)]
@@ -235,7 +233,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _class_of_kind(kind: Json) -> type:
-    """Finds a kind among the modules of loong_jax, and nowhere else, so a file can import no more."""
+    """Finds a kind among the modules of loong_jax; a file can make us import nothing else."""
     if isinstance(kind, str):
         parts = kind.split(".")
         for split in range(len(parts) - 1, 0, -1):
@@ -257,7 +255,7 @@ def _class_of_kind(kind: Json) -> type:
     )
 
 
-def _as_dtype(value: Any) -> np.dtype | None:
+def as_dtype(value: Any) -> np.dtype | None:
     if isinstance(value, np.dtype):
         return value
     inner = getattr(value, "dtype", None)  # jnp.float32 is no dtype but has one
@@ -268,7 +266,7 @@ def _as_dtype(value: Any) -> np.dtype | None:
     return None
 
 
-def _dtype_of_name(name: str) -> np.dtype:
+def dtype_of_name(name: str) -> np.dtype:
     if name not in np.sctypeDict:
         importlib.import_module("ml_dtypes")  # registers bfloat16 and its like
     try:
@@ -281,8 +279,8 @@ def _is_free(key: str, free: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in free)
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_boolean(value: Json) -> bool:
+    return isinstance(value, bool)
 
 
 def _show(value: Any) -> str:
