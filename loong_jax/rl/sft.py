@@ -67,7 +67,7 @@ def batches(
 
 
 def sft_loss(weights: Any, batch: Batch, *, model: PolicyModel) -> tuple[Array, Array]:
-    """Mean negative log-likelihood in nats of the tokens under `loss_mask`, and the routers' load."""
+    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats, and the load."""
     logprob, _, load = policy_model.token_logprobs(
         model, weights, batch["tokens"], batch["segment_ids"], batch["positions"], 1.0
     )

@@ -63,7 +63,7 @@ def gradient_of(objective, case, **kwargs):
 
 
 def eq4_by_hand(case, *, cap=2.0, neg_low=0.2, neg_high=3.0, pos_high=0.28):
-    """Loss and gradient of eq. 4 in float64, token by token, by cases of the sign of the advantage."""
+    """Loss and gradient of eq. 4 in float64, token by token, by the sign of the advantage."""
     total, gradient = 0.0, np.zeros((len(case["loss_mask"]), LENGTH))
     for b, t in zip(*np.nonzero(case["loss_mask"]), strict=True):
         new, old, sampled, gain = (
