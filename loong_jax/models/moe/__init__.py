@@ -1,1 +1,17 @@
-"""LongCat-Flash: a mixture of experts with zero-computation and shortcut-connected experts."""
+"""LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
+
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import LatentCache, LongcatFlash, ModelOutput, Weights, init_weights
+from loong_jax.models.moe.parameters import is_controller_state
+from loong_jax.models.moe.router import update_bias
+
+__all__ = [
+    "LatentCache",
+    "LongcatFlash",
+    "MoEConfig",
+    "ModelOutput",
+    "Weights",
+    "init_weights",
+    "is_controller_state",
+    "update_bias",
+]

@@ -1,0 +1,181 @@
+"""Multi-head latent attention: queries through a low rank, keys and values through one latent.
+
+Only the latent c (C wide) and one rotary key (R wide, shared by all heads) are cached per token.
+Training and prefill expand c into the keys and values of every head; decoding folds that expansion
+into the query and the output instead and attends over the latents themselves. Both are the same
+function. alpha_q and alpha_kv undo the variance lost to the ranks; they are folded into the float32
+weights of the norms on the latents. Source: arXiv:2509.01322, section 2.3; arXiv:2412.19437, 2.1.1.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.norm import rms_norm
+from loong_jax.sharding import ShardingRules
+
+
+class Latent(NamedTuple):
+    """What one attention keeps of each token."""
+
+    latent: Float[Array, "B S C"]  # after its norm and alpha_kv
+    rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second
+
+
+def rotate(
+    x: Float[Array, "B T *heads R"], position: Int[Array, "B T"], theta: float
+) -> Float[Array, "B T *heads R"]:
+    """Rotary embedding over neighbouring pairs (0, 1), (2, 3), ..., in float32.
+
+    The result holds the first components of all pairs, then the second: queries and keys are
+    permuted alike, so scores do not see it.
+    """
+    width = x.shape[-1]
+    inverse_frequency = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    angle = position.astype(jnp.float32)[..., None] * inverse_frequency[None, None]
+    angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
+
+
+class LatentAttention(nnx.Module):
+    """One attention of every logical layer; methods expect one layer's slice of the weights."""
+
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
+        self.config, self.rules = config, rules
+        c, dtype = config, config.param_dtype
+        num_layers, heads = c.num_layers, c.num_heads
+        self.query_down = parameters.kernel(
+            (num_layers, c.hidden_size, c.q_lora_rank),
+            ("layers", "embed", "q_rank"),
+            dtype,
+            rngs,
+            rules,
+        )
+        self.query_norm = parameters.ones((num_layers, c.q_lora_rank), ("layers", None), rules)
+        self.query_up = parameters.kernel(
+            (num_layers, c.q_lora_rank, heads, c.qk_nope_head_dim + c.qk_rope_head_dim),
+            ("layers", "q_rank", "heads", "head_width"),
+            dtype,
+            rngs,
+            rules,
+            fan_in=c.hidden_size,  # alpha_q makes the input as strong as D values
+        )
+        self.latent_down = parameters.kernel(
+            (num_layers, c.hidden_size, c.kv_lora_rank + c.qk_rope_head_dim),
+            ("layers", "embed", "kv_rank"),
+            dtype,
+            rngs,
+            rules,
+        )
+        self.latent_norm = parameters.ones((num_layers, c.kv_lora_rank), ("layers", None), rules)
+        self.latent_up = parameters.kernel(
+            (num_layers, c.kv_lora_rank, heads, c.qk_nope_head_dim + c.v_head_dim),
+            ("layers", "kv_rank", "heads", "head_width"),
+            dtype,
+            rngs,
+            rules,
+            fan_in=c.hidden_size,  # alpha_kv, likewise
+        )
+        self.out = parameters.kernel(
+            (num_layers, heads, c.v_head_dim, c.hidden_size),
+            ("layers", "heads", "head_width", "embed"),
+            dtype,
+            rngs,
+            rules,
+            fan_in=heads * c.v_head_dim,
+        )
+
+    def queries(
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"]
+    ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T N R"]]:
+        """Unrotated and rotated parts of the query of every head."""
+        config, rules = self.config, self.rules
+        down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
+        up_QNh = rules.gather(self.query_up[...], "q_rank", "heads", "head_width")
+        compressed = jnp.einsum("BTD,DQ->BTQ", x, down_DQ)
+        norm_weight = self.query_norm[...] * config.q_scale
+        compressed = rms_norm(compressed, norm_weight, config.lora_norm_eps)
+        query = jnp.einsum("BTQ,QNh->BTNh", compressed, up_QNh)
+        nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
+        return nope, rotate(rope, position, config.rope_theta)
+
+    def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
+        """The latent and the rotary key of every token, as they are cached."""
+        config, rules = self.config, self.rules
+        down_Dc = rules.gather(self.latent_down[...], "embed", "kv_rank")
+        compressed = jnp.einsum("BTD,Dc->BTc", x, down_Dc)
+        latent, rope_key = jnp.split(compressed, [config.kv_lora_rank], axis=-1)
+        norm_weight = self.latent_norm[...] * config.kv_scale
+        latent = rms_norm(latent, norm_weight, config.lora_norm_eps)
+        return Latent(latent, rotate(rope_key[:, :, None], position, config.rope_theta)[:, :, 0])
+
+    def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
+        up = self.rules.gather(self.latent_up[...], "kv_rank", "heads", "head_width")
+        return tuple(jnp.split(up, [self.config.qk_nope_head_dim], axis=-1))
+
+    def _project_out(
+        self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
+    ) -> Float[Array, "B T D"]:
+        out_NUD = self.rules.gather(self.out[...], "heads", "head_width", "embed")
+        return jnp.einsum("BTNU,NUD->BTD", mixed, out_NUD, out_sharding=self.rules.like(x))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        position: Int[Array, "B T"],
+        allowed: Bool[Array, "B T S"],
+    ) -> tuple[Float[Array, "B T D"], Latent]:
+        """Expanded form over the tokens of `x` itself; returns what a cache would keep as well.
+
+        `allowed[b, t, s]` is true where query t may see key s. A query that may see none gets the
+        mean of all values: finite, and meant to be masked by the caller.
+        """
+        rules = self.rules
+        nope_BTNH, rope_BTNR = self.queries(x, position)
+        cached = self.compress(x, position)
+        # Queries stay sharded over their length; every one of them meets all keys.
+        latent_BSC = rules.place(cached.latent, "act_batch", "act_keys", "act_rank")
+        rope_key_BSR = rules.place(cached.rope_key, "act_batch", "act_keys", "act_rank")
+        key_up_CNH, value_up_CNU = self._up()
+        key_BSNH = jnp.einsum("BSC,CNH->BSNH", latent_BSC, key_up_CNH)
+        value_BSNU = jnp.einsum("BSC,CNU->BSNU", latent_BSC, value_up_CNU)
+        score_BNTS = jnp.einsum("BTNH,BSNH->BNTS", nope_BTNH, key_BSNH)
+        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, rope_key_BSR)
+        weight_BNTS = attention_weights(score_BNTS, allowed[:, None], self.config)
+        mixed_BTNU = jnp.einsum("BNTS,BSNU->BTNU", weight_BNTS.astype(x.dtype), value_BSNU)
+        return self._project_out(mixed_BTNU, x), cached
+
+    def absorbed(
+        self,
+        x: Float[Array, "B T D"],
+        position: Int[Array, "B T"],
+        allowed: Bool[Array, "B T S"],
+        cached: Latent,
+    ) -> Float[Array, "B T D"]:
+        """The same function over cached latents, which are never expanded."""
+        nope_BTNH, rope_BTNR = self.queries(x, position)
+        key_up_CNH, value_up_CNU = self._up()
+        query_BTNC = jnp.einsum("BTNH,CNH->BTNC", nope_BTNH, key_up_CNH)
+        score_BNTS = jnp.einsum("BTNC,BSC->BNTS", query_BTNC, cached.latent)
+        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, cached.rope_key)
+        weight_BNTS = attention_weights(score_BNTS, allowed[:, None], self.config)
+        latent_BTNC = jnp.einsum("BNTS,BSC->BTNC", weight_BNTS.astype(x.dtype), cached.latent)
+        mixed_BTNU = jnp.einsum("BTNC,CNU->BTNU", latent_BTNC, value_up_CNU)
+        return self._project_out(mixed_BTNU, x)
+
+
+def attention_weights(
+    score: Float[Array, "B N T S"], allowed: Bool[Array, "B #N T S"], config: MoEConfig
+) -> Float[Array, "B N T S"]:
+    """Softmax over the keys in float32, scaled there: a bf16 product would round the scale."""
+    score = score.astype(jnp.float32) * config.attention_scale
+    return jax.nn.softmax(jnp.where(allowed, score, jnp.finfo(jnp.float32).min), axis=-1)

@@ -1,0 +1,137 @@
+"""Sizes of a LongCat-Flash model. Source: arXiv:2509.01322; the family's published configs."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from loong_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MoEConfig:
+    """Every size of the model; letters are those of the annotations.
+
+    `target_ffn_experts` is the mean number of experts with weights that a token should meet; the
+    bias controller holds it. `num_layers` counts logical layers, each with two attentions.
+    """
+
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_layers: int  # L
+    num_heads: int  # N
+    q_lora_rank: int  # Q
+    kv_lora_rank: int  # C
+    qk_nope_head_dim: int  # H
+    qk_rope_head_dim: int  # R
+    v_head_dim: int  # U
+    ffn_hidden_size: int  # F
+    expert_ffn_hidden_size: int  # M
+    num_experts: int  # E
+    num_zero_experts: int  # Z
+    num_chosen: int  # K
+    target_ffn_experts: float  # K_e
+    gate_scale: float = 6.0  # multiplies every gate
+    rms_norm_eps: float = 1e-5
+    lora_norm_eps: float = 1e-6  # of the two norms on latents
+    rope_theta: float = 1e7
+    max_position: int = 131_072
+    dtype: DTypeLike = jnp.float32  # of activations
+    param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            smallest = 0 if field.name == "num_zero_experts" else 1
+            if field.type is int and not (isinstance(value, int) and value >= smallest):
+                raise ConfigError(
+                    f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
+                )
+        if self.num_chosen > self.num_targets:
+            raise ConfigError(
+                f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
+                "kinds of experts. Lower num_chosen or add experts."
+            )
+        if not 0 < self.target_ffn_experts <= self.num_chosen:
+            raise ConfigError(
+                f"target_ffn_experts={self.target_ffn_experts} is not in (0, {self.num_chosen}], "
+                "the choices of a token. Lower it or raise num_chosen."
+            )
+        if self.qk_rope_head_dim % 2:
+            raise ConfigError(
+                f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
+                "Make it even."
+            )
+        for name in ("gate_scale", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+
+    @property
+    def num_targets(self) -> int:
+        """A = E + Z."""
+        return self.num_experts + self.num_zero_experts
+
+    @property
+    def q_scale(self) -> float:
+        """alpha_q, which undoes the variance that the low rank costs the queries."""
+        return math.sqrt(self.hidden_size / self.q_lora_rank)
+
+    @property
+    def kv_scale(self) -> float:
+        """alpha_kv, the same for keys and values; the rotary key is not scaled."""
+        return math.sqrt(self.hidden_size / self.kv_lora_rank)
+
+    @property
+    def attention_scale(self) -> float:
+        """What scores are multiplied by before the softmax."""
+        return (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
+
+    @classmethod
+    def tiny(cls, **changes) -> "MoEConfig":
+        """The quickstart's model, about a million parameters; `changes` override single fields."""
+        sizes = dict(
+            vocab_size=128,
+            hidden_size=128,
+            num_layers=2,
+            num_heads=4,
+            q_lora_rank=64,
+            kv_lora_rank=32,
+            qk_nope_head_dim=32,
+            qk_rope_head_dim=16,
+            v_head_dim=32,
+            ffn_hidden_size=256,
+            expert_ffn_hidden_size=64,
+            num_experts=8,
+            num_zero_experts=4,
+            num_chosen=3,
+            target_ffn_experts=2.0,
+            gate_scale=4.0,
+            rope_theta=1e4,
+            max_position=1024,
+        )
+        return cls(**(sizes | changes))
+
+    @classmethod
+    def flash(cls, **changes) -> "MoEConfig":
+        """LongCat-Flash-Chat and -Thinking: 560.7 billion parameters."""
+        sizes = dict(
+            vocab_size=131_072,
+            hidden_size=6144,
+            num_layers=28,
+            num_heads=64,
+            q_lora_rank=1536,
+            kv_lora_rank=512,
+            qk_nope_head_dim=128,
+            qk_rope_head_dim=64,
+            v_head_dim=128,
+            ffn_hidden_size=12_288,
+            expert_ffn_hidden_size=2048,
+            num_experts=512,
+            num_zero_experts=256,
+            num_chosen=12,
+            target_ffn_experts=8.0,
+            dtype=jnp.bfloat16,
+            param_dtype=jnp.bfloat16,
+        )
+        return cls(**(sizes | changes))

@@ -1,0 +1,229 @@
+"""LongCat-Flash: embedding, shortcut-connected layers, final norm and an untied head.
+
+Three ways in: a call over whole sequences, `prefill`, which also fills a cache, and `decode`, one
+token per sequence over that cache. Weights travel as plain nested dicts; see `init_weights`.
+Source: arXiv:2509.01322.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.attention import Latent
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.norm import rms_norm
+from loong_jax.sharding import ShardingRules
+
+Weights = dict[str, Any]
+
+
+class ModelOutput(NamedTuple):
+    logits: Float[Array, "B T V"]  # float32
+    load: Int[Array, "L A"]  # unmasked tokens that chose each target
+
+
+class LatentCache(NamedTuple):
+    """What both attentions of every layer keep of S positions; entry s is position s."""
+
+    latent: Float[Array, "L 2 B S C"]
+    rope_key: Float[Array, "L 2 B S R"]
+
+    @classmethod
+    def zeros(
+        cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
+    ) -> "LatentCache":
+        """An empty cache for `batch` sequences of at most `capacity` tokens."""
+        spec = (rules or ShardingRules()).spec("layers", None, "act_batch", "act_keys", "act_rank")
+        lead = (config.num_layers, 2, batch, capacity)
+        return cls(
+            *(
+                jnp.zeros((*lead, width), config.dtype, device=spec)
+                for width in (config.kv_lora_rank, config.qk_rope_head_dim)
+            )
+        )
+
+
+class LongcatFlash(nnx.Module):
+    """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
+
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
+        self.config, self.rules = config, rules or ShardingRules()
+        vocab, embed = config.vocab_size, config.hidden_size
+        self.embedding = parameters.kernel(
+            (vocab, embed), ("vocab", "embed"), config.param_dtype, rngs, self.rules, fan_in=1
+        )
+        self.layers = ShortcutLayer(config, rngs=rngs, rules=self.rules)
+        self.final_norm = parameters.ones((embed,), (None,), self.rules)
+        self.head = parameters.kernel(
+            (embed, vocab), ("embed", "vocab"), config.param_dtype, rngs, self.rules
+        )
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+    ) -> ModelOutput:
+        """Logits of the token after each token.
+
+        `mask` is true where there is a token; padding may stand on either side. In packed rows
+        `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their own segment
+        only. `positions` count from the first token of each sequence unless given. Logits of
+        padding are finite and mean nothing; padding counts in no load.
+        """
+        output, _ = self._whole(tokens, positions, mask, segment_ids)
+        return output
+
+    def prefill(
+        self, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
+    ) -> tuple[ModelOutput, LatentCache]:
+        """As a call, and the cache of its T positions. Padding must stand on the right: the index
+        of a cache entry is its position, and entries past the last token are never looked at.
+        """
+        return self._whole(tokens, None, mask, None)
+
+    def _whole(self, tokens, positions, mask, segment_ids):
+        rules = self.rules
+        if segment_ids is None:
+            segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
+        elif mask is not None:
+            segment_ids = jnp.where(mask, segment_ids, 0)
+        key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
+        if positions is None:
+            positions = restarting_positions(key_segment_BS)
+        tokens, positions, segment_ids = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
+        )
+        mask = segment_ids > 0
+        allowed = may_attend(segment_ids, key_segment_BS)
+        x = self._embed(tokens)
+
+        def step(x, layer):
+            cached = [None, None]
+
+            def attend(i, attention, normed):
+                out, cached[i] = attention(normed, positions, allowed)
+                return out
+
+            x, load = layer(x, mask, attend)
+            return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
+
+        x, (load, cached) = self._scan(step, x, ())
+        return ModelOutput(self._logits(x), load), LatentCache(*cached)
+
+    def decode(
+        self, tokens: Int[Array, "B"], positions: Int[Array, "B"], cache: LatentCache
+    ) -> tuple[Float[Array, "B V"], LatentCache]:
+        """Logits after one more token of each sequence, and the cache with that token in it.
+
+        The token of sequence b is written at `positions[b]` and sees entries up to there. A
+        position at or past the capacity writes nothing, and the logits then mean nothing.
+        """
+        rules, capacity = self.rules, cache.latent.shape[3]
+        tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
+        position_B1 = positions[:, None]
+        allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
+        mask_B1 = jnp.ones_like(position_B1, bool)
+
+        def step(x, layer, cached):
+            written = [None, None]
+
+            def attend(i, attention, normed):
+                new = attention.compress(normed, position_B1)
+                old = Latent(cached.latent[i], cached.rope_key[i])
+                written[i] = write(old, new, positions, rules)
+                return attention.absorbed(normed, position_B1, allowed_B1S, written[i])
+
+            x, _ = layer(x, mask_B1, attend)
+            return x, jax.tree.map(lambda *a: jnp.stack(a), *written)
+
+        x, written = self._scan(step, self._embed(tokens[:, None]), (cache,))
+        return self._logits(x)[:, 0], LatentCache(*written)
+
+    def _scan(self, step, x, per_layer):
+        """`step(x, layer, *slices)` over the layers; returns the last x and what each step adds."""
+        graph, stacked = nnx.split(self.layers, graph=False)
+
+        def body(x, slices):
+            weights, *rest = slices
+            return step(x, nnx.merge(graph, weights), *rest)
+
+        return jax.lax.scan(
+            body, x, (stacked, *per_layer), unroll=min(self.config.num_layers, UNROLLED_LAYERS)
+        )
+
+    def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        table = self.rules.gather(self.embedding[...], "vocab", "embed")
+        x = self.rules.take(table, tokens, "act_embed")
+        return x.astype(self.config.dtype)
+
+    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        rules = self.rules
+        x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+        head = rules.gather(self.head[...], "embed", "vocab")
+        logits = jnp.einsum("BTD,DV->BTV", x, head, preferred_element_type=jnp.float32)
+        return (
+            logits
+            if rules.mesh is None
+            else jax.sharding.reshard(logits, rules.after(x[..., 0], "act_vocab"))
+        )
+
+
+# Up to this many layers are laid out in a row instead of looped over; see `_scan`.
+UNROLLED_LAYERS = 2
+
+
+def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Positions that count from the first token of each run of equal segment ids."""
+    index_1T = jnp.arange(segment_ids.shape[1])[None]
+    before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
+    start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
+    return index_1T - start
+
+
+def may_attend(
+    query_segment: Int[Array, "B T"], key_segment: Int[Array, "B T"]
+) -> Bool[Array, "B T T"]:
+    """True where a query may see a key: same segment, not padding, not later."""
+    index = jnp.arange(query_segment.shape[1])
+    same = query_segment[:, :, None] == key_segment[:, None]
+    return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
+
+
+def write(old: Latent, new: Latent, positions: Int[Array, "B"], rules: ShardingRules) -> Latent:
+    """Puts the one new entry of each sequence at its position, on the device that holds it."""
+
+    def put(cache_BSC, new_BC, positions):
+        batch = jnp.arange(cache_BSC.shape[0])
+        return cache_BSC.at[batch, positions].set(new_BC, mode="drop", unique_indices=True)
+
+    batch = rules.partition("act_batch")
+    local = rules.shard_map(put, in_specs=(batch, batch, batch), out_specs=batch)
+    return Latent(*(local(a, b[:, 0], positions) for a, b in zip(old, new, strict=True)))
+
+
+def init_weights(
+    config: MoEConfig, key: Array, rules: ShardingRules | None = None
+) -> tuple[nnx.GraphDef, Weights]:
+    """The graph and fresh weights, a nested dict of arrays that are sharded from birth.
+
+    Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
+    not depend on the mesh.
+    """
+    rules = rules or ShardingRules()
+
+    def build(key):
+        return nnx.split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), graph=False)
+
+    if rules.mesh is None:
+        graphdef, state = jax.jit(build)(key)
+    else:
+        with jax.set_mesh(rules.mesh):
+            graphdef, state = jax.jit(build)(key)
+    return graphdef, nnx.to_pure_dict(state)

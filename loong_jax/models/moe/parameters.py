@@ -1,0 +1,51 @@
+"""Creation of parameters: one draw per tensor, sharded from birth, and what is not trained."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from loong_jax.sharding import ShardingRules
+
+
+class ControllerState(nnx.Variable):
+    """What a controller sets after each step and no gradient reaches: the biases of routers."""
+
+
+def kernel(
+    shape: Sequence[int],
+    names: Sequence[str | None],
+    dtype: DTypeLike,
+    rngs: nnx.Rngs,
+    rules: ShardingRules,
+    *,
+    fan_in: int | None = None,
+) -> nnx.Param:
+    """A matrix that keeps the variance of what it multiplies: normal, deviation fan_in^-1/2.
+
+    `fan_in` is the second dimension from the right unless given.
+    """
+    deviation = 1 / math.sqrt(shape[-2] if fan_in is None else fan_in)
+    spec = rules.spec(*names)
+    value = jax.random.normal(rngs.params(), tuple(shape), jnp.float32, out_sharding=spec)
+    return nnx.Param((value * deviation).astype(dtype), out_sharding=spec, eager_sharding=False)
+
+
+def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules) -> nnx.Param:
+    """Weights of a norm, float32."""
+    spec = rules.spec(*names)
+    value = jnp.ones(tuple(shape), jnp.float32, out_sharding=spec)
+    return nnx.Param(value, out_sharding=spec, eager_sharding=False)
+
+
+def is_controller_state(path: Sequence[object]) -> bool:
+    """Whether the leaf at `path` of a weights tree is the bias of a router.
+
+    `path` holds strings, or the key entries of `jax.tree_util`. Such leaves get no gradient,
+    optimizer state, clipping or weight decay: `router.update_bias` alone changes them.
+    """
+    names = [str(getattr(entry, "key", getattr(entry, "name", entry))) for entry in path]
+    return names[-2:] == ["router", "bias"]

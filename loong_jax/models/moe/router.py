@@ -1,0 +1,83 @@
+"""Routing: each token picks K of A = E + Z targets.
+
+The first E targets are experts with weights. The last Z are zero-computation experts, which
+return their input, so a token pays for between 0 and K experts. Source: arXiv:2509.01322.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.sharding import ShardingRules
+
+
+class Routing(NamedTuple):
+    target: Int[Array, "B T K"]  # in [0, A); target >= E is a zero-computation expert
+    gate: Float[Array, "B T K"]  # float32, not normalised over K
+
+
+class Router(nnx.Module):
+    """The classifier of every layer and the bias that steers its choice, float32 both."""
+
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
+        self.config, self.rules = config, rules
+        layers, embed, targets = config.num_layers, config.hidden_size, config.num_targets
+        self.kernel = parameters.kernel(
+            (layers, embed, targets), ("layers", "embed", "target"), jnp.float32, rngs, rules
+        )
+        self.bias = parameters.ControllerState(jnp.zeros((layers, targets), jnp.float32))
+
+    def __call__(self, x: Float[Array, "B T D"]) -> Routing:
+        kernel = self.rules.gather(self.kernel[...], "embed", "target")
+        return route(router_logits(x, kernel), self.bias[...], self.config)
+
+
+def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
+    """Scores every target in float32 at full precision: a bf16 product would flip near-ties."""
+    x, kernel = x.astype(jnp.float32), kernel.astype(jnp.float32)
+    return jnp.einsum("BTD,DA->BTA", x, kernel, precision=jax.lax.Precision.HIGHEST)
+
+
+def route(logits: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoEConfig) -> Routing:
+    """Returns the K targets of each token and their gates.
+
+    `bias` steers the choice and never enters the gates, so balancing adds nothing to the gradient.
+    Near-ties must fall alike in trainer and engine, so everything here is float32.
+    """
+    score_BTA = jax.nn.softmax(logits, axis=-1)
+    choice_BTA = jax.lax.stop_gradient(score_BTA + bias[None, None])
+    _, target_BTK = jax.lax.top_k(choice_BTA, config.num_chosen)
+    gate_BTK = jnp.take_along_axis(score_BTA, target_BTK, axis=-1)
+    return Routing(target_BTK, gate_BTK * config.gate_scale)
+
+
+def count_load(
+    target: Int[Array, "B T K"], mask: Bool[Array, "B T"], num_targets: int
+) -> Int[Array, "A"]:
+    """How many unmasked tokens each target received, over all devices."""
+    chosen_BTKA = target[..., None] == jnp.arange(num_targets)[None, None, None]
+    return jnp.sum(chosen_BTKA & mask[..., None, None], axis=(0, 1, 2), dtype=jnp.int32)
+
+
+def update_bias(
+    bias: Float[Array, "L A"], load: Int[Array, "L A"], config: MoEConfig, rate: float
+) -> Float[Array, "L A"]:
+    """The bias after one step of the controller: an integral law on the share of each expert.
+
+    bias_e += rate * (K_e / (K E) - load_e / (K T)) for the E experts with weights, where T is the
+    number of tokens of the step; zero-computation experts are left alone. At rest every expert
+    receives K_e / E of the tokens and K - K_e choices per token fall on zero-computation experts.
+    `load` counts the global batch of one optimizer step; a layer that saw no token keeps its bias.
+    `rate` is on the scale of a score, 1 / A. Source: arXiv:2509.01322, section 2.
+    """
+    experts = jnp.arange(config.num_targets) < config.num_experts
+    choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K T
+    share_LA = load / jnp.maximum(choices_L1, 1)
+    wanted = config.target_ffn_experts / (config.num_chosen * config.num_experts)
+    error_LA = jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)
+    return bias + rate * error_LA

@@ -1,0 +1,186 @@
+"""Where arrays live: mesh axes, logical axis names and the rules between them.
+
+A mesh always has all six axes, unused ones of size 1, and all are explicit, so an array's sharding
+is part of its type. Parameters and activations name logical axes; `ShardingRules` says which mesh
+axes carry each. Without a mesh every function here is the identity and every spec is None, so the
+same code runs on one device and on a pod.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Integer, Shaped
+
+from loong_jax.errors import ConfigError
+
+MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
+
+MeshAxes = str | tuple[str, ...] | None
+
+
+def make_mesh(
+    *,
+    slice: int = 1,
+    data: int = 1,
+    fsdp: int = 1,
+    expert: int = 1,
+    tensor: int = 1,
+    context: int = 1,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """A mesh with all of `MESH_AXES`, explicit, over the first devices it needs.
+
+    Raises ConfigError when fewer devices exist than the product of the sizes.
+    """
+    sizes = (slice, data, fsdp, expert, tensor, context)
+    needed = math.prod(sizes)
+    devices = jax.devices() if devices is None else devices
+    if min(sizes) < 1 or needed > len(devices):
+        raise ConfigError(
+            f"mesh {dict(zip(MESH_AXES, sizes, strict=True))} needs {needed} devices with every "
+            f"size at least 1, and {len(devices)} exist. Lower a size or add devices."
+        )
+    explicit = (AxisType.Explicit,) * len(MESH_AXES)
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=explicit, devices=devices[:needed])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardingRules:
+    """Maps each logical axis to the mesh axes that shard it; None keeps it whole.
+
+    Names starting with `act_` are for activations, the others for parameters. Parameters rest
+    sharded over `gathered_at_use` and are gathered over it just before they are used.
+    """
+
+    mesh: Mesh | None = None
+
+    layers: MeshAxes = None  # L
+    vocab: MeshAxes = "tensor"  # V
+    embed: MeshAxes = "fsdp"  # D
+    q_rank: MeshAxes = None  # Q
+    kv_rank: MeshAxes = None  # C, and C + R where both share a projection
+    heads: MeshAxes = "tensor"  # N
+    head_width: MeshAxes = None  # H, R, U
+    ffn: MeshAxes = "tensor"  # F
+    target: MeshAxes = None  # A
+    expert: MeshAxes = "expert"  # E
+    expert_ffn: MeshAxes = "tensor"  # M
+
+    act_batch: MeshAxes = ("slice", "data", "fsdp", "expert")  # B
+    act_length: MeshAxes = "context"  # T
+    act_keys: MeshAxes = None  # S
+    act_embed: MeshAxes = None  # D
+    act_rank: MeshAxes = None  # Q, C, R
+    act_heads: MeshAxes = "tensor"  # N
+    act_ffn: MeshAxes = "tensor"  # F
+    act_vocab: MeshAxes = None  # V
+
+    gathered_at_use: tuple[str, ...] = ("fsdp",)
+
+    def __post_init__(self):
+        for name, axes in self._logical().items():
+            unknown = set(_as_tuple(axes)) - set(MESH_AXES)
+            if unknown:
+                raise ConfigError(
+                    f"rule {name}={axes!r} names {sorted(unknown)}, which are no mesh axes. "
+                    f"Use {MESH_AXES} or None."
+                )
+        if self.mesh is not None and tuple(self.mesh.axis_names) != MESH_AXES:
+            raise ConfigError(
+                f"the mesh has axes {self.mesh.axis_names}; rules need {MESH_AXES}. "
+                "Build it with loong_jax.sharding.make_mesh."
+            )
+
+    def _logical(self) -> dict[str, MeshAxes]:
+        fields = (field.name for field in dataclasses.fields(self))
+        return {name: getattr(self, name) for name in fields if name not in _NOT_LOGICAL}
+
+    def partition(self, *names: str | None) -> PartitionSpec:
+        """The mesh axes of each named dimension; None names a dimension that is never sharded.
+
+        Raises ConfigError on an unknown name and on a mesh axis used twice.
+        """
+        logical = self._logical()
+        used: set[str] = set()
+        for name in names:
+            if name is not None and name not in logical:
+                raise ConfigError(
+                    f"logical axis {name!r} is unknown. Known: {', '.join(sorted(logical))}."
+                )
+            axes = set(_as_tuple(logical[name])) if name else set()
+            if used & axes:
+                raise ConfigError(
+                    f"mesh axis {sorted(used & axes)} is used twice in {names}: an array cannot "
+                    f"be cut twice along one axis. Change the rule of {name!r} or of the earlier name."
+                )
+            used |= axes
+        return PartitionSpec(*(logical[name] if name else None for name in names))
+
+    def spec(self, *names: str | None) -> NamedSharding | None:
+        """The sharding of an array with these logical axes, None without a mesh."""
+        partition = self.partition(*names)
+        return None if self.mesh is None else NamedSharding(self.mesh, partition)
+
+    def like(self, x: Array) -> NamedSharding | None:
+        """The sharding that `x` has: what a sub-layer gives its output, back in the residual."""
+        return None if self.mesh is None else jax.typeof(x).sharding
+
+    def place(self, x: Array, *names: str | None) -> Array:
+        """Moves an array to the sharding of its logical axes."""
+        sharding = self.spec(*names)
+        return x if sharding is None else jax.sharding.reshard(x, sharding)
+
+    def gathered(self, *names: str | None) -> PartitionSpec:
+        """As `partition`, without the axes that are gathered at use."""
+        return PartitionSpec(
+            *(
+                tuple(a for a in _as_tuple(axes) if a not in self.gathered_at_use) or None
+                for axes in self.partition(*names)
+            )
+        )
+
+    def gather(self, weight: Array, *names: str | None) -> Array:
+        """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.
+
+        Its transpose scatters the gradient back to where the parameter rests.
+        """
+        partition = self.gathered(*names)
+        if self.mesh is None:
+            return weight
+        return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
+
+    def after(self, lead: Array, *names: str | None) -> NamedSharding | None:
+        """The sharding of an array whose first axes are those of `lead`, then the named ones."""
+        if self.mesh is None:
+            return None
+        first = jax.typeof(lead).sharding.spec
+        return NamedSharding(self.mesh, PartitionSpec(*first, *self.partition(*names)))
+
+    def take(
+        self, table: Shaped[Array, "rows ..."], index: Integer[Array, "..."], *names: str | None
+    ) -> Array:
+        """Rows of `table` at `index`; `names` are the logical axes of a row."""
+        return table.at[index].get(out_sharding=self.after(index, *names))
+
+    def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
+        """`function`, written for one device, run on every device; itself without a mesh."""
+        if self.mesh is None:
+            return function
+        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
+
+    def size(self, axis: str) -> int:
+        """Number of devices along a mesh axis, 1 without a mesh."""
+        return 1 if self.mesh is None else self.mesh.shape[axis]
+
+
+_NOT_LOGICAL = ("mesh", "gathered_at_use")
+
+
+def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
+    if axes is None:
+        return ()
+    return (axes,) if isinstance(axes, str) else tuple(axes)
