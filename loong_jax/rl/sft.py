@@ -101,6 +101,7 @@ def run(
     *,
     cursor: int = 0,
     on_step: StepReport | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
     """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
 
@@ -110,7 +111,7 @@ def run(
     """
     step = make_train_step(model, settings.optimizer)
     stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
-    while int(state.step) < settings.num_steps:
+    while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
         if batch is None:
