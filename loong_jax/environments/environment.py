@@ -8,6 +8,7 @@ start alone; no verifier calls it.
 import functools
 import hashlib
 import inspect
+import itertools
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, get_args
@@ -21,7 +22,6 @@ from loong_jax.verifiers.verdict import Verdict
 Style = Literal["careful", "hurried"]
 STYLES: tuple[Style, ...] = get_args(Style)
 LEVELS = (1, 2, 3, 4, 5)
-EXACT, LEAP = "=", "~"  # what stands before a value in careful and in hurried thinking
 NUM_HURRIED_STEPS = 3
 
 
@@ -102,17 +102,15 @@ def state_of(problem: Problem, environment: Environment) -> Mapping[str, Any]:
     return problem.arguments["state"]
 
 
-def written_steps(num_operations: int, style: Style) -> list[int]:
-    """After how many operations a value is written: after each one, or after three even leaps.
+def blocks_of(num_operations: int, style: Style) -> list[slice]:
+    """Which operations each written step covers: one each, or three even leaps that grow to the end.
 
-    Leaps grow towards the end: 8 operations are written after 2, 5 and 8.
+    Seven operations in hurried style are covered as 2, 2 and 3.
     """
-    if style == "careful":
-        return list(range(1, num_operations + 1))
-    return [num_operations * k // NUM_HURRIED_STEPS for k in range(1, NUM_HURRIED_STEPS + 1)]
-
-
-def write_steps(values: list[str], style: Style) -> str:
-    """Thinking over the values after operations 1..n: `=1=6=5=7` careful, `~1~6~7` hurried."""
-    mark = EXACT if style == "careful" else LEAP
-    return "".join(mark + values[count - 1] for count in written_steps(len(values), style))
+    if num_operations < NUM_HURRIED_STEPS:
+        raise ValueError(
+            f"num_operations={num_operations} gives fewer than {NUM_HURRIED_STEPS} steps. Use more."
+        )
+    count = num_operations if style == "careful" else NUM_HURRIED_STEPS
+    ends = [num_operations * k // count for k in range(count + 1)]
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]

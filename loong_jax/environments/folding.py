@@ -1,8 +1,9 @@
 """Code: fold a straight-line program over x into one short expression, modulo 10.
 
-The specification is itself a program, `(((x+3)*7)-2)`; the answer, `7*x+9`, must agree with it modulo 10
-wherever both are run, in at most seven characters, which a copy of the specification exceeds. Working
-longer helps: each statement is a table look-up on a coefficient and a constant.
+The specification is itself a program, `x+=3;x*=7;x+=2;x*=9`; the answer, `3*x+7`, must agree with it
+modulo 10 wherever both are run, in at most seven characters. Working longer helps: one statement is a
+table look-up on the coefficient and the constant, a leap composes two.
+Careful: `+3:13*7:71+2:73*9:37`; hurried: `+3:13*7:71+2*9:37`.
 """
 
 import dataclasses
@@ -29,11 +30,11 @@ Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[lis
 
 
 def affine_after(form: tuple[int, int], statement: tuple[str, int]) -> tuple[int, int]:
-    """(a, b) of `a*x+b` modulo 10 after one statement `+k`, `-k` or `*k`."""
+    """(a, b) of `a*x+b` modulo 10 after one statement `+k` or `*k`."""
     (a, b), (sign, k) = form, statement
     if sign == "*":
         return a * k % 10, b * k % 10
-    return a, (b + k if sign == "+" else b - k) % 10
+    return a, (b + k) % 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,12 +48,12 @@ class Folding:
     def problem(self, level: int, seed: int) -> Problem:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
-        signs = rng.choice(list("+-*"), NUM_STATEMENTS[level])
+        signs = rng.choice(list("+*"), NUM_STATEMENTS[level])
         statements = [
             [str(sign), int(rng.choice(FACTORS) if sign == "*" else rng.integers(1, 10))]
             for sign in signs
         ]
-        text = "(" * len(statements) + "x" + "".join(f"{sign}{k})" for sign, k in statements)
+        text = ";".join(f"x{sign}={k}" for sign, k in statements)
         return environment.make_problem(
             self,
             level=level,
@@ -73,8 +74,12 @@ class Folding:
         return f"{a}*x+{b}"
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        values = [f"{a}{b}" for a, b in self._forms(problem)]
-        return Response(environment.write_steps(values, style), self.gold(problem))
+        statements = environment.state_of(problem, self)["statements"]
+        forms, thinking = self._forms(problem), ""
+        for block in environment.blocks_of(len(statements), style):
+            a, b = forms[block.stop - 1]
+            thinking += "".join(f"{sign}{k}" for sign, k in statements[block]) + f":{a}{b}"
+        return Response(thinking, self.gold(problem))
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
         """Runs specification and answer on hidden inputs; correct is agreement modulo 10 on all."""
@@ -89,7 +94,7 @@ class Folding:
         for x, value in zip(HIDDEN_INPUTS, got, strict=True):
             wanted = x
             for sign, k in environment.state_of(problem, self)["statements"]:
-                wanted = wanted * k if sign == "*" else wanted + (k if sign == "+" else -k)
+                wanted = wanted * k if sign == "*" else wanted + k
             if (wanted - value) % 10:
                 return verdict.wrong("value", f"x={x}: {value}, not {wanted} modulo 10")
         return verdict.correct(f"{len(inputs)} inputs agree", isolation="process")
@@ -101,4 +106,4 @@ class Folding:
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)
-        return (9 + 9 + len(FACTORS)) ** NUM_STATEMENTS[level]
+        return (9 + len(FACTORS)) ** NUM_STATEMENTS[level]

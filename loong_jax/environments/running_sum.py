@@ -1,7 +1,7 @@
-"""Stem: the last digit of a sum of signed digits, `(3+8-5+9+2)%10`.
+"""Stem: the last digit of a running sum, `(9+2+2+9+6)%10`.
 
-Working longer helps: one operation on one digit is a table of 180 entries, a leap of two already one
-of 3,240.
+Working longer helps: adding one digit is a table of 100 entries, a leap over two already one of 1,000.
+Careful: `9+2=1+2=3+9=2+6=8`; hurried: `9+2=1+2=3+9+6=8`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ MAX_ANSWER_CHARS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningSum:
-    """State: {"terms": [first digit, signed digits ...]}; the sum modulo 10 is asked for."""
+    """State: {"terms": [digits ...]}; the sum modulo 10 is asked for."""
 
     name: str = "running_sum"
     domain: Domain = "stem"
@@ -31,9 +31,8 @@ class RunningSum:
     def problem(self, level: int, seed: int) -> Problem:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
-        signs = rng.choice([-1, 1], NUM_OPERATIONS[level])
-        terms = [int(rng.integers(10)), *(int(t) for t in signs * rng.integers(1, 10, len(signs)))]
-        text = f"{terms[0]}" + "".join(f"{term:+d}" for term in terms[1:])
+        terms = [int(digit) for digit in rng.integers(10, size=NUM_OPERATIONS[level] + 1)]
+        text = "+".join(map(str, terms))
         return environment.make_problem(
             self,
             level=level,
@@ -48,11 +47,15 @@ class RunningSum:
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
         terms = environment.state_of(problem, self)["terms"]
-        values = [str(total % 10) for total in itertools.accumulate(terms)]
-        return Response(environment.write_steps(values[1:], style), values[-1])
+        totals = [str(total % 10) for total in itertools.accumulate(terms)]
+        thinking = totals[0]
+        for block in environment.blocks_of(len(terms) - 1, style):
+            addends = "".join(f"+{term}" for term in terms[1:][block])
+            thinking += f"{addends}={totals[block.stop]}"
+        return Response(thinking, totals[-1])
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
-        """Correct is a decimal integer congruent to the sum and already reduced to one digit."""
+        """Correct is the one digit that differs from the sum by a multiple of ten."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")
         if not re.fullmatch(r"[0-9]", answer.strip(), re.ASCII):
@@ -62,4 +65,4 @@ class RunningSum:
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)
-        return 10 * 18 ** NUM_OPERATIONS[level]
+        return 10 ** (NUM_OPERATIONS[level] + 1)
