@@ -2,7 +2,6 @@
 
 Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 32. Working longer
 helps: one gate is a table of 12 entries for each bit, a leap over two already one of 72.
-Careful: `=00100=11101=11111=11110`; hurried: `~00100~11101~11110`.
 """
 
 import dataclasses
@@ -63,9 +62,7 @@ class Gates:
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
         rows = self._rows(problem)
-        mark = "=" if style == "careful" else "~"
-        blocks = environment.blocks_of(len(rows) - 1, style)
-        return Response("".join(mark + rows[block.stop] for block in blocks), rows[-1])
+        return Response(environment.write_steps(rows[1:], rng, style), rows[-1])
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
         """Evaluates every bit alone, from the first gate to the last; correct is agreement on all."""
