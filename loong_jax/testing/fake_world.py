@@ -130,19 +130,25 @@ class FakeWorld:
     def score(self, groups: Sequence[Group]) -> None:
         scored = tuple(groups)
         self._command(
-            self._times.score_s, lambda start, end: rl_events.GroupsScored(scored, start, end)
+            self._times.score_s,
+            lambda start, end: rl_events.GroupsScored(groups=scored, start_s=start, end_s=end),
         )
 
     def train(self, step: int, groups: Sequence[Group]) -> None:
         self.trained.append((step, tuple((g.ticket.number, g.version) for g in groups)))
         self._command(
-            self._times.train_s, lambda start, end: rl_events.StepTrained(step, {}, start, end)
+            self._times.train_s,
+            lambda start, end: rl_events.StepTrained(
+                step=step, metrics={}, start_s=start, end_s=end
+            ),
         )
 
     def publish(self, version: int) -> None:
         self._command(
             self._times.publish_s,
-            lambda start, end: rl_events.VersionPublished(version, start, end),
+            lambda start, end: rl_events.VersionPublished(
+                version=version, start_s=start, end_s=end
+            ),
         )
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
@@ -154,7 +160,7 @@ class FakeWorld:
         futures: list[Future[Verdict]] = []
         for request in requests:
             future: Future[Verdict] = Future()
-            number, attempt = (int(part) for part in request.key.split("/"))
+            number, attempt = (int(part) for part in request.key.split("/")[-2:])
             kind = self._outcome_of(request.problem.uid, number, attempt)
             verdict = {
                 "right": correct(),
