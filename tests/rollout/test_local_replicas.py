@@ -39,7 +39,7 @@ class Harness:
         return self
 
     def __exit__(self, *_):
-        self.group.close(30)
+        self.group.close(30.0)
         assert not [t for t in threading.enumerate() if t.name.startswith("replica-")]
 
     def until(self, kind, count=1):
@@ -174,7 +174,7 @@ def test_closing_does_not_wait_for_the_work_but_names_who_is_late():
     with pytest.raises(LoongError, match="replica-0"):
         late.group.close(0.05)
     release.set()
-    late.group.close(10)
+    late.group.close(10.0)
 
 
 def test_misuse_is_refused():
@@ -202,4 +202,4 @@ def test_the_clock_is_the_one_given():
     group.assign(0, 0)
     group.dispatch(0, [Ticket(number=0, problem=fake_problem(0))], 0)
     assert events.get(timeout=60).start_s == 1000.0
-    group.close(30)
+    group.close(30.0)

@@ -250,8 +250,11 @@ def test_what_does_not_fit_is_refused():
         prefill(prompts=[np.zeros(0, np.int32)], rows=[0], requests=[request(0)])
     with pytest.raises(ConfigError, match="top_p"):
         prefill(prompts=PROMPTS, rows=[0], requests=[request(0, top_p=0.9)])
+    prefix, _ = prefill(prompts=[PROMPTS[0]], rows=[0], requests=[request(0)])
     with pytest.raises(ConfigError, match="existing_prefix"):
-        engine.prefill(params=weights, existing_prefix=1, padded_tokens=PROMPTS[0], true_length=3)
+        engine.prefill(
+            params=weights, existing_prefix=prefix, padded_tokens=PROMPTS[0], true_length=3
+        )
     with pytest.raises(ValueError, match="narrow_slots"):
         engine.generate(weights, engine.init_decode_state(), slots=np.arange(5))
 
