@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import policy as policies
@@ -51,6 +51,7 @@ class GroupVerified(NamedTuple):
     end_s: float
 
 
+@runtime_checkable
 class EventQueue(Protocol):
     """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
 
@@ -61,6 +62,7 @@ class EventQueue(Protocol):
         ...
 
 
+@runtime_checkable
 class RunLog(Protocol):
     """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
 

@@ -149,9 +149,14 @@ class LocalTrainer:
             self._emit(event)
 
     def _hold(self, versions: set[int], holder: str) -> list[tuple[int, str]]:
-        held = [(version, holder) for version in sorted(versions)]
-        for version, name in held:
-            self._versions.acquire(version, name)
+        held: list[tuple[int, str]] = []
+        try:
+            for version in sorted(versions):
+                self._versions.acquire(version, holder)
+                held.append((version, holder))
+        except Exception:
+            self._release(held)
+            raise
         return held
 
     def _release(self, held: list[tuple[int, str]]) -> None:

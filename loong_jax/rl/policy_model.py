@@ -21,10 +21,10 @@ Weights = dict[Any, Any]  # nested dicts of arrays
 class PolicyModel:
     """A policy as functions; `weights` are nested dicts of arrays.
 
-    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> (logits [B, T, V] float32, load [L,
-    A] float32); is_controller(path): true for weights that a controller owns, not the optimizer;
-    update_controllers(weights, load) -> weights with the controllers' step taken;
-    load_metrics(load) -> numbers for metrics.jsonl.
+    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> logits_BTV float32, load_LA int32;
+    is_controller(path) -> true for weights that a controller owns, not the optimizer;
+    update_controllers(weights, load_LA) -> weights with the controllers' step taken;
+    load_metrics(load_LA) -> numbers for metrics.jsonl.
     """
 
     forward: Callable[..., tuple[Array, Array]]
@@ -40,9 +40,8 @@ def token_logprobs(
     segment_ids: Int[Array, "B T"],
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "L A"]]:
-    """Log-probability of each token given those before it in its segment, entropy there, and the
-    load.
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
+    """Log-probability of each token given those before it in its segment, entropy, and load.
 
     In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
     carries no gradient.
@@ -73,7 +72,7 @@ def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) 
     def forward(weights, tokens, positions, segment_ids):
         model = nnx.merge(graphdef, nnx.State(weights))
         output = model(tokens, positions=positions, segment_ids=segment_ids)
-        return output.logits, output.load.astype(jnp.float32)
+        return output.logits, output.load
 
     def update_controllers(weights, load):
         def leaf(path, weight):

@@ -39,7 +39,7 @@ class Accumulated(NamedTuple):
     sums: LossSums
     entropy: Float[Array, ""]  # over trained tokens, in nats
     num_tokens: Float[Array, ""]  # trained tokens
-    load: Float[Array, "L A"]
+    load: Int[Array, "L A"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def microbatch_loss(
 def apply_gradient(
     state: TrainState,
     gradient: Weights,
-    load: Float[Array, "L A"],
+    load: Int[Array, "L A"],
     *,
     model: PolicyModel,
     optimizer: AdamW,
@@ -176,7 +176,7 @@ def make_programs(
             objectives.empty_sums(num_lags),
             zero,
             zero,
-            jnp.zeros(load.shape, jnp.float32),
+            jnp.zeros(load.shape, load.dtype),
         )
 
     @functools.partial(jax.jit, donate_argnames="state")

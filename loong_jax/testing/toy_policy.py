@@ -34,7 +34,7 @@ def _forward(weights, tokens, positions, segment_ids):
     mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
     logits = jnp.einsum("BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"], weights["head"])
     load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
-    return logits, load[None].astype(jnp.float32)
+    return logits, load[None].astype(jnp.int32)
 
 
 def _is_controller(path):
