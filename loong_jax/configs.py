@@ -20,7 +20,7 @@ import numpy as np
 
 from loong_jax.errors import CheckpointError, ConfigError
 
-Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
 KIND = "_kind"
 FORMAT_VERSION = 1
