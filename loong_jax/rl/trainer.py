@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
 from loong_jax.rl.batching import TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
-from loong_jax.rl.optimizers import AdamW, Weights
+from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 
 
@@ -62,9 +62,11 @@ class TrainerPrograms:
     copy: Callable[[Weights], Weights]
 
 
-def initial_state(model: PolicyModel, optimizer: AdamW, weights: Weights) -> TrainState:
+def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
     """State before the first step, with the weights copied, since the state will be donated."""
-    transformation = optimizers.transformation(optimizer, weights, model.is_controller)
+    transformation = optimizers.transformation(
+        optimizer, weights, model.is_controller, model.matrix_axes
+    )
     return TrainState(
         jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, weights), transformation.init(weights)
     )
@@ -108,13 +110,15 @@ def apply_gradient(
     load: Int[Array, "L A"],
     *,
     model: PolicyModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
 ) -> tuple[TrainState, dict[str, Array]]:
     """One update of weights by the optimizer and of router biases by their controller.
 
     A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
     """
-    transformation = optimizers.transformation(optimizer, state.weights, model.is_controller)
+    transformation = optimizers.transformation(
+        optimizer, state.weights, model.is_controller, model.matrix_axes
+    )
     gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
     rate = optimizers.learning_rate(optimizer.schedule, state.step)
     direction, optimizer_state = transformation.update(
@@ -136,7 +140,7 @@ def apply_gradient(
 
 @functools.lru_cache(maxsize=16)
 def make_programs(
-    model: PolicyModel, objective: Objective, optimizer: AdamW, max_staleness: int
+    model: PolicyModel, objective: Objective, optimizer: Optimizer, max_staleness: int
 ) -> TrainerPrograms:
     """Builds the programs; equal arguments share them, so stages of one recipe compile once."""
     num_lags = max_staleness + 1
@@ -238,7 +242,7 @@ def to_arrays(state: TrainState) -> dict[str, Any]:
 
 
 def from_arrays(
-    model: PolicyModel, optimizer: AdamW, template: Weights, arrays: Mapping[Any, Any]
+    model: PolicyModel, optimizer: Optimizer, template: Weights, arrays: Mapping[Any, Any]
 ) -> TrainState:
     """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where
     they do not fit.

@@ -52,6 +52,7 @@ def toy_policy() -> PolicyModel:
     return PolicyModel(
         forward=_forward,
         is_controller=_is_controller,
+        matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,
         load_metrics=lambda load: {"load/max_over_mean": float(load.max() / load.mean())},
     )
