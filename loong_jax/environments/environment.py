@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ EXACT, LEAP = "=", "~"  # the mark of careful and of hurried thinking
 NUM_HURRIED_STEPS = 3
 
 
+@runtime_checkable
 class Environment(Protocol):
     """Generator and judge of one family of problems. All methods are pure and deterministic."""
 
