@@ -114,8 +114,8 @@ class ShardingRules:
             axes = set(_as_tuple(logical[name])) if name else set()
             if used & axes:
                 raise ConfigError(
-                    f"mesh axis {sorted(used & axes)} is used twice in {names}: one array cannot be "
-                    f"cut twice along one axis. Change the rule of {name!r} or of the earlier name."
+                    f"mesh axis {sorted(used & axes)} is used twice in {names}: an array cannot "
+                    f"be cut twice along one axis. Change the rule of {name!r} or of the earlier name."
                 )
             used |= axes
         return PartitionSpec(*(logical[name] if name else None for name in names))
@@ -124,6 +124,10 @@ class ShardingRules:
         """The sharding of an array with these logical axes, None without a mesh."""
         partition = self.partition(*names)
         return None if self.mesh is None else NamedSharding(self.mesh, partition)
+
+    def like(self, x: Array) -> NamedSharding | None:
+        """The sharding that `x` has: what a sub-layer gives its output, back in the residual."""
+        return None if self.mesh is None else jax.typeof(x).sharding
 
     def place(self, x: Array, *names: str | None) -> Array:
         """Moves an array to the sharding of its logical axes."""
@@ -149,11 +153,18 @@ class ShardingRules:
             return weight
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
+    def after(self, lead: Array, *names: str | None) -> NamedSharding | None:
+        """The sharding of an array whose first axes are those of `lead`, then the named ones."""
+        if self.mesh is None:
+            return None
+        first = jax.typeof(lead).sharding.spec
+        return NamedSharding(self.mesh, PartitionSpec(*first, *self.partition(*names)))
+
     def take(
         self, table: Shaped[Array, "rows ..."], index: Integer[Array, "..."], *names: str | None
     ) -> Array:
-        """Rows of `table` at `index`; `names` are the logical axes of the result."""
-        return table.at[index].get(out_sharding=self.spec(*names))
+        """Rows of `table` at `index`; `names` are the logical axes of a row."""
+        return table.at[index].get(out_sharding=self.after(index, *names))
 
     def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
         """`function`, written for one device, run on every device; itself without a mesh."""

@@ -1,1 +1,36 @@
 """Judging answers: verdicts, verifiers, and the pool that runs them."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers.verdict import Verdict
+
+if TYPE_CHECKING:  # environments import the verdict from here
+    from loong_jax.environments.problem import Problem
+
+VERIFIERS: dict[str, str] = {
+    "environment": "loong_jax.verifiers.environment:EnvironmentVerifier",
+}
+
+__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]
+
+
+class Verifier(Protocol):
+    """Judges whole responses. No answer makes it raise: what it cannot judge is ungradable."""
+
+    def verify(self, problem: "Problem", response_text: str) -> Verdict: ...
+
+    def close(self) -> None:
+        """Ends what it started, such as a sandbox."""
+        ...
+
+
+def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options: Any) -> Verifier:
+    """Builds the verifier of this name; `options` are its arguments, `table` adds names to ours."""
+    known = VERIFIERS | dict(table or {})
+    if name not in known:
+        raise VerifierError(f"verifier {name!r} is unknown. Choose one of {sorted(known)}.")
+    module, _, attribute = known[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)(**options)

@@ -1,1 +1,26 @@
-"""Recipes: functions that return the configuration of a run."""
+"""Recipes: functions that return a whole run's config. Their names are one table.
+
+A recipe's docstring gives the command, the machine, the hours and the numbers to expect.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from loong_jax.errors import ConfigError
+
+RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
+    "quickstart": "loong_jax.launch.recipes.quickstart:quickstart",
+}
+
+
+def get_recipe(name: str) -> Callable[[], Any]:
+    """The function that returns the config called `name`.
+
+    Raises:
+      ConfigError: there is no such recipe.
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}.")
+    module, function = RECIPES[name].split(":")
+    return getattr(importlib.import_module(module), function)

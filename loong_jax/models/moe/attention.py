@@ -122,10 +122,11 @@ class LatentAttention(nnx.Module):
         up = self.rules.gather(self.latent_up[...], "kv_rank", "heads", "head_width")
         return tuple(jnp.split(up, [self.config.qk_nope_head_dim], axis=-1))
 
-    def _project_out(self, mixed: Float[Array, "B T N U"]) -> Float[Array, "B T D"]:
+    def _project_out(
+        self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
+    ) -> Float[Array, "B T D"]:
         out_NUD = self.rules.gather(self.out[...], "heads", "head_width", "embed")
-        spec = self.rules.spec("act_batch", "act_length", "act_embed")
-        return jnp.einsum("BTNU,NUD->BTD", mixed, out_NUD, out_sharding=spec)
+        return jnp.einsum("BTNU,NUD->BTD", mixed, out_NUD, out_sharding=self.rules.like(x))
 
     def __call__(
         self,
@@ -151,7 +152,7 @@ class LatentAttention(nnx.Module):
         score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, rope_key_BSR)
         weight_BNTS = attention_weights(score_BNTS, allowed[:, None], self.config)
         mixed_BTNU = jnp.einsum("BNTS,BSNU->BTNU", weight_BNTS.astype(x.dtype), value_BSNU)
-        return self._project_out(mixed_BTNU), cached
+        return self._project_out(mixed_BTNU, x), cached
 
     def absorbed(
         self,
@@ -169,12 +170,12 @@ class LatentAttention(nnx.Module):
         weight_BNTS = attention_weights(score_BNTS, allowed[:, None], self.config)
         latent_BTNC = jnp.einsum("BNTS,BSC->BTNC", weight_BNTS.astype(x.dtype), cached.latent)
         mixed_BTNU = jnp.einsum("BTNC,CNU->BTNU", latent_BTNC, value_up_CNU)
-        return self._project_out(mixed_BTNU)
+        return self._project_out(mixed_BTNU, x)
 
 
 def attention_weights(
     score: Float[Array, "B N T S"], allowed: Bool[Array, "B #N T S"], config: MoEConfig
 ) -> Float[Array, "B N T S"]:
-    """Softmax over the keys in float32, scaled there: a bf16 product would round the scale first."""
+    """Softmax over the keys in float32, scaled there: a bf16 product would round the scale."""
     score = score.astype(jnp.float32) * config.attention_scale
     return jax.nn.softmax(jnp.where(allowed, score, jnp.finfo(jnp.float32).min), axis=-1)

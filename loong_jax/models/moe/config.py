@@ -1,4 +1,4 @@
-"""Sizes of a LongCat-Flash model. Source: arXiv:2509.01322; published configurations of the family."""
+"""Sizes of a LongCat-Flash model. Source: arXiv:2509.01322; the family's published configs."""
 
 import dataclasses
 import math

@@ -115,14 +115,14 @@ class Experts(nnx.Module):
         rules, num_experts = self.rules, self.config.num_experts
         gate_up = rules.gather(self.gate_up[...], "expert", "embed", None, "expert_ffn")
         down = rules.gather(self.down[...], "expert", "expert_ffn", "embed")
-        tokens = rules.partition("act_batch", "act_length", None)
+        tokens = None if rules.mesh is None else rules.like(x).spec
         grouped = rules.shard_map(
             self._on_one_device,
             in_specs=(
                 tokens,
                 tokens,
                 tokens,
-                rules.partition("act_batch", "act_length"),
+                tokens and PartitionSpec(*tokens[:2]),
                 rules.gathered("expert", "embed", None, "expert_ffn"),
                 rules.gathered("expert", "expert_ffn", "embed"),
             ),
@@ -134,7 +134,7 @@ class Experts(nnx.Module):
 
     def _on_one_device(self, x, target, gate, mask, gate_up, down):
         """The experts of this device over the tokens of its expert group."""
-        rules, (batch, length, embed) = self.rules, x.shape
+        rules, (_, length, embed) = self.rules, x.shape
         exchange = rules.size("expert") > 1
         first = 0
         if exchange:

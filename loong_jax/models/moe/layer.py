@@ -47,8 +47,8 @@ class DenseFFN(nnx.Module):
         down_FD = rules.gather(self.down[...], "ffn", "embed")
         gate_BTF = jnp.einsum("BTD,DF->BTF", x, gate_DF)
         up_BTF = jnp.einsum("BTD,DF->BTF", x, up_DF)
-        spec = rules.spec("act_batch", "act_length", "act_embed")
-        return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate_BTF) * up_BTF, down_FD, out_sharding=spec)
+        hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
+        return jnp.einsum("BTF,FD->BTD", hidden_BTF, down_FD, out_sharding=rules.like(x))
 
 
 class ShortcutLayer(nnx.Module):

@@ -94,10 +94,14 @@ class LongcatFlash(nnx.Module):
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
         elif mask is not None:
             segment_ids = jnp.where(mask, segment_ids, 0)
+        key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         if positions is None:
-            positions = restarting_positions(segment_ids)
+            positions = restarting_positions(key_segment_BS)
+        tokens, positions, segment_ids = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
+        )
         mask = segment_ids > 0
-        allowed = may_attend(segment_ids, rules)
+        allowed = may_attend(segment_ids, key_segment_BS)
         x = self._embed(tokens)
 
         def step(x, layer):
@@ -122,6 +126,7 @@ class LongcatFlash(nnx.Module):
         position at or past the capacity writes nothing, and the logits then mean nothing.
         """
         rules, capacity = self.rules, cache.latent.shape[3]
+        tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
         position_B1 = positions[:, None]
         allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
         mask_B1 = jnp.ones_like(position_B1, bool)
@@ -155,7 +160,7 @@ class LongcatFlash(nnx.Module):
 
     def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         table = self.rules.gather(self.embedding[...], "vocab", "embed")
-        x = self.rules.take(table, tokens, "act_batch", "act_length", "act_embed")
+        x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
     def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -163,7 +168,11 @@ class LongcatFlash(nnx.Module):
         x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
         head = rules.gather(self.head[...], "embed", "vocab")
         logits = jnp.einsum("BTD,DV->BTV", x, head, preferred_element_type=jnp.float32)
-        return rules.place(logits, "act_batch", "act_length", "act_vocab")
+        return (
+            logits
+            if rules.mesh is None
+            else jax.sharding.reshard(logits, rules.after(x[..., 0], "act_vocab"))
+        )
 
 
 # Up to this many layers are laid out in a row instead of looped over; see `_scan`.
@@ -178,12 +187,13 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return index_1T - start
 
 
-def may_attend(segment_ids: Int[Array, "B T"], rules: ShardingRules) -> Bool[Array, "B T S"]:
+def may_attend(
+    query_segment: Int[Array, "B T"], key_segment: Int[Array, "B T"]
+) -> Bool[Array, "B T T"]:
     """True where a query may see a key: same segment, not padding, not later."""
-    key_BS = rules.place(segment_ids, "act_batch", "act_keys")
-    index = jnp.arange(segment_ids.shape[1])
-    same = segment_ids[:, :, None] == key_BS[:, None]
-    return same & (key_BS > 0)[:, None] & (index[:, None] >= index[None])[None]
+    index = jnp.arange(query_segment.shape[1])
+    same = query_segment[:, :, None] == key_segment[:, None]
+    return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
 
 
 def write(old: Latent, new: Latent, positions: Int[Array, "B"], rules: ShardingRules) -> Latent:

@@ -24,7 +24,7 @@ def kernel(
     *,
     fan_in: int | None = None,
 ) -> nnx.Param:
-    """A matrix that keeps the variance of what it multiplies: normal, standard deviation fan_in^-1/2.
+    """A matrix that keeps the variance of what it multiplies: normal, deviation fan_in^-1/2.
 
     `fan_in` is the second dimension from the right unless given.
     """

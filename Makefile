@@ -1,0 +1,73 @@
+# make quickstart    sets up .venv, trains the miniature of the whole recipe, ends in a report
+# make test          sets up .venv for development, passes the tests
+# `make help` lists the rest. Works as root or not; needs python3 3.11 or newer.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PEERS := .venv-peers
+RUN ?= runs/quickstart
+# bytecode is compiled at first import, which halves the time of an install
+PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+PYTEST = -m pytest -n 2
+# pytest's exit code 5 says that no test carries the mark
+NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
+
+.PHONY: help setup quickstart dev test test-slow test-peers lint format constraints system clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(VENV)/base.stamp ## install the base into .venv
+
+quickstart: setup system ## train the miniature of the whole recipe (again: resumes it)
+	$(VENV)/bin/loong train quickstart --run-dir $(RUN)
+
+dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
+
+test: dev system ## the tests, without slow ones and peers
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers"
+
+test-slow: dev system ## the slow tests, whole recipes included
+	$(VENV)/bin/python -m pytest -m "(slow or quickstart) and not peers" --timeout 1800 $(NONE_IS_FINE)
+
+test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
+	$(PEERS)/bin/python -m pytest -m peers --timeout 600 $(NONE_IS_FINE)
+
+lint: dev ## ruff and pyright
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+format: dev ## let ruff rewrite what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+constraints: ## resolve again: make constraints PYTHONS="python3.11 python3.12"
+	$(PYTHON) tools/make_constraints.py $(PYTHONS)
+
+system: # bubblewrap, where we may install it
+	@bash tools/system_packages.sh
+
+clean: ## remove environments and caches, never runs/
+	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
+
+$(VENV)/base.stamp: pyproject.toml constraints.txt tools/make_venv.sh
+	@bash tools/make_venv.sh $(VENV) $(PYTHON)
+	@echo "Installing loong_jax into $(VENV) ..."
+	@$(VENV)/bin/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/base.stamp
+	@echo "Installing what development needs into $(VENV) ..."
+	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(PEERS)/peers.stamp: pyproject.toml constraints.txt tools/make_venv.sh
+	@bash tools/make_venv.sh $(PEERS) $(PYTHON)
+	@echo "Installing the peers into $(PEERS) ..."
+	@$(PEERS)/bin/python $(PIP_INSTALL) --editable '.[dev,peers]'
+	@touch $@

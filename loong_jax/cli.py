@@ -1,0 +1,149 @@
+"""The command line: `loong ARGS`, which is the same as `python -m loong_jax.cli ARGS`.
+
+Every command imports its room when it runs, so that `loong --help` answers at once.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import loong_jax
+from loong_jax import process
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.launch import recipes
+
+Arguments = Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """One word after `loong`; `run` gets the words after it and returns the exit status."""
+
+    usage: str
+    summary: str
+    run: Callable[[Arguments], int]
+
+
+def main(arguments: Arguments | None = None) -> int:
+    """Runs one command and returns the exit status: 1 for an error it can name, 2 for bad usage."""
+    name, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if name == "--version":
+        print(f"loong_jax {loong_jax.__version__}")
+        return 0
+    if name not in COMMANDS:
+        commands = ", ".join(COMMANDS)
+        print(f"loong: {name!r} is no command. Choose one of: {commands}.", file=sys.stderr)
+        return 2
+    process.prepare()
+    try:
+        return COMMANDS[name].run(rest)
+    except LoongError as error:
+        if os.environ.get("LOONG_TRACEBACK"):
+            raise
+        print(f"loong {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"loong {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def help_text() -> str:
+    """What `loong --help` prints."""
+    lines = [
+        "usage: loong COMMAND ...",
+        "",
+        "Trains LongCat-Flash reasoning models by asynchronous reinforcement learning on JAX.",
+        "",
+        "commands:",
+    ]
+    width = max(len(command.usage) for command in COMMANDS.values()) + 2
+    lines += [f"  {command.usage:<{width}}{command.summary}" for command in COMMANDS.values()]
+    lines += [
+        "",
+        "example:",
+        "  loong train quickstart          writes runs/quickstart; open its report.html",
+        "",
+        "`loong COMMAND --help` says more. LOONG_TRACEBACK=1 shows where an error arose.",
+    ]
+    return "\n".join(lines)
+
+
+# ---- train
+
+
+def train(arguments: Arguments) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(train_help_text())
+        return 0
+    name, *rest = arguments
+    if name.startswith("-"):
+        raise ConfigError(f"{name!r} stands where the recipe belongs. Write: loong train RECIPE.")
+    from loong_jax import options
+
+    recipe = recipes.get_recipe(name)
+    chosen = options.parse_train(name, recipe.__doc__ or "", recipe(), rest)
+    from loong_jax.launch import run
+
+    run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    return 0
+
+
+def train_help_text() -> str:
+    return "\n".join(
+        [
+            "usage: loong train RECIPE [--run-dir DIR] [--only STAGE --from RUN] [overrides]",
+            "",
+            "Runs a recipe's stages in order and leaves a run directory with checkpoints, metrics,",
+            "summary.json and report.html. Run it again and it resumes where it stopped; settings",
+            "that would change what is learnt are then refused.",
+            "",
+            f"recipes: {', '.join(recipes.RECIPES)}",
+            "",
+            "examples:",
+            "  loong train quickstart",
+            "  loong train quickstart --run-dir runs/seed1 --seed 1",
+            "  loong train quickstart --run-dir runs/b --only rl_stem --from runs/quickstart",
+            "",
+            "`loong train RECIPE --help` lists every setting that can be overridden.",
+        ]
+    )
+
+
+# ---- doctor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Says what this machine can and cannot do, and what to do about it.
+
+    The exit status is 0 unless something required is missing. Example: loong doctor --json
+    """
+
+    json: bool = False  # print one JSON object instead of lines for people
+
+
+def doctor(arguments: Arguments) -> int:
+    from loong_jax import doctor as room
+    from loong_jax import options
+
+    chosen = options.parse(DoctorOptions, "loong doctor", arguments)
+    checks = room.examine()
+    print(room.as_json(checks) if chosen.json else room.as_text(checks))
+    return 0 if room.is_healthy(checks) else 1
+
+
+COMMANDS = {
+    "train": Command(
+        usage="train RECIPE",
+        summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
+        run=train,
+    ),
+    "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+"""Configs as JSON, and what may change when a run goes on.
+
+A config is a frozen dataclass of numbers, strings, booleans, None, paths, dtypes, tuples, mappings
+and further configs. Its JSON names the kind of every dataclass under `_kind`, so that it reads back
+as what it was. A list would come back as a tuple and is refused.
+"""
+
+import dataclasses
+import fnmatch
+import importlib
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from loong_jax.errors import CheckpointError, ConfigError
+
+Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
+
+KIND = "_kind"
+FORMAT_VERSION = 1
+_PACKAGE = "loong_jax."
+_RECORDED = ("loong_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
+
+# Keys that may differ when a run goes on: they concern logging and length, never what is learnt.
+FREE_ON_RESUME = (
+    "*num_steps",
+    "*num_*_steps",
+    "*_every",
+    "*_every_steps",
+    "*log_*",
+    "*report.*",
+    "*tensorboard*",
+    "*progress*",
+)
+
+
+class Difference(NamedTuple):
+    """A dotted key with two values: the run's and the given one; `(absent)` where one lacks it."""
+
+    key: str
+    saved: Json
+    given: Json
+
+    def __str__(self) -> str:
+        return f"{self.key}: the run has {_show(self.saved)}, you gave {_show(self.given)}"
+
+
+_ABSENT = "(absent)"
+
+
+def to_json(config: Any, key: str = "config") -> Json:
+    """`config` as JSON values. `key` is where it stands, for the error's sake.
+
+    Raises:
+      ConfigError: a value is of no kind that a config may hold.
+    """
+    if config is None or isinstance(config, bool | int | str):
+        return config
+    if isinstance(config, float):
+        if math.isfinite(config):
+            return config
+        return {KIND: "float", "value": repr(config)}
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        fields = {
+            field.name: to_json(getattr(config, field.name), f"{key}.{field.name}")
+            for field in dataclasses.fields(config)
+            if field.init
+        }
+        return {KIND: kind_name(type(config)), **fields}
+    if isinstance(config, tuple) and not hasattr(config, "_fields"):
+        return [to_json(value, f"{key}.{place}") for place, value in enumerate(config)]
+    if isinstance(config, Mapping):
+        for name in config:
+            if not isinstance(name, str) or name == KIND:
+                raise ConfigError(f"{key} has the key {name!r}. Use strings other than {KIND!r}.")
+        return {name: to_json(value, f"{key}.{name}") for name, value in config.items()}
+    if isinstance(config, Path):
+        return {KIND: "path", "value": str(config)}
+    dtype = as_dtype(config)
+    if dtype is not None:
+        return {KIND: "dtype", "value": dtype.name}
+    raise ConfigError(
+        f"{key} is {_show(config)}, a {type(config).__name__}, which config.json cannot hold. Use "
+        "numbers, strings, booleans, tuples, mappings, paths, dtypes or frozen dataclasses."
+    )
+
+
+def from_json(value: Json) -> Any:
+    """The config that `to_json` wrote.
+
+    Raises:
+      ConfigError: a kind is unknown here, or its fields are not those that this version has.
+    """
+    if isinstance(value, list):
+        return tuple(from_json(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if KIND not in value:
+        return {name: from_json(item) for name, item in value.items()}
+    kind, fields = value[KIND], {name: item for name, item in value.items() if name != KIND}
+    if kind == "float":
+        return float(str(fields["value"]))
+    if kind == "path":
+        return Path(str(fields["value"]))
+    if kind == "dtype":
+        return dtype_of_name(str(fields["value"]))
+    cls = _class_of_kind(kind)
+    known = {field.name for field in dataclasses.fields(cls) if field.init}
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        raise ConfigError(
+            f"{kind} has no field {unknown[0]!r}; it has {sorted(known)}. Remove the field, or use "
+            "the version of loong_jax that wrote it."
+        )
+    try:
+        return cls(**{name: from_json(item) for name, item in fields.items()})
+    except TypeError as error:  # a field without default is missing
+        raise ConfigError(f"{kind} cannot be read: {error}. Add what is missing.") from error
+
+
+def kind_name(cls: type) -> str:
+    """`loong_jax.rl.trainer.TrainerConfig` is of the kind `rl.trainer.TrainerConfig`."""
+    return f"{cls.__module__}.{cls.__qualname__}".removeprefix(_PACKAGE)
+
+
+def differences(saved: Json, given: Json, key: str = "") -> list[Difference]:
+    """Every dotted key at which two configs' JSON values differ, in the order of `saved`."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        if saved.get(KIND) != given.get(KIND):
+            kinds = [value.get(KIND, "mapping") for value in (saved, given)]
+            return [Difference(key or "config", kinds[0], kinds[1])]
+        names = [*saved, *(name for name in given if name not in saved)]
+        pairs = [(name, saved.get(name, _ABSENT), given.get(name, _ABSENT)) for name in names]
+    elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
+        pairs = [(str(place), *pair) for place, pair in enumerate(zip(saved, given, strict=True))]
+    elif saved == given and _is_boolean(saved) == _is_boolean(given):  # 1 == 1.0, but not True
+        return []
+    else:
+        return [Difference(key or "config", saved, given)]
+    return [
+        difference
+        for name, old, new in pairs
+        for difference in differences(old, new, f"{key}.{name}" if key else name)
+    ]
+
+
+def refuse_changes(
+    saved: Json, given: Json, *, run_dir: Path, free: Sequence[str] = FREE_ON_RESUME
+) -> list[Difference]:
+    """Returns the differences that are allowed, those whose key matches a pattern of `free`.
+
+    Raises:
+      ConfigError: another key differs; the message holds both values of each.
+    """
+    found = differences(saved, given)
+    allowed = [difference for difference in found if _is_free(difference.key, free)]
+    refused = [difference for difference in found if not _is_free(difference.key, free)]
+    if refused:
+        raise ConfigError(
+            f"{run_dir} was started with other settings: "
+            + "; ".join(map(str, refused))
+            + ". Drop the override to go on with that run, or name another --run-dir."
+        )
+    return allowed
+
+
+def open_run(
+    config: Any, run_dir: Path, *, recipe: str = "", free: Sequence[str] = FREE_ON_RESUME
+) -> list[Difference]:
+    """Writes `run_dir/config.json`, or checks that `config` continues the run it describes.
+
+    Returns the allowed differences of a run that goes on; its config.json then holds the new ones.
+
+    Raises:
+      ConfigError: the run was started with settings that must not change.
+    """
+    path = run_dir / "config.json"
+    given = to_json(config)
+    allowed = []
+    if path.exists():
+        allowed = refuse_changes(_read(path)["config"], given, run_dir=run_dir, free=free)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    record = {"format_version": FORMAT_VERSION, "recipe": recipe, "versions": versions()}
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({**record, "config": given}, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return allowed
+
+
+def load(run_dir: Path) -> Any:
+    """The config of a run.
+
+    Raises:
+      CheckpointError: the directory holds no readable config.json.
+      ConfigError: it names kinds or fields that this version does not have.
+    """
+    return from_json(_read(run_dir / "config.json")["config"])
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide what a run computes."""
+    found = {"python": platform.python_version()}
+    for name in _RECORDED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path.parent} holds no config.json, so it is no run. Name a run directory."
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}. Restore it.") from error
+    if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
+        found = record.get("format_version") if isinstance(record, dict) else None
+        raise CheckpointError(
+            f"{path} has format_version={found!r}, not {FORMAT_VERSION}. Use the version of "
+            "loong_jax that wrote it."
+        )
+    return record
+
+
+def _class_of_kind(kind: Json) -> type:
+    """Finds a kind among the modules of loong_jax; a file can make us import nothing else."""
+    if isinstance(kind, str):
+        parts = kind.split(".")
+        for split in range(len(parts) - 1, 0, -1):
+            name = _PACKAGE + ".".join(parts[:split])
+            try:
+                found: Any = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name and name.startswith(error.name):
+                    continue
+                raise
+            for part in parts[split:]:
+                found = getattr(found, part, None)
+            if isinstance(found, type) and dataclasses.is_dataclass(found):
+                return found
+            break
+    raise ConfigError(
+        f"config.json names the kind {kind!r}, which loong_jax does not have. Use the version that "
+        "wrote it (its number is in the file)."
+    )
+
+
+def as_dtype(value: Any) -> np.dtype | None:
+    if isinstance(value, np.dtype):
+        return value
+    inner = getattr(value, "dtype", None)  # jnp.float32 is no dtype but has one
+    if isinstance(inner, np.dtype) and not hasattr(value, "shape"):
+        return inner
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return np.dtype(value)
+    return None
+
+
+def dtype_of_name(name: str) -> np.dtype:
+    if name not in np.sctypeDict:
+        importlib.import_module("ml_dtypes")  # registers bfloat16 and its like
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise ConfigError(f"{name!r} is no dtype. Name one, such as 'float32'.") from None
+
+
+def _is_free(key: str, free: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in free)
+
+
+def _is_boolean(value: Json) -> bool:
+    return isinstance(value, bool)
+
+
+def _show(value: Any) -> str:
+    text = value if value == _ABSENT else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

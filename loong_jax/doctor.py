@@ -1,0 +1,280 @@
+"""What this machine can and cannot do, found by looking; each shortcoming with its remedy."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from loong_jax import process
+
+Status = Literal["ok", "note", "missing"]  # note: works, with less; missing: required and absent
+
+_GIB = 2**30
+_QUICKSTART_MEMORY = 6 * _GIB
+_QUICKSTART_DISK = 3 * _GIB
+_DEVICE_TIMEOUT_S = 90.0
+_INSTALL = ".venv/bin/python -m pip install -c constraints.txt -e '.[{}]'"
+
+# Asked in a child process: a device that is taken, or a driver that hangs, costs us nothing.
+_ASK_DEVICES = """
+import json, jax
+devices = jax.local_devices()
+print(json.dumps({"platform": devices[0].platform, "kind": devices[0].device_kind,
+                  "num_devices": len(devices)}))
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing looked at: what was found, and what to do where that falls short."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Check]:
+    """All checks, in the order to read them. Takes some seconds, most of them for the devices."""
+    return [
+        check_python(sys.version_info[:3], sys.executable),
+        check_packages(_requirements("")),
+        check_devices(ask_devices(), accelerator_hardware()),
+        check_cores(num_cores()),
+        check_memory(available_memory_bytes()),
+        check_disk(shutil.disk_usage(".").free),
+        check_ray(_version("ray")),
+        check_isolation(),
+        check_compile_cache(process.compile_cache_dir()),
+        *(check_extra(extra, _requirements(extra)) for extra in ("tpu", "cuda", "hf", "jetstream")),
+    ]
+
+
+def is_healthy(checks: Sequence[Check]) -> bool:
+    """True unless something required is missing."""
+    return all(check.status != "missing" for check in checks)
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    return json.dumps(
+        {"ok": is_healthy(checks), "checks": [dataclasses.asdict(check) for check in checks]},
+        indent=1,
+    )
+
+
+def as_text(checks: Sequence[Check]) -> str:
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.status:<8} {check.name:<{width}}  {check.found}")
+        if check.remedy:
+            lines.append(" " * (width + 11) + check.remedy)
+    verdict = (
+        "This machine can run `loong train quickstart`."
+        if is_healthy(checks)
+        else "Something required is missing; see above."
+    )
+    return "\n".join([*lines, "", verdict])
+
+
+def check_python(version: tuple[int, int, int], executable: str) -> Check:
+    found = "{}.{}.{}".format(*version) + f" ({executable})"
+    if version < (3, 11):
+        remedy = "loong_jax needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.12"
+        return Check(name="python", status="missing", found=found, remedy=remedy)
+    return Check(name="python", status="ok", found=found)
+
+
+def check_packages(versions: dict[str, str | None]) -> Check:
+    """`versions`: what the base install needs, and the version that is there, if any."""
+    absent = sorted(name for name, version in versions.items() if version is None)
+    if absent or not versions:
+        found = f"without {', '.join(absent)}" if absent else "loong_jax itself is not installed"
+        return Check(name="packages", status="missing", found=found, remedy="make setup")
+    shown = ", ".join(f"{name} {versions[name]}" for name in ("jax", "flax") if name in versions)
+    return Check(name="packages", status="ok", found=f"all {len(versions)} of the base ({shown})")
+
+
+def check_devices(devices: dict[str, Any] | str, hardware: Sequence[str]) -> Check:
+    """`devices`: what JAX reports, or why it could not; `hardware`: accelerators that are there."""
+    if isinstance(devices, str):
+        remedy = "Run `JAX_PLATFORMS=cpu loong doctor`; if that works, the accelerator is at fault."
+        return Check(name="devices", status="missing", found=devices, remedy=remedy)
+    platform, count = devices["platform"], devices["num_devices"]
+    found = f"{count} x {devices['kind']} ({platform})"
+    if platform != "cpu":
+        return Check(name="devices", status="ok", found=found)
+    for kind in hardware:
+        remedy = f"There is a {kind.upper()} that JAX does not use: " + _INSTALL.format(
+            {"tpu": "tpu", "gpu": "cuda"}[kind]
+        )
+        return Check(name="devices", status="note", found=found, remedy=remedy)
+    return Check(name="devices", status="ok", found=f"{found}; no TPU, no GPU")
+
+
+def check_cores(count: int) -> Check:
+    status, remedy = "ok", ""
+    if count < 2:
+        status, remedy = "note", "Generation and training overlap from 2 cores on."
+    return Check(name="cores", status=status, found=str(count), remedy=remedy)
+
+
+def check_memory(available_bytes: int | None) -> Check:
+    if available_bytes is None:
+        return Check(name="memory", status="note", found="unknown on this system")
+    found = f"{available_bytes / _GIB:.1f} GiB available"
+    if available_bytes < _QUICKSTART_MEMORY:
+        remedy = f"The quickstart may take {_QUICKSTART_MEMORY // _GIB} GiB. Close other programs."
+        return Check(name="memory", status="note", found=found, remedy=remedy)
+    return Check(name="memory", status="ok", found=found)
+
+
+def check_disk(free_bytes: int) -> Check:
+    found = f"{free_bytes / _GIB:.1f} GiB free here"
+    if free_bytes < _QUICKSTART_DISK:
+        remedy = f"A run wants {_QUICKSTART_DISK // _GIB} GiB. Free some, or work on another disk."
+        return Check(name="disk", status="note", found=found, remedy=remedy)
+    return Check(name="disk", status="ok", found=found)
+
+
+def check_ray(version: str | None) -> Check:
+    if version is None:
+        remedy = "Verifiers then run in local processes. For actors: make setup"
+        return Check(name="ray", status="note", found="not installed", remedy=remedy)
+    return Check(name="ray", status="ok", found=version)
+
+
+def check_isolation() -> Check:
+    """Which walls stand between us and the programs a policy writes."""
+    from loong_jax.verifiers import sandbox
+
+    isolation = sandbox.isolation(None)
+    if isolation.tier == "namespaces":
+        return Check(name="isolation", status="ok", found="namespaces (bubblewrap)")
+    remedy = (
+        "Programs run with limits only. Install bubblewrap (apt-get install bubblewrap) and allow "
+        "user namespaces for the wall that holds against attacks."
+    )
+    found = f"{isolation.tier}: {isolation.reason}"
+    return Check(name="isolation", status="note", found=found, remedy=remedy)
+
+
+def check_compile_cache(directory: Path) -> Check:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writable = os.access(directory, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        remedy = "Every start compiles anew. Set JAX_COMPILATION_CACHE_DIR to a writable directory."
+        return Check(
+            name="compile cache", status="note", found=f"{directory} not writable", remedy=remedy
+        )
+    size = sum(path.stat().st_size for path in directory.glob("*") if path.is_file())
+    return Check(name="compile cache", status="ok", found=f"{directory}, {size / 2**20:.0f} MiB")
+
+
+def check_extra(extra: str, versions: dict[str, str | None]) -> Check:
+    """An extra's packages beyond the base; absence is no fault."""
+    absent = sorted(name for name, version in versions.items() if version is None)
+    if absent or not versions:
+        return Check(
+            name=f"extra {extra}",
+            status="note",
+            found="not installed (optional)",
+            remedy=_INSTALL.format(extra),
+        )
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return Check(name=f"extra {extra}", status="ok", found=found)
+
+
+# ---- looking
+
+
+def ask_devices() -> dict[str, Any] | str:
+    """What JAX finds, as a child process tells it, or one line on why there was no answer."""
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _ASK_DEVICES],
+            capture_output=True,
+            text=True,
+            timeout=_DEVICE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"JAX did not answer within {_DEVICE_TIMEOUT_S:.0f} s"
+    if answer.returncode != 0:
+        lines = answer.stderr.strip().splitlines()
+        return lines[-1] if lines else f"JAX ended with status {answer.returncode}"
+    return json.loads(answer.stdout.strip().splitlines()[-1])
+
+
+def accelerator_hardware() -> list[str]:
+    """The accelerators whose device files exist, whether or not JAX can use them."""
+    found = []
+    if any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*")):
+        found.append("tpu")
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        found.append("gpu")
+    return found
+
+
+def num_cores() -> int:
+    """Cores that this process may use, by affinity and by its cgroup's quota."""
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, int(quota) // int(period)))
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that is free to use, by the kernel's estimate and the cgroup's limit."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    match = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    available = int(match[1]) * 1024 if match else None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return available
+    if limit == "max" or available is None:
+        return available
+    return min(available, int(limit) - used)
+
+
+def _requirements(extra: str) -> dict[str, str | None]:
+    """Packages that the base (or an extra beyond it) asks for -> the version that is installed."""
+    try:
+        lines = metadata.requires("loong_jax") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    found = {}
+    for line in lines:
+        match = re.match(r"([A-Za-z0-9_.-]+)(\[\w+\])?", line)
+        of_extra = re.search(r"extra == ['\"](\w+)['\"]", line)
+        if match is None or (of_extra[1] if of_extra else "") != extra:
+            continue
+        name = {"jax[tpu]": "libtpu", "jax[cuda12]": "jax-cuda12-plugin"}.get(match[0], match[1])
+        found[name] = _version(name)
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

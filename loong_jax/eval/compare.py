@@ -1,0 +1,145 @@
+"""Paired comparisons of stages on the same problems: what each stage gained, and what fusion cost.
+
+Two files are written for the report, which itself knows nothing of evaluation:
+`gains.json` beside the stages of a run, and `controls.json` for runs set beside each other.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.eval import metrics
+from loong_jax.eval.evaluation import DomainEvaluation, EvaluationResult
+
+BASELINE = "sft"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gain:
+    """`after - before`, paired by problem, in one domain; shares, not per cent."""
+
+    sampled: metrics.Estimate  # pass@1 at temperature 1
+    greedy: metrics.Estimate
+    without_format_failures: metrics.Estimate
+    by_level: Mapping[int, metrics.Estimate]
+    disjoint: bool  # the 95 % intervals of both pass@1 do not overlap
+
+    def to_json(self) -> dict[str, Any]:
+        def both(estimate: metrics.Estimate) -> dict[str, Any]:
+            return {"gain": estimate.value, "ci95": estimate.ci95, "n": estimate.n}
+
+        return {
+            **both(self.sampled),
+            "greedy": both(self.greedy),
+            "without_format_failures": both(self.without_format_failures),
+            "by_level": {str(level): both(e) for level, e in self.by_level.items()},
+            "disjoint_intervals": self.disjoint,
+        }
+
+
+def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) -> Gain:
+    """Compares two evaluations of one domain; raises ConfigError where they share no problem."""
+    if not after.correct.keys() & before.correct.keys():
+        raise ConfigError(
+            "the two evaluations share no problem, so nothing is paired. Evaluate both on the same "
+            "held-out problems."
+        )
+    rate_after, rate_before = after.rate(), before.rate()
+    shared = sorted(rate_after.keys() & rate_before.keys())
+    one = metrics.mean_estimate([rate_after[uid] for uid in shared], seed=seed)
+    two = metrics.mean_estimate([rate_before[uid] for uid in shared], seed=seed)
+    return Gain(
+        sampled=metrics.paired_difference(rate_after, rate_before, seed=seed),
+        greedy=metrics.paired_difference(after.greedy, before.greedy, seed=seed),
+        without_format_failures=metrics.paired_ratio_difference(
+            after.well_formed_counts(), before.well_formed_counts(), seed=seed
+        ),
+        by_level={
+            int(str(level)): estimate
+            for level, estimate in metrics.by_group(
+                [rate_after[uid] - rate_before[uid] for uid in shared],
+                [after.level[uid] for uid in shared],
+                seed=seed,
+            ).items()
+        },
+        disjoint=one.low > two.high or two.low > one.high,
+    )
+
+
+def gains(results: Mapping[str, EvaluationResult], *, baseline: str = BASELINE) -> dict[str, Any]:
+    """Every comparison a report shows, as plain values.
+
+    `over_sft`: each later stage minus the baseline in each domain. `fused_minus_expert`: the fused
+    model minus `rl_<domain>` in that domain; `general_minus_fused` likewise.
+    """
+    table: dict[str, Any] = {"over_sft": {}, "fused_minus_expert": {}, "general_minus_fused": {}}
+    base = results.get(baseline)
+    for stage, result in results.items():
+        if base is None or stage == baseline:
+            continue
+        table["over_sft"][stage] = {
+            domain: gain(part, base.domains[domain], seed=base.seed).to_json()
+            for domain, part in result.domains.items()
+            if domain in base.domains
+        }
+    for stage, name in (("fused", "fused_minus_expert"), ("general", "general_minus_fused")):
+        for domain, part in results[stage].domains.items() if stage in results else ():
+            other = results.get(f"rl_{domain}" if stage == "fused" else "fused")
+            if other is not None and domain in other.domains:
+                table[name][domain] = gain(part, other.domains[domain]).to_json()
+    return table
+
+
+def load_results(run_dir: Path | str) -> dict[str, EvaluationResult]:
+    """Evaluations of a run by stage, those that exist."""
+    stages = Path(run_dir) / "stages"
+    return {
+        path.parent.name: EvaluationResult.load(path.parent)
+        for path in sorted(stages.glob("*/evaluation.json"))
+    }
+
+
+def write_gains(run_dir: Path | str, *, baseline: str = BASELINE) -> dict[str, Any]:
+    """Computes `gains` of a run and writes them to `RUN/gains.json` for the report."""
+    table = json_files.without_nan(gains(load_results(run_dir), baseline=baseline))
+    json_files.write_json(Path(run_dir) / "gains.json", table)
+    return table
+
+
+def write_controls(
+    directory: Path | str,
+    real_run: Path | str,
+    controls: Mapping[str, Path | str],
+    *,
+    stages: Sequence[str] = ("rl_stem", "rl_logic", "rl_code"),
+    control_stages: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Sets the experts of a real run beside those of its controls; writes `controls.json`.
+
+    `controls` maps a name to a run directory. `control_stages` tells which of its stages stands
+    for each of `stages`, where names differ: {"continued SFT": {"rl_stem": "sft_continued"}}.
+    All differences are paired by problem, in the stage's own domain.
+    """
+    real = load_results(real_run)
+    table: dict[str, Any] = {}
+    for name, run in controls.items():
+        control = load_results(run)
+        names = (control_stages or {}).get(name, {})
+        table[name] = {}
+        for stage in stages:
+            domain, there = stage.removeprefix("rl_"), names.get(stage, stage)
+            if stage not in real or there not in control:
+                continue
+            ours, theirs = real[stage].domains[domain], control[there].domains[domain]
+            before = control.get(BASELINE, real[BASELINE]).domains[domain]
+            table[name][domain] = {
+                "control_gain": gain(theirs, before).to_json(),
+                "real_gain": gain(ours, real[BASELINE].domains[domain]).to_json(),
+                "real_minus_control": gain(ours, theirs).to_json(),
+            }
+    table = json_files.without_nan(table)
+    json_files.write_json(Path(directory) / "controls.json", table)
+    return table

@@ -1,0 +1,316 @@
+"""One evaluation: sample held-out problems, verify, and count per problem.
+
+`evaluate` is given its two callables, so it knows neither engine nor verifier pool. What it returns
+is written as `evaluation.json` beside the stage and holds the counts of every problem, so that two
+stages can later be compared problem by problem.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from loong_jax.data import json_files
+from loong_jax.data.response import parse_response
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.eval import metrics
+from loong_jax.rollout.readable import readable
+from loong_jax.rollout.records import Rollout, SamplingSettings
+from loong_jax.verifiers.verdict import Verdict
+
+FORMAT_VERSION = 1
+
+
+@runtime_checkable
+class Sample(Protocol):
+    def __call__(
+        self, problems: Sequence[Problem], num_samples: int, sampling: SamplingSettings
+    ) -> Sequence[Sequence[Rollout]]:
+        """`num_samples` rollouts of each problem, in the order of `problems`."""
+        ...
+
+
+@runtime_checkable
+class Verify(Protocol):
+    def __call__(
+        self, problems: Sequence[Problem], rollouts: Sequence[Rollout]
+    ) -> Sequence[Verdict]:
+        """The verdict on each rollout; `problems[i]` is the one that `rollouts[i]` answers."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """The same settings, and the same problems, serve every stage of a run."""
+
+    num_problems: int = 512  # per domain
+    samples_per_problem: int = 4
+    sampling: SamplingSettings = dataclasses.field(default_factory=SamplingSettings)
+    greedy: bool = True  # one greedy sample of every problem besides
+    pass_at: int = 16  # k of pass@k; 0 for none
+    num_pass_at_problems: int = 128  # the first ones of each domain get k samples
+    seed: int = 0  # of the bootstrap
+
+    def __post_init__(self):
+        if self.num_problems < 1 or self.samples_per_problem < 1:
+            raise ConfigError(
+                f"num_problems={self.num_problems} and samples_per_problem="
+                f"{self.samples_per_problem} must be positive. Ask for at least one of each."
+            )
+        if self.pass_at and self.pass_at < self.samples_per_problem:
+            raise ConfigError(
+                f"pass_at={self.pass_at} is less than samples_per_problem="
+                f"{self.samples_per_problem}, whose samples it reuses. Raise it, or give 0."
+            )
+        if self.sampling.greedy or self.sampling.is_truncated:
+            raise ConfigError(
+                f"sampling={self.sampling} is greedy or cuts the distribution off. pass@k is about "
+                "the policy itself: sample without limits, greedy is counted separately."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DomainEvaluation:
+    """Counts per problem; every figure is derived from them. Keys are uids of problems.
+
+    An ungradable sample leaves the counts and is only counted in `num_ungradable`: the machinery
+    failed, not the policy.
+    """
+
+    correct: Mapping[str, tuple[int, int]]  # (right, graded) samples
+    well_formed: Mapping[str, int]  # graded samples in the form of a response
+    level: Mapping[str, int]
+    greedy: Mapping[str, int] = dataclasses.field(default_factory=dict)  # 1 where right
+    pass_at: int = 0
+    pass_at_correct: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    mean_length: float = float("nan")  # tokens
+    num_ungradable: int = 0
+    isolation: Mapping[str, int] = dataclasses.field(default_factory=dict)  # verdicts by tier
+
+    def rate(self) -> dict[str, float]:
+        """Share of right samples, by uid."""
+        return {uid: c / n for uid, (c, n) in self.correct.items() if n}
+
+    def well_formed_counts(self) -> dict[str, tuple[int, int]]:
+        """(right, well-formed) samples by uid; a right sample is always well-formed."""
+        return {uid: (c, self.well_formed[uid]) for uid, (c, _) in self.correct.items()}
+
+    def to_json(self, seed: int = 0) -> dict[str, Any]:
+        rate = self.rate()
+        overall = metrics.mean_estimate(list(rate.values()), seed=seed)
+        formed = self.well_formed_counts()
+        without = metrics.pooled_ratio(
+            [c for c, _ in formed.values()], [n for _, n in formed.values()], seed=seed
+        )
+        num_graded = sum(n for _, n in self.correct.values())
+        levels = metrics.by_group(list(rate.values()), [self.level[uid] for uid in rate], seed=seed)
+        record: dict[str, Any] = {
+            "pass@1": overall.value,
+            "ci95": overall.ci95,
+            "n": overall.n,
+            "samples_per_problem": max((n for _, n in self.correct.values()), default=0),
+            "well_formed": sum(self.well_formed.values()) / max(num_graded, 1),
+            "pass@1_without_format_failures": without.value,
+            "pass@1_without_format_failures_ci95": without.ci95,
+            "by_level": {
+                str(level): {"pass@1": e.value, "ci95": e.ci95, "n": e.n}
+                for level, e in levels.items()
+            },
+            "mean_length": self.mean_length,
+            "ungradable": self.num_ungradable,
+            "isolation": dict(self.isolation),
+        }
+        if self.greedy:
+            greedy = metrics.mean_estimate(list(self.greedy.values()), seed=seed)
+            record |= {"greedy": greedy.value, "greedy_ci95": greedy.ci95}
+        if self.pass_at:
+            counts = np.array(list(self.pass_at_correct.values()), np.int64).reshape(-1, 2)
+            values = metrics.pass_at_k_per_problem(counts[:, 1], counts[:, 0], self.pass_at)
+            estimate = metrics.mean_estimate(values, seed=seed)
+            name = f"pass@{self.pass_at}"
+            record |= {
+                name: estimate.value,
+                f"{name}_ci95": estimate.ci95,
+                f"{name}_n": estimate.n,
+            }
+        record["correct_per_problem"] = {uid: list(counts) for uid, counts in self.correct.items()}
+        record["well_formed_per_problem"] = dict(self.well_formed)
+        record["level_per_problem"] = dict(self.level)
+        record["greedy_per_problem"] = dict(self.greedy)
+        record["pass_at"] = self.pass_at
+        record["pass_at_correct_per_problem"] = {
+            uid: list(counts) for uid, counts in self.pass_at_correct.items()
+        }
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "DomainEvaluation":
+        return cls(
+            correct={uid: (c, n) for uid, (c, n) in record["correct_per_problem"].items()},
+            well_formed=record["well_formed_per_problem"],
+            level=record["level_per_problem"],
+            greedy=record["greedy_per_problem"],
+            pass_at=record["pass_at"],
+            pass_at_correct={
+                uid: (c, n) for uid, (c, n) in record["pass_at_correct_per_problem"].items()
+            },
+            mean_length=float("nan") if record["mean_length"] is None else record["mean_length"],
+            num_ungradable=record["ungradable"],
+            isolation=record["isolation"],
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """All domains of one stage; `to_json` is the content of `evaluation.json`."""
+
+    stage: str
+    domains: Mapping[str, DomainEvaluation]
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "stage": self.stage,
+            "seed": self.seed,
+            "domains": {name: part.to_json(self.seed) for name, part in self.domains.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "EvaluationResult":
+        return cls(
+            stage=record["stage"],
+            seed=record["seed"],
+            domains={
+                name: DomainEvaluation.from_json(part) for name, part in record["domains"].items()
+            },
+        )
+
+    def save(self, directory: Path | str) -> Path:
+        """Writes `evaluation.json` into the stage's directory, whole or not at all."""
+        return json_files.write_json(Path(directory) / "evaluation.json", self.to_json())
+
+    @classmethod
+    def load(cls, directory: Path | str) -> "EvaluationResult":
+        path = Path(directory) / "evaluation.json"
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError) as error:
+            raise LoongError(
+                f"{path} is missing or not an evaluation ({error!r}). Run `loong eval` again."
+            ) from error
+
+
+def evaluate(
+    sample: Sample,
+    verify: Verify,
+    problems_by_domain: Mapping[str, Sequence[Problem]],
+    settings: EvaluationSettings,
+    *,
+    stage: str,
+) -> tuple[EvaluationResult, list[dict[str, Any]]]:
+    """Evaluates one set of weights on the first `num_problems` problems of every domain.
+
+    Returns the counts and a few readable samples (records for `rollouts/evaluation.jsonl`).
+    Raises ConfigError where a domain has too few or repeated problems.
+    """
+    domains, samples = {}, []
+    for domain, problems in problems_by_domain.items():
+        chosen = _choose(domain, problems, settings.num_problems)
+        domains[domain], shown = _evaluate_domain(sample, verify, chosen, settings)
+        samples.extend({"stage": stage, **record} for record in shown)
+    return EvaluationResult(stage=stage, domains=domains, seed=settings.seed), samples
+
+
+def _choose(domain: str, problems: Sequence[Problem], count: int) -> list[Problem]:
+    chosen = list(problems[:count])
+    if len(chosen) < count:
+        raise ConfigError(
+            f"{domain} has {len(chosen)} held-out problems, but num_problems={count}. Generate "
+            "more, or ask for fewer."
+        )
+    if len({problem.uid for problem in chosen}) < count:
+        raise ConfigError(f"{domain} repeats a held-out problem. Draw problems without repetition.")
+    return chosen
+
+
+def _evaluate_domain(
+    sample: Sample, verify: Verify, problems: list[Problem], settings: EvaluationSettings
+) -> tuple[DomainEvaluation, list[dict[str, Any]]]:
+    sampled, verdicts = _sample_and_verify(
+        sample, verify, problems, settings.samples_per_problem, settings.sampling
+    )
+    correct = {p.uid: _count(v) for p, v in zip(problems, verdicts, strict=True)}
+    well_formed = {
+        p.uid: sum(
+            verdict.is_graded and parse_response(rollout.text) is not None
+            for rollout, verdict in zip(rollouts, judged, strict=True)
+        )
+        for p, rollouts, judged in zip(problems, sampled, verdicts, strict=True)
+    }
+    every = [verdict for judged in verdicts for verdict in judged]
+    isolation: dict[str, int] = {}
+    for verdict in every:
+        isolation[verdict.isolation] = isolation.get(verdict.isolation, 0) + 1
+
+    greedy: dict[str, int] = {}
+    if settings.greedy:
+        one = dataclasses.replace(settings.sampling, greedy=True)
+        _, judged = _sample_and_verify(sample, verify, problems, 1, one)
+        greedy = {
+            p.uid: int(v[0].is_correct)
+            for p, v in zip(problems, judged, strict=True)
+            if v[0].is_graded
+        }
+
+    pass_at_correct = {}
+    if settings.pass_at:
+        subset = problems[: settings.num_pass_at_problems]
+        more = settings.pass_at - settings.samples_per_problem
+        extra: list[list[Verdict]] = [[] for _ in subset]
+        if more and subset:
+            _, extra = _sample_and_verify(sample, verify, subset, more, settings.sampling)
+        pass_at_correct = {p.uid: _count([*verdicts[i], *extra[i]]) for i, p in enumerate(subset)}
+
+    lengths = [len(rollout.tokens) for rollouts in sampled for rollout in rollouts]
+    evaluation = DomainEvaluation(
+        correct=correct,
+        well_formed=well_formed,
+        level={p.uid: p.level for p in problems},
+        greedy=greedy,
+        pass_at=settings.pass_at,
+        pass_at_correct=pass_at_correct,
+        mean_length=float(np.mean(lengths)),
+        num_ungradable=sum(not verdict.is_graded for verdict in every),
+        isolation=isolation,
+    )
+    shown = [
+        readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]))
+        for problem, rollouts, judged in list(zip(problems, sampled, verdicts, strict=True))[:8]
+    ]
+    return evaluation, shown
+
+
+def _sample_and_verify(
+    sample: Sample,
+    verify: Verify,
+    problems: list[Problem],
+    num_samples: int,
+    sampling: SamplingSettings,
+) -> tuple[list[list[Rollout]], list[list[Verdict]]]:
+    sampled = [list(rollouts) for rollouts in sample(problems, num_samples, sampling)]
+    if [len(rollouts) for rollouts in sampled] != [num_samples] * len(problems):
+        raise AssertionError(f"sample() must return {num_samples} rollouts for each problem")
+    owners = [problem for problem in problems for _ in range(num_samples)]
+    flat = list(verify(owners, [rollout for rollouts in sampled for rollout in rollouts]))
+    if len(flat) != len(owners):
+        raise AssertionError(f"verify() returned {len(flat)} verdicts for {len(owners)} rollouts")
+    return sampled, [flat[i * num_samples : (i + 1) * num_samples] for i in range(len(problems))]
+
+
+def _count(verdicts: Sequence[Verdict]) -> tuple[int, int]:
+    return sum(v.is_correct for v in verdicts), sum(v.is_graded for v in verdicts)

@@ -1,0 +1,179 @@
+"""How good a policy is on held-out problems, and how sure we are.
+
+Everything is counted per problem: `correct_P[i]` of `samples_P[i]` graded samples of problem i were
+right. Intervals come from a bootstrap over problems, because samples of one problem are not
+independent; comparisons are paired by problem, because both policies met the same ones.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NUM_RESAMPLES = 4000
+CONFIDENCE = 0.95
+_BLOCK = 4_000_000  # indices drawn at once, to bound memory
+
+Statistic = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+
+class Estimate(NamedTuple):
+    """A mean over `n` problems with the ends of its bootstrap interval. Shares, not per cent."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def ci95(self) -> list[float]:
+        return [self.low, self.high]
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of k samples is right (arXiv:2509.18883, eq. 1).
+
+    1 - C(N - C, k) / C(N, k), as a product of k factors in [0, 1]: no factorial, no overflow, and
+    exactly 0 without a correct sample and 1 where every k-subset holds one.
+    """
+    if not 0 <= num_correct <= num_samples:
+        raise ValueError(f"num_correct={num_correct} is not in 0..{num_samples}. Count again.")
+    if not 1 <= k <= num_samples:
+        raise ValueError(
+            f"k={k} is not in 1..{num_samples}, the number of samples. Draw more or lower k."
+        )
+    if num_correct == 0:
+        return 0.0
+    if num_samples - num_correct < k:
+        return 1.0
+    kept = np.arange(num_samples - num_correct - k + 1, num_samples - num_correct + 1)
+    drawn = np.arange(num_samples - k + 1, num_samples + 1)
+    return float(1.0 - np.prod(kept / drawn))
+
+
+def pass_at_k_per_problem(samples_P: ArrayLike, correct_P: ArrayLike, k: int) -> NDArray:
+    """Eq. 1 for each problem; problems with fewer than k graded samples are left out."""
+    return np.array(
+        [
+            pass_at_k(int(samples), int(correct), k)
+            for samples, correct in zip(np.ravel(samples_P), np.ravel(correct_P), strict=True)
+            if samples >= k
+        ],
+        np.float64,
+    )
+
+
+def mean_at_k(outcome_PK: ArrayLike) -> float:
+    """Mean share of right answers over k samples of every problem; equals pass@1 from them."""
+    return float(np.mean(np.asarray(outcome_PK, np.float64)))
+
+
+def bootstrap(
+    statistic: Statistic, num_problems: int, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> tuple[float, float]:
+    """Percentile interval of `statistic` under resampling of problems with replacement.
+
+    `statistic` maps indices [R, P] to one value per row. The seed makes the interval repeatable.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    rows = max(1, _BLOCK // max(num_problems, 1))
+    values = []
+    for first in range(0, num_resamples, rows):
+        count = min(rows, num_resamples - first)
+        values.append(statistic(rng.integers(0, num_problems, (count, num_problems))))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.nanquantile(np.concatenate(values), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def mean_estimate(
+    value_P: ArrayLike, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> Estimate:
+    """Mean over problems with its 95 % interval; NaN without problems."""
+    value_P = np.asarray(value_P, np.float64)
+    if value_P.ndim != 1:
+        raise ValueError(f"value_P has shape {value_P.shape}, not [P]. Give one value a problem.")
+    if not len(value_P):
+        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+    low, high = bootstrap(
+        lambda rows: value_P[rows].mean(axis=1),
+        len(value_P),
+        seed=seed,
+        num_resamples=num_resamples,
+    )
+    return Estimate(float(value_P.mean()), low, high, len(value_P))
+
+
+def paired_difference(
+    after: Mapping[str, float | int],
+    before: Mapping[str, float | int],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """Mean of `after - before` over the problems (by uid) that both sides answered."""
+    shared = sorted(after.keys() & before.keys())
+    difference_P = np.array([after[uid] - before[uid] for uid in shared], np.float64)
+    return mean_estimate(difference_P, seed=seed, num_resamples=num_resamples)
+
+
+def pooled_ratio(
+    correct_P: ArrayLike, counted_P: ArrayLike, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> Estimate:
+    """Sum of `correct_P` over sum of `counted_P`, problems resampled together with both counts.
+
+    With the well-formed samples as `counted_P` this is pass@1 with format failures removed.
+    """
+    correct_P, counted_P = np.asarray(correct_P, np.float64), np.asarray(counted_P, np.float64)
+    if not counted_P.sum():
+        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+    low, high = bootstrap(
+        lambda rows: _ratio(correct_P[rows], counted_P[rows]),
+        len(correct_P),
+        seed=seed,
+        num_resamples=num_resamples,
+    )
+    return Estimate(
+        float(correct_P.sum() / counted_P.sum()), low, high, int(np.count_nonzero(counted_P))
+    )
+
+
+def paired_ratio_difference(
+    after: Mapping[str, tuple[int, int]],
+    before: Mapping[str, tuple[int, int]],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """Difference of two pooled ratios; each maps a uid to (correct, counted) samples."""
+    shared = sorted(after.keys() & before.keys())
+    if not shared:
+        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+    a_P2 = np.array([after[uid] for uid in shared], np.float64)
+    b_P2 = np.array([before[uid] for uid in shared], np.float64)
+
+    def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return _ratio(a_P2[rows, 0], a_P2[rows, 1]) - _ratio(b_P2[rows, 0], b_P2[rows, 1])
+
+    low, high = bootstrap(difference, len(shared), seed=seed, num_resamples=num_resamples)
+    value = float(difference(np.arange(len(shared))[None])[0])
+    return Estimate(value, low, high, len(shared))
+
+
+def by_group(
+    value_P: ArrayLike, group_P: Sequence[Hashable], *, seed: int = 0
+) -> dict[Hashable, Estimate]:
+    """One estimate per group (for example per level), in sorted order; `group_P[i]` is of i."""
+    values, groups = np.asarray(value_P, np.float64), list(group_P)
+    return {
+        group: mean_estimate(values[[g == group for g in groups]], seed=seed)
+        for group in sorted(set(groups), key=str)
+    }
+
+
+def _ratio(numerator_RP: NDArray, denominator_RP: NDArray) -> NDArray[np.float64]:
+    total = denominator_RP.sum(axis=1)
+    return np.divide(
+        numerator_RP.sum(axis=1), total, out=np.full(len(total), np.nan), where=total > 0
+    )

@@ -1,0 +1,185 @@
+"""What a recipe says: the settings of every part of a run, as frozen dataclasses.
+
+A recipe is a function in `loong_jax.launch.recipes` that returns a `Recipe`; the command line
+overrides single fields. Nothing here does any work.
+"""
+
+import dataclasses
+
+from loong_jax.errors import ConfigError
+from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.merge.methods import LongcatFusion
+from loong_jax.models.moe import MoEConfig
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.rl.objectives import Objective
+from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.rewards import NoiseReward, RewardRule
+from loong_jax.rollout.records import SamplingSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DomainProblems:
+    """Where the problems of one domain come from."""
+
+    environment: str  # a name of loong_jax.environments.ENVIRONMENTS
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
+    level_shares: tuple[float, ...] = ()  # () for equal shares
+    demonstration_share: float = 1.0  # of the cold start's pairs, on any common scale
+
+    def __post_init__(self):
+        if self.level_shares and len(self.level_shares) != len(self.levels):
+            raise ConfigError(
+                f"level_shares={self.level_shares} must have one share for each of levels="
+                f"{self.levels}, or be ()."
+            )
+
+    @property
+    def level_weights(self) -> dict[int, float]:
+        shares = self.level_shares or (1.0,) * len(self.levels)
+        return dict(zip(self.levels, shares, strict=True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """The pool of replicas, all in this process. Lengths are in tokens."""
+
+    num_replicas: int = 2
+    slots_per_replica: int = 128
+    narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
+    cache_length: int = 96  # prompt and response together
+    prefill_length: int = 32  # prompts are padded to it
+    prefill_prompts: int = 8  # prompts read in one call
+    prefill_members: int = 64  # samples that may start from one call
+    decode_steps: int = 8  # in one call
+
+    def __post_init__(self):
+        if self.num_replicas < 1:
+            raise ConfigError(f"num_replicas={self.num_replicas} must be at least 1. Raise it.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalVerifiers:
+    """Verifiers as child processes of this one."""
+
+    num_workers: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayVerifiers:
+    """Verifiers as Ray actors on CPU."""
+
+    num_workers: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftStage:
+    """Cold start on worked solutions of the generators' own solvers."""
+
+    num_steps: int
+    optimizer: AdamW
+    rows: int = 48
+    row_length: int = 128
+    careful_share: float = 0.5  # of demonstrations in the careful style
+    checkpoint_every: int = 100
+    after: str | None = None  # None: from fresh weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RlStage:
+    """Asynchronous reinforcement learning on the problems of `domains`."""
+
+    after: str  # the stage whose weights it starts from
+    domains: tuple[str, ...]
+    num_steps: int
+    scheduler: DoraPolicy
+    objective: Objective
+    optimizer: AdamW
+    group_size: int = 8  # G
+    sampling: SamplingSettings = SamplingSettings()
+    reward: RewardRule | NoiseReward = RewardRule()
+    rows: int = 48  # of a micro-batch
+    row_length: int = 128
+    max_issues: int = 1  # how often a problem that taught nothing is posed
+    checkpoint_every: int = 20
+    verdict_deadline_s: float = 20.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusionStage:
+    """Fuses the experts; `scale` and `keep_rate` are chosen on validation problems."""
+
+    base: str
+    experts: tuple[str, ...]
+    method: LongcatFusion = LongcatFusion()
+    scales: tuple[float, ...] = (1.0, 2.0, 3.0)
+    keep_rates: tuple[float, ...] = (0.8, 1.0)
+    num_problems: int = 64  # per domain and point of the grid
+
+
+StageSettings = SftStage | RlStage | FusionStage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problems:
+    """The three domains of a miniature run."""
+
+    stem: DomainProblems
+    logic: DomainProblems
+    code: DomainProblems
+
+    def by_domain(self) -> dict[str, DomainProblems]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongcatRecipe:
+    """Cold start, one expert per domain, fusion, general RL (arXiv:2509.18883, Fig. 2)."""
+
+    name: str
+    seed: int = 0
+    model: MoEConfig
+    bias_rate: float = 0.01  # of the routers' bias controller
+    problems: Problems
+    engine: EngineSettings = EngineSettings()
+    verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    sft: SftStage
+    rl_stem: RlStage
+    rl_logic: RlStage
+    rl_code: RlStage
+    fused: FusionStage
+    general: RlStage
+
+    def stages(self) -> dict[str, StageSettings]:
+        """Stages by name, in the order they run."""
+        names = ("sft", "rl_stem", "rl_logic", "rl_code", "fused", "general")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlsRecipe:
+    """What a sceptic asks for, from the same cold start and for the same wall time per expert:
+
+    the reward replaced by noise of the same mean and group variance, and more of the cold start.
+    """
+
+    name: str
+    seed: int = 0
+    model: MoEConfig
+    bias_rate: float = 0.01
+    problems: Problems
+    engine: EngineSettings = EngineSettings()
+    verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    noise_stem: RlStage
+    noise_logic: RlStage
+    noise_code: RlStage
+    sft_continued: SftStage
+
+    def stages(self) -> dict[str, StageSettings]:
+        """Stages by name, in the order they run; all start from another run's `sft`."""
+        names = ("noise_stem", "noise_logic", "noise_code", "sft_continued")
+        return {name: getattr(self, name) for name in names}
+
+
+Recipe = LongcatRecipe | ControlsRecipe

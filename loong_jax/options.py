@@ -1,0 +1,75 @@
+"""Command-line options out of dataclasses: every plain field of a config can be overridden."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from loong_jax import configs
+
+_REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+def parse(
+    options: Any, prog: str, arguments: Sequence[str], *, description: str | None = None
+) -> Any:
+    """Parses `arguments` into the dataclass `options`; where they do not fit, exits with 2.
+
+    Help texts are the comments and docstrings beside the fields. A field that may hold several
+    kinds of configs keeps the kind of its default, whose fields become options.
+    """
+    return tyro.cli(
+        options,
+        prog=prog,
+        description=description,
+        args=list(arguments),
+        registry=_REGISTRY,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
+    )
+
+
+def parse_train(name: str, description: str, config: Any, arguments: Sequence[str]) -> Any:
+    """Returns an object with `run_dir, only, source` and the recipe's `config`, overrides applied.
+
+    `name` is the recipe's; `config` is what it returned.
+    """
+    options = dataclasses.make_dataclass(
+        "TrainOptions",
+        [
+            _option("run_dir", Path, Path("runs") / name, "where the run lives; resumed if there"),
+            _option("only", str | None, None, "run this stage alone, after those it needs"),
+            _option("source", Path | None, None, "a run to take finished stages from", name="from"),
+            _option("config", type(config), config, None, name=""),
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+    return parse(options, f"loong train {name}", arguments, description=description)
+
+
+def _option(
+    field: str, annotation: Any, default: Any, text: str | None, *, name: str | None = None
+) -> tuple[str, Any, Any]:
+    annotated = Annotated[annotation, tyro.conf.arg(name=name, help=text)]
+    return field, annotated, dataclasses.field(default=default)
+
+
+@_REGISTRY.primitive_rule
+def _dtype_rule(info: Any) -> Any:
+    """A field annotated jax.typing.DTypeLike is given by name: --model.dtype bfloat16."""
+    if "jax" not in sys.modules:
+        return None
+    from jax.typing import DTypeLike
+
+    if info.type != DTypeLike:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="DTYPE",
+        instance_from_str=lambda words: configs.dtype_of_name(words[0]),
+        is_instance=lambda value: configs.as_dtype(value) is not None,
+        str_from_instance=lambda value: [str(configs.as_dtype(value))],
+    )

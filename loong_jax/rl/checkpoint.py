@@ -1,0 +1,256 @@
+"""Checkpoints: plain nested dicts of arrays and JSON metadata, written atomically by Orbax.
+
+A checkpoint holds no Flax or optax classes: `to_plain` turns a tree such as an optimizer state into
+nested dicts, and `from_plain` puts the arrays back into a tree of the same structure. Keys are
+strings or integers. Every array carries a checksum, so damage that decodes without an error is
+found too.
+"""
+
+import io
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from loong_jax.errors import CheckpointError
+
+FORMAT_VERSION = 1
+
+
+class Restored(NamedTuple):
+    step: int
+    arrays: dict[Any, Any]  # nested dicts of NumPy arrays
+    metadata: dict[str, Any]
+    skipped: tuple[str, ...] = ()  # later checkpoints that were damaged, and why
+
+
+def save(
+    directory: Path | str,
+    step: int,
+    arrays: Mapping[Any, Any],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    keep: int = 3,
+) -> None:
+    """Writes checkpoint `step` and deletes all but the `keep` latest; returns once it is on disk.
+
+    A kill at any moment leaves the earlier checkpoints and no half of this one. An existing
+    checkpoint of the same step is replaced.
+    """
+    flat = {name: np.asarray(array) for name, array in _flatten(arrays).items()}
+    record = {
+        "format_version": FORMAT_VERSION,
+        "checksums": {name: _checksum(array) for name, array in flat.items()},
+        "metadata": dict(metadata or {}),
+    }
+    with _manager(directory, keep, create=True) as manager:
+        if step in manager.all_steps():
+            manager.delete(step)
+        manager.save(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardSave(flat), record=ocp.args.JsonSave(record)
+            ),
+        )
+
+
+def steps(directory: Path | str) -> list[int]:
+    """Steps of the finished checkpoints, rising; empty where there is none."""
+    if not Path(directory).is_dir():
+        return []
+    with _manager(directory, None) as manager:
+        return sorted(manager.all_steps())
+
+
+def restore(directory: Path | str, step: int | None = None, *, fall_back: bool = False) -> Restored:
+    """Checkpoint `step`, or the latest. Raises CheckpointError where it is missing or damaged.
+
+    With `fall_back`, damaged checkpoints are passed over for the one before, and named in
+    `skipped`.
+    """
+    available = steps(directory)
+    if not available or (step is not None and step not in available):
+        wanted = "a checkpoint" if step is None else f"checkpoint {step}"
+        raise CheckpointError(
+            f"{directory} does not hold {wanted}; finished there: {available or 'none'}. Give "
+            "another directory or step, "
+            "or start anew."
+        )
+    candidates = [s for s in reversed(available) if step is None or s <= step]
+    skipped: list[str] = []
+    for candidate in candidates if fall_back else candidates[:1]:
+        try:
+            arrays, metadata = _read(directory, candidate)
+            return Restored(candidate, arrays, metadata, tuple(skipped))
+        except Exception as error:  # Orbax, TensorStore and JSON each raise their own
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            skipped.append(f"checkpoint {candidate}: {reason}")
+            cause = error
+    raise CheckpointError(
+        f"damaged in {directory}: {'; '.join(skipped)}. Delete "
+        f"{Path(directory) / str(candidates[0])} and resume from the "
+        f"checkpoint before it (finished there: {available}), or start anew."
+    ) from cause
+
+
+def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, Any]]:
+    with _manager(directory, None) as manager:
+        found = manager.restore(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardRestore(), record=ocp.args.JsonRestore()
+            ),
+        )
+    record = found.record
+    if record.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"format_version {record.get('format_version')!r}, this code reads {FORMAT_VERSION}"
+        )
+    flat = {name: np.asarray(array) for name, array in found.arrays.items()}
+    expected = record["checksums"]
+    wrong = [
+        name for name in expected if name not in flat or _checksum(flat[name]) != expected[name]
+    ]
+    if wrong or len(flat) != len(expected):
+        raise CheckpointError(f"checksums differ for {wrong[:3] or 'the list of arrays'}")
+    return _unflatten(flat), record["metadata"]
+
+
+def _manager(
+    directory: Path | str, keep: int | None, create: bool = False
+) -> ocp.CheckpointManager:
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=keep, create=create, enable_async_checkpointing=False
+    )
+    return ocp.CheckpointManager(
+        Path(directory).resolve(), options=options, item_names=("arrays", "record")
+    )
+
+
+def _checksum(array: np.ndarray) -> str:
+    return (
+        f"{array.dtype}{list(array.shape)}:{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
+    )
+
+
+# --- trees -------------------------------------------------------------------------------------
+
+
+def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a/b/#0": array}: integer keys are marked, so that both kinds come back as they were."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        is_plain = isinstance(key, str) and key and "/" not in key and not key.startswith("#")
+        if not is_plain and not isinstance(key, int):
+            raise ValueError(
+                f"key {key!r} under {prefix or 'the top'!r} must be an integer or a non-empty "
+                "string without '/' that does "
+                "not start with '#'. Rename it."
+            )
+        name = prefix + (f"#{key}" if isinstance(key, int) else key)
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, name + "/")
+        else:
+            flat[name] = value
+    return flat
+
+
+def _unflatten(flat: Mapping[str, np.ndarray]) -> dict[Any, Any]:
+    tree: dict[Any, Any] = {}
+    for name, array in flat.items():
+        *parents, last = [int(k[1:]) if k.startswith("#") else k for k in name.split("/")]
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = array
+    return tree
+
+
+def _plain_name(key_path: tuple[Any, ...]) -> str:
+    parts = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in key_path]
+    return ".".join(parts)
+
+
+def to_plain(tree: Any) -> dict[str, np.ndarray]:
+    """Arrays of any tree, by the path that leads to each."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_plain_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
+    """`plain` in the structure of `template`; CheckpointError where they do not fit."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    names = [_plain_name(path) for path, _ in leaves]
+    if missing := sorted(set(names) ^ set(plain)):
+        raise CheckpointError(
+            f"the checkpoint and this configuration disagree about {missing[:3]} ({len(missing)} "
+            "arrays). Resume with the "
+            "configuration the run began with."
+        )
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        have, want = (plain[name].shape, plain[name].dtype), (leaf.shape, leaf.dtype)
+        if have != want:
+            raise CheckpointError(
+                f"{name} is {have} in the checkpoint, {want} in this configuration. Resume with "
+                "the configuration the "
+                "run began with."
+            )
+    return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(plain[n]) for n in names])
+
+
+# --- records of plain values and arrays --------------------------------------------------------
+
+
+def encode_record(record: Any) -> np.ndarray:
+    """Nested plain values with NumPy arrays among them, as one uint8 array; for a buffer's
+    snapshot.
+    """
+    arrays: dict[str, np.ndarray] = {}
+
+    def replace(value):
+        if isinstance(value, (np.ndarray, np.generic)):
+            arrays[f"a{len(arrays)}"] = np.asarray(value)
+            return {"$array": f"a{len(arrays) - 1}"}
+        if isinstance(value, Mapping):
+            return {"$pairs": [[replace(k), replace(v)] for k, v in value.items()]}
+        if isinstance(value, tuple):
+            return {"$tuple": [replace(v) for v in value]}
+        if isinstance(value, list):
+            return [replace(v) for v in value]
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise ValueError(
+            f"{type(value).__name__} cannot be stored: a record holds numbers, text, None, "
+            "arrays, and lists, tuples and "
+            "dicts of them. Convert it first."
+        )
+
+    text = json.dumps(replace(record))
+    stream = io.BytesIO()
+    np.savez(stream, text=np.frombuffer(text.encode(), np.uint8), **arrays)
+    return np.frombuffer(stream.getvalue(), np.uint8)
+
+
+def decode_record(encoded: np.ndarray) -> Any:
+    """Inverse of `encode_record`."""
+    with np.load(io.BytesIO(np.asarray(encoded, np.uint8).tobytes()), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+
+    def bring_back(value):
+        if isinstance(value, list):
+            return [bring_back(v) for v in value]
+        if isinstance(value, dict):
+            ((kind, content),) = value.items()
+            if kind == "$array":
+                return arrays[content]
+            if kind == "$tuple":
+                return tuple(bring_back(v) for v in content)
+            return {bring_back(k): bring_back(v) for k, v in content}
+        return value
+
+    return bring_back(json.loads(arrays.pop("text").tobytes().decode()))

@@ -1,0 +1,294 @@
+"""A trainer in a thread of this process: it carries out a totally ordered list of commands.
+
+score, train, publish and save return at once; what became of them arrives as events
+(`rl/events.py`), in the order of the commands. After a failure the state can no longer be trusted,
+so every later command is answered by `WorkerFailed` too.
+"""
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from loong_jax.data import packing
+from loong_jax.errors import ConfigError
+from loong_jax.rl import batching, checkpoint, events, publish, trainer
+from loong_jax.rl.objectives import Objective
+from loong_jax.rl.optimizers import AdamW, Weights
+from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.publish import Versions
+from loong_jax.rl.trainer import TrainState
+from loong_jax.rollout import statistics
+from loong_jax.rollout.records import Group, Rollout
+
+Emit = Callable[[Any], None]
+Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerSettings:
+    """Shapes and rates of a trainer. One shape for training and one for scoring are compiled."""
+
+    objective: Objective
+    optimizer: AdamW
+    max_staleness: int
+    row_length: int = 128  # T; holds the longest prompt with its longest response
+    rows: int = 48  # per micro-batch of a step
+    score_rows: int = 4  # per micro-batch of scoring; one group is scored on its own
+    keep_checkpoints: int = 2
+
+    def __post_init__(self):
+        for name in ("row_length", "rows", "score_rows", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        if self.max_staleness < 0:
+            raise ConfigError(f"max_staleness={self.max_staleness} must be >= 0. Use 0 for none.")
+
+
+class LocalTrainer:
+    """Owns the `TrainState`; the thread that carries commands out is the only one to touch it."""
+
+    def __init__(
+        self,
+        *,
+        model: PolicyModel,
+        settings: TrainerSettings,
+        state: TrainState,
+        versions: Versions,
+        checkpoints: Path | str,
+        reference: Weights | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if settings.objective.kl is not None and reference is None:
+            raise ConfigError(
+                f"objective.kl={settings.objective.kl} needs reference weights. Pass reference, "
+                "or use kl=None."
+            )
+        self.settings = settings
+        self._model = model
+        self._programs = trainer.make_programs(
+            model, settings.objective, settings.optimizer, settings.max_staleness
+        )
+        self._state = state
+        self._versions = versions
+        self._checkpoints = Path(checkpoints)
+        self._reference = reference
+        self._clock = clock
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._emit: Emit | None = None
+        self._thread: threading.Thread | None = None
+        self._failure = ""
+
+    # ---- commands: any thread -----------------------------------------------------------------
+
+    def start(self, emit: Emit) -> None:
+        """Begins to carry out commands, also those given before; `emit` is called in the trainer's
+        thread.
+        """
+        if self._thread is not None:
+            raise RuntimeError("this trainer has been started already. Make a new one.")
+        self._emit = emit
+        self._thread = threading.Thread(target=self._work, name="trainer", daemon=True)
+        self._thread.start()
+
+    def score(self, groups: Sequence[Group]) -> None:
+        """Fills in `behavior_logprob`, each group under its own version, which stays alive until
+        then.
+        """
+        held = self._hold({g.version for g in groups}, f"score-{id(groups)}")
+        self._commands.put(("score", lambda: self._score(tuple(groups), held)))
+
+    def train(self, step: int, groups: Sequence[Group]) -> None:
+        """One update from version `step - 1` to `step`."""
+        self._commands.put(("train", lambda: self._train(step, tuple(groups))))
+
+    def publish(self, version: int) -> None:
+        """Puts the weights into the version store; they must be those of `version`."""
+        self._commands.put(("publish", lambda: self._publish(version)))
+
+    def save(self, step: int, control: Mapping[str, Any]) -> None:
+        """Weights, optimizer, the older versions in control["versions"] and `control`: one atomic
+        checkpoint.
+        """
+        older = {v for v in control.get("versions", ()) if v != step}
+        held = self._hold(older, f"save-{step}")
+        self._commands.put(("save", lambda: self._save(step, dict(control), held)))
+
+    def close(self, timeout_s: float) -> None:
+        """Carries out what was commanded and stops. Raises TimeoutError where that takes longer."""
+        self._commands.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                raise TimeoutError(
+                    f"the trainer is still busy after {timeout_s} s. Wait longer, or end the "
+                    "process: checkpoints are "
+                    "atomic."
+                )
+
+    # ---- the trainer's thread -----------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (command := self._commands.get()) is not None:
+            name, carry_out = command
+            if self._failure:
+                self._emit(events.WorkerFailed(f"trainer/{name}", f"not run: {self._failure}"))
+                continue
+            try:
+                event = carry_out()
+            except Exception as error:  # whatever it is, the orchestrator must hear of it
+                self._failure = f"{name} failed: {type(error).__name__}: {error}"
+                event = events.WorkerFailed(f"trainer/{name}", f"{type(error).__name__}: {error}")
+            self._emit(event)
+
+    def _hold(self, versions: set[int], holder: str) -> list[tuple[int, str]]:
+        held = [(version, holder) for version in sorted(versions)]
+        for version, name in held:
+            self._versions.acquire(version, name)
+        return held
+
+    def _release(self, held: list[tuple[int, str]]) -> None:
+        for version, name in held:
+            self._versions.release(version, name)
+
+    def _score(self, groups: tuple[Group, ...], held: list[tuple[int, str]]) -> events.GroupsScored:
+        start_s = self._clock()
+        try:
+            scored = tuple(
+                score_group(self._programs, self._versions.get(group.version), group, self.settings)
+                for group in groups
+            )
+        finally:
+            self._release(held)
+        return events.GroupsScored(scored, start_s, self._clock())
+
+    def _train(self, step: int, groups: tuple[Group, ...]) -> events.StepTrained:
+        start_s, settings, version = self._clock(), self.settings, int(self._state.step)
+        if step != version + 1:
+            raise ValueError(
+                f"step {step} was commanded after step {version}. Steps follow one another; "
+                "resume from a checkpoint."
+            )
+        batches = batching.make_batches(
+            groups,
+            settings.objective.signal,
+            trainer_version=version,
+            rows=settings.rows,
+            row_length=settings.row_length,
+            reference_logprob=self._reference_logprobs(groups),
+        )
+        temperature = batching.common_temperature(groups)
+        self._state, metrics = trainer.train_step(
+            self._programs, self._model, self._state, batches, len(groups), temperature
+        )
+        histogram = statistics.staleness_histogram(groups, version)
+        metrics |= statistics.completion_metrics(statistics.rollouts_of(groups)) | {
+            "staleness/histogram": histogram,
+            "staleness/mean": sum(int(lag) * n for lag, n in histogram.items())
+            / sum(histogram.values()),
+        }
+        return events.StepTrained(step, metrics, start_s, self._clock())
+
+    def _reference_logprobs(
+        self, groups: Sequence[Group]
+    ) -> dict[tuple[int, int], np.ndarray] | None:
+        if self.settings.objective.kl is None:
+            return None
+        scored = [
+            score_group(self._programs, self._reference, group, self.settings) for group in groups
+        ]
+        return {(r.ticket, r.attempt): r.behavior_logprob for g in scored for r in g.rollouts}
+
+    def _publish(self, version: int) -> events.VersionPublished:
+        start_s = self._clock()
+        if version != int(self._state.step):
+            raise ValueError(
+                f"version {version} was to be published, the weights are version "
+                f"{int(self._state.step)}. Publish each "
+                "step after it is trained."
+            )
+        publish.publish(self._versions, version, self._state.weights, self._programs.copy)
+        return events.VersionPublished(version, start_s, self._clock())
+
+    def _save(
+        self, step: int, control: dict[str, Any], held: list[tuple[int, str]]
+    ) -> events.Saved:
+        start_s = self._clock()
+        try:
+            if step != int(self._state.step):
+                raise ValueError(
+                    f"checkpoint {step} was commanded at step {int(self._state.step)}. Save "
+                    "before the next step."
+                )
+            arrays = trainer.to_arrays(self._state) | {
+                "versions": {version: self._versions.get(version) for version, _ in held},
+                "control": {"record": checkpoint.encode_record(control)},
+            }
+            checkpoint.save(self._checkpoints, step, arrays, keep=self.settings.keep_checkpoints)
+        finally:
+            self._release(held)
+        return events.Saved(step, str(self._checkpoints), start_s, self._clock())
+
+
+def score_group(
+    programs: trainer.TrainerPrograms, weights: Weights, group: Group, settings: TrainerSettings
+) -> Group:
+    """The group with `behavior_logprob` under `weights`, float32 aligned with each response.
+
+    A group is packed on its own, so its values do not depend on what else is scored with it.
+    """
+    temperature = jnp.asarray(batching.common_temperature([group]), jnp.float32)
+    sequences = [_score_fields(index, r) for index, r in enumerate(group.rollouts)]
+    found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
+    for packed in packing.pack(sequences, settings.row_length, settings.score_rows):
+        logprob = np.asarray(
+            programs.logprobs(
+                weights, packed["tokens"], packed["segment_ids"], packed["positions"], temperature
+            )
+        )
+        owners = packing.unpack(packed, "owner")
+        for owner, values in zip(owners, packing.unpack(packed | {"v": logprob}, "v"), strict=True):
+            index = int(owner[0])
+            found[index] = values[len(group.rollouts[index].prompt) :].copy()
+    return group.replace_rollouts(
+        tuple(
+            dataclasses.replace(r, behavior_logprob=logprob)
+            for r, logprob in zip(group.rollouts, found, strict=True)
+        )
+    )
+
+
+def _score_fields(index: int, rollout: Rollout) -> dict[str, np.ndarray]:
+    tokens = np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32)
+    return {"tokens": tokens, "owner": np.full(len(tokens), index, np.int32)}
+
+
+def restore(
+    model: PolicyModel,
+    settings: TrainerSettings,
+    template: Weights,
+    directory: Path | str,
+    *,
+    fall_back: bool = True,
+) -> tuple[TrainState, dict[int, Weights], dict[str, Any], tuple[str, ...]]:
+    """Latest checkpoint: (state, weights by version for the version store, control, damaged ones
+    passed over).
+
+    `template` has the structure of the weights. The versions hold the state's own too.
+    """
+    found = checkpoint.restore(directory, fall_back=fall_back)
+    state = trainer.from_arrays(model, settings.optimizer, template, found.arrays)
+    versions = {
+        version: jax.tree.map(jnp.asarray, weights)
+        for version, weights in found.arrays.get("versions", {}).items()
+    }
+    versions[found.step] = jax.tree.map(jnp.copy, state.weights)
+    control = checkpoint.decode_record(found.arrays["control"]["record"])
+    return state, versions, control, found.skipped

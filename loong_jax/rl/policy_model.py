@@ -1,0 +1,103 @@
+"""What the trainer needs to know of a model, as three functions over its weights."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe.config import MoEConfig
+
+Weights = dict[Any, Any]  # nested dicts of arrays
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyModel:
+    """A policy as functions; `weights` are nested dicts of arrays.
+
+    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> (logits [B, T, V] float32, load [L,
+    A] float32); is_controller(path): true for weights that a controller owns, not the optimizer;
+    update_controllers(weights, load) -> weights with the controllers' step taken;
+    load_metrics(load) -> numbers for metrics.jsonl.
+    """
+
+    forward: Callable[..., tuple[Array, Array]]
+    is_controller: Callable[[tuple[Any, ...]], bool]
+    update_controllers: Callable[[Weights, Array], Weights]
+    load_metrics: Callable[[Array], dict[str, float]]
+
+
+def token_logprobs(
+    model: PolicyModel,
+    weights: Weights,
+    tokens: Int[Array, "B T"],
+    segment_ids: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    temperature: Float[Array, ""] | float,
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "L A"]]:
+    """Log-probability of each token given those before it in its segment, entropy there, and the
+    load.
+
+    In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
+    carries no gradient.
+    """
+    logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
+    log_probability = jax.nn.log_softmax(logits_BTV[:, :-1].astype(jnp.float32) / temperature)
+    is_predicted = has_predecessor(segment_ids)[:, 1:]
+    chosen = jnp.take_along_axis(log_probability, tokens[:, 1:, None], axis=-1)[..., 0]
+    logprob = jnp.where(is_predicted, chosen, 0.0)
+    fixed = jax.lax.stop_gradient(log_probability)
+    entropy = jnp.where(is_predicted, -jnp.sum(jnp.exp(fixed) * fixed, axis=-1), 0.0)
+    before = ((0, 0), (1, 0))
+    return jnp.pad(logprob, before), jnp.pad(entropy, before), load
+
+
+def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
+    """True where a token follows another one of its own segment."""
+    same = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
+    return jnp.pad(same, ((0, 0), (1, 0)))
+
+
+@functools.lru_cache(maxsize=16)
+def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) -> PolicyModel:
+    """LongCat-Flash as a policy; `bias_rate` is the step of the routers' bias controller, 0 to hold
+    it.
+    """
+
+    def forward(weights, tokens, positions, segment_ids):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        output = model(tokens, positions=positions, segment_ids=segment_ids)
+        return output.logits, output.load.astype(jnp.float32)
+
+    def update_controllers(weights, load):
+        def leaf(path, weight):
+            if not parameters.is_controller_state(path):
+                return weight
+            return router.update_bias(weight, load, config, bias_rate)
+
+        return jax.tree_util.tree_map_with_path(leaf, weights)
+
+    def load_metrics(load):
+        load = np.asarray(load, np.float64)
+        ffn = load[:, : config.num_experts]
+        choices = np.maximum(load.sum(axis=1), 1.0)
+        balance = ffn.max(axis=1) / np.maximum(ffn.mean(axis=1), 1e-9)
+        return {
+            "load/ffn_experts_per_token": float(
+                np.mean(config.num_chosen * ffn.sum(axis=1) / choices)
+            ),
+            "load/max_over_mean": float(balance.mean()),
+        }
+
+    return PolicyModel(
+        forward=forward,
+        is_controller=parameters.is_controller_state,
+        update_controllers=update_controllers,
+        load_metrics=load_metrics,
+    )

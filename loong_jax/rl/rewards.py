@@ -1,0 +1,155 @@
+"""Rewards: the one place where a verdict and scores become a number, as data in the recipe.
+
+Incomplete signals are masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one
+cut off at the length limit unless it repeats itself, has the reward None, which leaves both the
+loss and the group's baseline.
+"""
+
+import dataclasses
+import hashlib
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from loong_jax.errors import ConfigError
+from loong_jax.rollout.records import Group, Rollout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepetitionDetector:
+    """Text repeats itself where its tail shrinks by more than `threshold` under DEFLATE.
+
+    The ratio grows with the length of the text; 10 suits 10,000 characters, 2 to 3 suits a hundred.
+    """
+
+    threshold: float = 10.0
+    window: int = 10_000  # characters, from the end
+    min_length: int = 32  # shorter texts are never called repetitive
+
+    def __post_init__(self):
+        if not self.threshold > 1 or not 0 < self.min_length <= self.window:
+            raise ConfigError(
+                f"threshold={self.threshold} must exceed 1 and min_length={self.min_length} lie "
+                "in 1.."
+                f"window={self.window}. Correct the recipe."
+            )
+
+    def is_repetitive(self, text: str) -> bool:
+        tail = text[-self.window :]
+        return len(tail) >= self.min_length and compression_ratio(tail) > self.threshold
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of the text over bytes of its DEFLATE form (no header); 1.0 for the empty text."""
+    raw = text.encode()
+    if not raw:
+        return 1.0
+    compressor = zlib.compressobj(level=9, wbits=-15)
+    return len(raw) / len(compressor.compress(raw) + compressor.flush())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewardRule:
+    """What a verdict and scores are worth.
+
+    `score_weights` names the scores that count; each adds weight * score to a graded rollout, and
+    one that is ungradable (None) or missing masks the rollout.
+    """
+
+    correct: float = 1.0
+    wrong: float = 0.0
+    malformed: float = 0.0  # wrong because the form is broken: the verdict's reason is "format"
+    repetitive: float = 0.0  # cut off at the length limit while repeating itself
+    score_weights: tuple[tuple[str, float], ...] = ()
+    repetition: RepetitionDetector = RepetitionDetector()
+
+    def __post_init__(self):
+        values = {
+            "correct": self.correct,
+            "wrong": self.wrong,
+            "malformed": self.malformed,
+            "repetitive": self.repetitive,
+        } | dict(self.score_weights)
+        for name, value in values.items():
+            if not np.isfinite(value):
+                raise ConfigError(f"{name}={value} is not finite. Give each outcome a number.")
+        if self.correct <= max(self.wrong, self.malformed, self.repetitive):
+            raise ConfigError(
+                f"correct={self.correct} must exceed wrong={self.wrong}, "
+                f"malformed={self.malformed} and "
+                f"repetitive={self.repetitive}. Correct the recipe."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseReward:
+    """Negative control: each group's rewards, dealt out again among its own valid rollouts at
+    random.
+
+    Mean and variance of every group stay exactly what `rule` gives, so the same groups are filtered
+    and the advantages are as large, but what a rollout receives no longer depends on what it says.
+    The order is a pure function of (seed, ticket).
+    """
+
+    seed: int
+    rule: RewardRule = RewardRule()
+
+
+RewardSource = RewardRule | NoiseReward
+Scores = Mapping[str, float | None]
+
+
+def rollout_reward(
+    rollout: Rollout, rule: RewardRule, scores: Scores | None = None
+) -> float | None:
+    """Reward of one rollout, or None where it must be masked."""
+    if rollout.failure or rollout.finish_reason in ("cancelled", "failed"):
+        return None
+    if rollout.finish_reason == "length":
+        repeats = rule.repetition.is_repetitive(rollout.text)
+        return rule.repetitive if repeats else None
+    verdict = rollout.verdict
+    if verdict is None or not verdict.is_graded:
+        return None
+    if verdict.is_correct:
+        reward = rule.correct
+    else:
+        reward = rule.malformed if verdict.reason == "format" else rule.wrong
+    for name, weight in rule.score_weights:
+        score = (scores or {}).get(name)
+        if score is None:
+            return None
+        if not 0 <= score <= 1:
+            raise ValueError(f"score {name}={score} is not in [0, 1]. Correct what produced it.")
+        reward += weight * score
+    return float(reward)
+
+
+def reward_group(
+    group: Group, source: RewardSource, scores: tuple[Scores, ...] | None = None
+) -> Group:
+    """The group with its rewards; verdicts must be in. `scores` follows the rollouts."""
+    rule = source.rule if isinstance(source, NoiseReward) else source
+    rewards = [
+        rollout_reward(rollout, rule, scores[index] if scores else None)
+        for index, rollout in enumerate(group.rollouts)
+    ]
+    if isinstance(source, NoiseReward):
+        rewards = _deal_again(rewards, f"{source.seed}/{group.ticket.key}")
+    return group.replace_rollouts(
+        tuple(
+            dataclasses.replace(rollout, reward=reward)
+            for rollout, reward in zip(group.rollouts, rewards, strict=True)
+        )
+    )
+
+
+def _deal_again(rewards: list[float | None], key: str) -> list[float | None]:
+    valid = [index for index, reward in enumerate(rewards) if reward is not None]
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(valid))
+    dealt = list(rewards)
+    for place, source in zip(valid, order, strict=True):
+        dealt[place] = rewards[valid[int(source)]]
+    return dealt

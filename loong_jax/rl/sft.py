@@ -1,0 +1,133 @@
+"""Supervised fine-tuning on worked solutions: the cold start before reinforcement learning."""
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from loong_jax.data import packing
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.rl import policy_model, trainer
+from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.trainer import TrainState
+
+Batch = dict[str, Any]
+StepReport = Callable[[TrainState, int, dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftSettings:
+    optimizer: AdamW
+    num_steps: int
+    rows: int = 48
+    row_length: int = 128
+
+    def __post_init__(self):
+        for name in ("num_steps", "rows", "row_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+
+
+def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
+    """Tokens of <bos>, prompt, response and <eos>; the loss is on the response and its <eos>."""
+    head = [tokenizer.bos_id, *tokenizer.encode(prompt)]
+    tail = tokenizer.encode(response)
+    if not tail or tail[-1] != tokenizer.eos_id:
+        tail.append(tokenizer.eos_id)
+    return {
+        "tokens": np.array(head + tail, np.int32),
+        "loss_mask": np.arange(len(head) + len(tail)) >= len(head),
+    }
+
+
+def batches(
+    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, settings: SftSettings
+) -> Iterator[tuple[Batch, int]]:
+    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept."""
+    stream: Iterator[Any] = (encode_pair(tokenizer, *pair) for pair in pairs)
+    while True:
+        first = next(stream, None)
+        if first is None:
+            return
+        packed, taken, left_over = packing.pack_prefix(
+            itertools.chain([first], stream), settings.row_length, settings.rows
+        )
+        yield packed, taken
+        if left_over is not None:
+            stream = itertools.chain([left_over], stream)
+
+
+def sft_loss(weights: Any, batch: Batch, *, model: PolicyModel) -> tuple[Array, Array]:
+    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats, and the load."""
+    logprob, _, load = policy_model.token_logprobs(
+        model, weights, batch["tokens"], batch["segment_ids"], batch["positions"], 1.0
+    )
+    mask = batch["loss_mask"]
+    count = jnp.maximum(jnp.sum(mask), 1)
+    return -jnp.sum(jnp.where(mask, logprob, 0.0)) / count, load
+
+
+@functools.lru_cache(maxsize=16)
+def make_train_step(model: PolicyModel, optimizer: AdamW):
+    """Compiled `train_step(state, batch) -> (state, metrics, load)`; the state is donated."""
+    gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
+
+    @functools.partial(jax.jit, donate_argnames="state")
+    def train_step(state, batch):
+        (loss, load), gradient = gradient_of(state.weights, batch)
+        state, metrics = trainer.apply_gradient(
+            state, gradient, load, model=model, optimizer=optimizer
+        )
+        return state, metrics | {"loss": loss}, load
+
+    return train_step
+
+
+def run(
+    model: PolicyModel,
+    settings: SftSettings,
+    state: TrainState,
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    cursor: int = 0,
+    on_step: StepReport | None = None,
+) -> tuple[TrainState, int]:
+    """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
+
+    `pairs` starts at the first pair, also on resume: `cursor` of them are passed over.
+    `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
+    the state, which the next step consumes. Raises ValueError where the pairs end too soon.
+    """
+    step = make_train_step(model, settings.optimizer)
+    stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
+    while int(state.step) < settings.num_steps:
+        start = time.monotonic()
+        batch, taken = next(stream, (None, 0))
+        if batch is None:
+            raise ValueError(
+                f"the pairs ended after {cursor}, at step {int(state.step)} of "
+                f"{settings.num_steps}. Give more, or train for "
+                "fewer steps."
+            )
+        state, metrics, load = step(state, batch)
+        cursor += taken
+        numbers = {name: float(value) for name, value in metrics.items()}
+        num_tokens = int(np.sum(batch["segment_ids"] > 0))
+        numbers |= model.load_metrics(load) | {
+            "num_pairs": taken,
+            "tokens_per_s": num_tokens / (time.monotonic() - start),
+            "packed_share": num_tokens / batch["tokens"].size,
+        }
+        if on_step is not None:
+            on_step(state, cursor, numbers)
+    return state, cursor

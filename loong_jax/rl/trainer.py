@@ -1,0 +1,251 @@
+"""The train step, as pure functions over an explicit state.
+
+A step is: gradients of its micro-batches, all of one shape, added up; then one update. Nothing here
+depends on how many micro-batches there are or how rollouts were packed into them, since every
+reduction divides by constants of the step. Accumulators and state are donated, so a step holds one
+copy of each.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
+from loong_jax.rl.batching import TrajectoryBatch
+from loong_jax.rl.objectives import LossSums, Objective
+from loong_jax.rl.optimizers import AdamW, Weights
+from loong_jax.rl.policy_model import PolicyModel
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes. Randomness enters nowhere, so there is no key."""
+
+    step: Int[Array, ""]  # int32, also the policy version of the weights
+    weights: Weights
+    optimizer_state: Any
+
+
+class Accumulated(NamedTuple):
+    """Sums over the micro-batches of one step."""
+
+    gradient: Weights
+    loss: Float[Array, ""]
+    sums: LossSums
+    entropy: Float[Array, ""]  # over trained tokens, in nats
+    num_tokens: Float[Array, ""]  # trained tokens
+    load: Float[Array, "L A"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerPrograms:
+    """The compiled functions of a trainer; each is compiled once for its shape.
+
+    initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature) ->
+    float32 [B, T]; begin(weights) -> accumulated; accumulate(weights, accumulated, batch,
+    num_groups, temperature) -> accumulated (donated); update(state, accumulated) -> state, metrics,
+    sums, load (state donated); copy(weights) -> weights in new buffers.
+    """
+
+    initial: Callable[[Weights], TrainState]
+    logprobs: Callable[..., Array]
+    begin: Callable[[Weights], Accumulated]
+    accumulate: Callable[..., Accumulated]
+    update: Callable[
+        [TrainState, Accumulated], tuple[TrainState, dict[str, Array], LossSums, Array]
+    ]
+    copy: Callable[[Weights], Weights]
+
+
+def initial_state(model: PolicyModel, optimizer: AdamW, weights: Weights) -> TrainState:
+    """State before the first step, with the weights copied, since the state will be donated."""
+    transformation = optimizers.transformation(optimizer, weights, model.is_controller)
+    return TrainState(
+        jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, weights), transformation.init(weights)
+    )
+
+
+def microbatch_loss(
+    weights: Weights,
+    batch: TrajectoryBatch,
+    num_groups: Int[Array, ""],
+    temperature: Float[Array, ""],
+    *,
+    model: PolicyModel,
+    objective: Objective,
+    num_lags: int,
+) -> tuple[Float[Array, ""], tuple[LossSums, Array, Array, Array]]:
+    """Loss of one micro-batch with (sums, entropy, number of trained tokens, load)."""
+    logprob, entropy, load = policy_model.token_logprobs(
+        model, weights, batch.tokens, batch.segment_ids, batch.positions, temperature
+    )
+    loss, sums = objectives.policy_loss(
+        objective,
+        policy_logprob=logprob,
+        behavior_logprob=batch.behavior_logprob,
+        engine_logprob=batch.engine_logprob,
+        advantage=batch.advantage,
+        loss_mask=batch.loss_mask,
+        segment_ids=batch.segment_ids,
+        reference_logprob=batch.reference_logprob,
+        version_lag=batch.version_lag,
+        num_groups=num_groups,
+        num_lags=num_lags,
+    )
+    entropy = jnp.sum(jnp.where(batch.loss_mask, entropy, 0.0))
+    num_tokens = jnp.sum(batch.loss_mask.astype(jnp.float32))
+    return loss, (sums, entropy, num_tokens, load)
+
+
+def apply_gradient(
+    state: TrainState,
+    gradient: Weights,
+    load: Float[Array, "L A"],
+    *,
+    model: PolicyModel,
+    optimizer: AdamW,
+) -> tuple[TrainState, dict[str, Array]]:
+    """One update of weights by the optimizer and of router biases by their controller.
+
+    A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
+    """
+    transformation = optimizers.transformation(optimizer, state.weights, model.is_controller)
+    gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
+    rate = optimizers.learning_rate(optimizer.schedule, state.step)
+    direction, optimizer_state = transformation.update(
+        gradient, state.optimizer_state, state.weights
+    )
+    weights = optax.apply_updates(state.weights, jax.tree.map(lambda d: -rate * d, direction))
+    weights = model.update_controllers(weights, load)
+    is_finite = jnp.isfinite(norm)
+    weights, optimizer_state = jax.tree.map(
+        lambda new, old: jnp.where(is_finite, new, old),
+        (weights, optimizer_state),
+        (state.weights, state.optimizer_state),
+    )
+    return (
+        TrainState(state.step + 1, weights, optimizer_state),
+        {"grad_norm": norm, "learning_rate": rate},
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def make_programs(
+    model: PolicyModel, objective: Objective, optimizer: AdamW, max_staleness: int
+) -> TrainerPrograms:
+    """Builds the programs; equal arguments share them, so stages of one recipe compile once."""
+    num_lags = max_staleness + 1
+    gradient_of = jax.value_and_grad(
+        functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
+        has_aux=True,
+    )
+
+    @jax.jit
+    def logprobs(weights, tokens, segment_ids, positions, temperature):
+        return policy_model.token_logprobs(
+            model, weights, tokens, segment_ids, positions, temperature
+        )[0]
+
+    @functools.partial(jax.jit, donate_argnames="accumulated")
+    def accumulate(weights, accumulated, batch, num_groups, temperature):
+        (loss, (sums, entropy, num_tokens, load)), gradient = gradient_of(
+            weights, batch, num_groups, temperature
+        )
+        return Accumulated(
+            jax.tree.map(jnp.add, accumulated.gradient, gradient),
+            accumulated.loss + loss,
+            accumulated.sums.add(sums),
+            accumulated.entropy + entropy,
+            accumulated.num_tokens + num_tokens,
+            accumulated.load + load,
+        )
+
+    @jax.jit
+    def begin(weights):
+        like = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+        load = jax.eval_shape(model.forward, weights, like, like, like)[1]
+        zero = jnp.zeros(())
+        return Accumulated(
+            jax.tree.map(jnp.zeros_like, weights),
+            zero,
+            objectives.empty_sums(num_lags),
+            zero,
+            zero,
+            jnp.zeros(load.shape, jnp.float32),
+        )
+
+    @functools.partial(jax.jit, donate_argnames="state")
+    def update(state, accumulated):
+        state, metrics = apply_gradient(
+            state, accumulated.gradient, accumulated.load, model=model, optimizer=optimizer
+        )
+        metrics |= {
+            "loss": accumulated.loss,
+            "entropy": accumulated.entropy / jnp.maximum(accumulated.num_tokens, 1.0),
+            "num_tokens": accumulated.num_tokens,
+        }
+        return state, metrics, accumulated.sums, accumulated.load
+
+    @jax.jit
+    def copy(weights):
+        return jax.tree.map(jnp.copy, weights)
+
+    return TrainerPrograms(
+        initial=functools.partial(initial_state, model, optimizer),
+        logprobs=logprobs,
+        begin=begin,
+        accumulate=accumulate,
+        update=update,
+        copy=copy,
+    )
+
+
+def train_step(
+    programs: TrainerPrograms,
+    model: PolicyModel,
+    state: TrainState,
+    batches: Iterable[TrajectoryBatch],
+    num_groups: int,
+    temperature: float,
+) -> tuple[TrainState, dict[str, Any]]:
+    """One whole step over its micro-batches; `state` is donated. Metrics are plain numbers."""
+    temperature = jnp.asarray(temperature, jnp.float32)
+    num_groups = jnp.asarray(num_groups, jnp.int32)
+    accumulated = programs.begin(state.weights)
+    for batch in batches:
+        accumulated = programs.accumulate(
+            state.weights, accumulated, batch, num_groups, temperature
+        )
+    state, metrics, sums, load = programs.update(state, accumulated)
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return state, numbers | objectives.summarise(sums) | model.load_metrics(load)
+
+
+def to_arrays(state: TrainState) -> dict[str, Any]:
+    """The state as nested dicts for a checkpoint: "weights" as they are, "optimizer" by path,
+    "step".
+    """
+    return {
+        "step": state.step,
+        "weights": state.weights,
+        "optimizer": checkpoint.to_plain(state.optimizer_state),
+    }
+
+
+def from_arrays(
+    model: PolicyModel, optimizer: AdamW, template: Weights, arrays: Mapping[Any, Any]
+) -> TrainState:
+    """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where
+    they do not fit.
+    """
+    like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
+    return TrainState(
+        jnp.asarray(arrays["step"], jnp.int32),
+        checkpoint.from_plain(like.weights, checkpoint.to_plain(arrays["weights"])),
+        checkpoint.from_plain(like.optimizer_state, arrays["optimizer"]),
+    )

@@ -1,0 +1,224 @@
+"""The verifier pool: many requests, one future each, and nothing a verifier does can stop it.
+
+`LocalVerifierPool` runs workers on this machine; ray_pool.py has the form for Ray workers.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict, worker
+from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.worker import WorkerConfig, WorkerProcess
+
+VerdictFuture = concurrent.futures.Future[Verdict]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifierRequest:
+    """One response to judge. `key` names the request: the same key is the same future.
+
+    `deadline_s` counts from when a worker takes the request: waiting is not the verifier's fault.
+    """
+
+    key: str
+    problem: Problem
+    response_text: str
+    deadline_s: float = 10.0
+
+    def __post_init__(self):
+        if not self.deadline_s > 0:
+            raise VerifierError(
+                f"deadline_s={self.deadline_s} of request {self.key!r} is not above 0. Give the "
+                "verifier some seconds."
+            )
+
+    def encode(self) -> bytes:
+        """What a worker needs of it, as JSON."""
+        body = {"problem": self.problem.to_json(), "response_text": self.response_text}
+        return json.dumps(body).encode()
+
+
+class VerifierPool(Protocol):
+    """Futures resolve to a verdict, whatever happens: ungradable with `timeout`, `worker lost`,
+    `verifier raised` or `pool closed` as reason where there is no judgement."""
+
+    def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
+        """One future per request, in order. Raises VerifierError once the pool is closed, and for a
+        key that stands for another request."""
+        ...
+
+    def cancel(self, keys: Iterable[str]) -> int:
+        """Cancels what no worker has taken yet; returns how many. Their keys are free again."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """`submitted`, `answered` and `ungradable` requests, and `workers_lost`."""
+        ...
+
+    def pids(self) -> list[int]:
+        """Processes of the workers."""
+        ...
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Waits so long for what is in hand, then ends everything. May be called twice."""
+        ...
+
+
+class Entry:
+    """One accepted request on its way."""
+
+    __slots__ = ("attempts", "body", "deadline_s", "future", "key")
+
+    def __init__(self, request: VerifierRequest, body: bytes):
+        self.key, self.body, self.deadline_s = request.key, body, request.deadline_s
+        self.future: VerdictFuture = concurrent.futures.Future()
+        self.attempts = 0
+
+    def answer(self, judged: Verdict) -> None:
+        """Resolves the future unless that was done before."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.future.set_result(judged)
+
+
+class RequestTable:
+    """Futures by key: of all open requests and of the last `max_answered` answered ones."""
+
+    def __init__(self, max_answered: int = 65536):
+        self._lock = threading.Lock()
+        self._entries: collections.OrderedDict[str, tuple[int, Entry]] = collections.OrderedDict()
+        self._max_answered = max_answered
+        self._num_submitted = self._num_answered = self._num_ungradable = 0
+
+    def open(self, requests: Sequence[VerifierRequest]) -> tuple[list[VerdictFuture], list[Entry]]:
+        """Futures of all requests, in order, and the entries that are new."""
+        futures, new = [], []
+        with self._lock:
+            for request in requests:
+                body = request.encode()
+                digest = hash(body)
+                known = self._entries.get(request.key)
+                if known is None:
+                    entry = Entry(request, body)
+                    self._entries[request.key] = (digest, entry)
+                    entry.future.add_done_callback(lambda _, entry=entry: self._done(entry))
+                    new.append(entry)
+                elif known[0] == digest:
+                    entry = known[1]
+                else:
+                    raise VerifierError(
+                        f"key {request.key!r} stands for another request already. Give each "
+                        "rollout a key of its own."
+                    )
+                futures.append(entry.future)
+            self._num_submitted += len(new)
+            excess = len(self._entries) - self._max_answered
+            if excess > 0:
+                answered = (k for k, (_, e) in self._entries.items() if e.future.done())
+                for key in list(itertools.islice(answered, excess)):
+                    del self._entries[key]
+        return futures, new
+
+    def cancel(self, keys: Iterable[str]) -> int:
+        with self._lock:
+            entries = [self._entries[key][1] for key in keys if key in self._entries]
+        return sum(entry.future.cancel() for entry in entries if not entry.future.done())
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "submitted": self._num_submitted,
+                "answered": self._num_answered,
+                "ungradable": self._num_ungradable,
+            }
+
+    def _done(self, entry: Entry) -> None:
+        """Runs in the thread that resolved or cancelled the future."""
+        with self._lock:
+            entry.body = b""  # may be long, and nobody sends it again
+            if entry.future.cancelled():
+                self._entries.pop(entry.key, None)
+            else:
+                self._num_answered += 1
+                self._num_ungradable += not entry.future.result().is_graded
+
+
+class LocalVerifierPool:
+    """Workers as child processes of this one, each with a thread that feeds it."""
+
+    def __init__(self, num_workers: int = 2, config: WorkerConfig | None = None):
+        if num_workers < 1:
+            raise VerifierError(f"num_workers={num_workers} is below 1. A pool needs a worker.")
+        self._table = RequestTable()
+        self._queue: collections.deque[Entry] = collections.deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._in_hand: set[Entry] = set()
+        self._workers = [WorkerProcess(config or WorkerConfig()) for _ in range(num_workers)]
+        self._threads = [
+            threading.Thread(target=self._feed, args=(w,), name=f"verifier-{i}", daemon=True)
+            for i, w in enumerate(self._workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
+        with self._changed:
+            if self._is_closed:
+                raise VerifierError("the verifier pool is closed. Open another.")
+            futures, new = self._table.open(requests)
+            self._queue.extend(new)
+            self._changed.notify_all()
+        return futures
+
+    def cancel(self, keys: Iterable[str]) -> int:
+        return self._table.cancel(keys)
+
+    def counts(self) -> dict[str, int]:
+        return self._table.counts() | {"workers_lost": sum(w.num_lost for w in self._workers)}
+
+    def pids(self) -> list[int]:
+        return [pid for w in self._workers if (pid := w.pid) is not None]
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        with self._changed:
+            self._is_closed = True
+            queued, self._queue = list(self._queue), collections.deque()
+            self._changed.notify_all()
+        for entry in queued:
+            entry.future.cancel()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for entry in list(self._in_hand):
+            entry.answer(verdict.ungradable("pool closed"))
+        for one in self._workers:  # a worker at work is killed; its thread then ends by itself
+            one.end()
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _feed(self, one: WorkerProcess) -> None:
+        try:
+            while (entry := self._take()) is not None:
+                if entry.future.set_running_or_notify_cancel():
+                    self._in_hand.add(entry)
+                    entry.answer(worker.decode(one.judge(entry.body, entry.deadline_s)))
+                    self._in_hand.discard(entry)
+        finally:
+            one.stop()
+
+    def _take(self) -> Entry | None:
+        """The next entry, or None once the pool is closed; waits for either."""
+        with self._changed:
+            while not self._queue and not self._is_closed:
+                self._changed.wait()
+            return self._queue.popleft() if self._queue else None

@@ -1,0 +1,281 @@
+"""The verifier pool on Ray workers; the only module here that imports ray.
+
+Each actor owns one killable worker (worker.py), so that a verifier that hangs costs its own request
+and nothing else. One thread of ours owns all of the pool's state and sleeps until Ray calls back.
+What an actor held when it was lost goes, one request at a time, to others; after three losses it is
+ungradable.
+"""
+
+import collections
+import dataclasses
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ray
+
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict, worker
+from loong_jax.verifiers.pool import (
+    Entry,
+    RequestTable,
+    VerdictFuture,
+    VerifierRequest,
+)
+from loong_jax.verifiers.ray_actor import VerifierActor
+from loong_jax.verifiers.worker import WorkerConfig
+
+OBJECT_STORE_BYTES = 80 * 2**20  # requests are small: the least that Ray takes is 75 MiB
+MAX_BATCH_BYTES = 4 * 2**20
+MAX_ATTEMPTS = 3
+_START_S = 90.0
+_GRACE_S = 30.0  # an actor's time for a batch beyond the requests' deadlines
+
+# Read by Ray when it starts: no statistics sent, and no idle worker started ahead for each CPU.
+_LEAN_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_prestart_worker_first_driver": "0",
+}
+
+
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
+    """Connects to Ray, or starts it here when `address` is None; False if we are connected already.
+
+    A local Ray has a small object store, no dashboard, and says nothing. It ends with the thread
+    that started it, so start it from the main one.
+    """
+    if ray.is_initialized():
+        return False
+    for name, value in _LEAN_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is not None:
+        ray.init(address=address, **quiet)
+        return True
+    ray.init(
+        address="local",
+        num_cpus=num_cpus or os.cpu_count(),
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        **quiet,
+    )
+    return True
+
+
+@dataclasses.dataclass(eq=False)
+class _Slot:
+    """Place of one actor; a lost actor's place gets another."""
+
+    actor: Any = None
+    pid: int | None = None  # known once it is ready
+    batch: list[Entry] = dataclasses.field(default_factory=list)
+    deadline: float = 0.0  # of the start or of the batch; 0 while idle
+    num_failed_starts: int = 0
+
+
+class RayVerifierPool:
+    """`num_actors` Ray actors that share a queue. Raises VerifierError where none can be started.
+
+    `num_cpus` is what each actor asks of Ray's scheduler; small, so that verifiers fit beside a
+    trainer. The pool shuts Ray down on `close` only if it started it.
+    """
+
+    def __init__(
+        self,
+        num_actors: int = 2,
+        config: WorkerConfig | None = None,
+        *,
+        address: str | None = None,
+        num_cpus: float = 0.1,
+        batch_size: int = 64,
+    ):
+        if num_actors < 1 or batch_size < 1:
+            raise VerifierError(
+                f"num_actors={num_actors}, batch_size={batch_size}: both must be at least 1."
+            )
+        self._owns_ray = start_ray(address)
+        self._config, self._batch_size = config or WorkerConfig(), batch_size
+        self._actor_class = ray.remote(VerifierActor).options(
+            num_cpus=num_cpus, max_restarts=0, max_task_retries=0
+        )
+        self._table = RequestTable()
+        self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
+        self._waiting: collections.deque[Entry] = collections.deque()
+        self._slots = [_Slot() for _ in range(num_actors)]
+        self._lock = threading.Lock()  # of `_is_closed` and the order of events
+        self._is_closed = False
+        self._closing_deadline: float | None = None
+        self._broken = ""
+        self._num_lost = 0
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="verifier-pool", daemon=True)
+        self._thread.start()
+        if not self._is_ready.wait(_START_S) or self._broken:
+            self.close(0)
+            raise VerifierError(
+                f"no verifier actor started: {self._broken or f'waited {_START_S:.0f} s'}. Does "
+                f"Ray have {num_cpus} free CPUs, and is loong_jax installed on its workers?"
+            )
+
+    def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
+        with self._lock:
+            if self._is_closed:
+                raise VerifierError("the verifier pool is closed. Open another.")
+            futures, new = self._table.open(requests)
+            self._events.put(("submitted", new))
+        return futures
+
+    def cancel(self, keys: Iterable[str]) -> int:
+        return self._table.cancel(keys)
+
+    def counts(self) -> dict[str, int]:
+        return self._table.counts() | {"workers_lost": self._num_lost}
+
+    def pids(self) -> list[int]:
+        return [slot.pid for slot in self._slots if slot.pid is not None]
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            self._events.put(("close", time.monotonic() + timeout_s))
+        self._thread.join(timeout_s + 10.0)
+        if self._owns_ray and not was_closed:
+            ray.shutdown()
+
+    # ---- Below: in the pool's own thread. ----
+
+    def _loop(self) -> None:
+        for slot in self._slots:
+            self._start(slot)
+        while True:
+            try:
+                event = self._events.get(timeout=self._seconds_to_deadline())
+            except queue.Empty:
+                event = ("deadline",)
+            match event:
+                case ("submitted", entries):
+                    self._waiting.extend(entries)
+                case ("started", slot, actor, future):
+                    self._on_started(slot, actor, future)
+                case ("judged", slot, actor, future):
+                    self._on_judged(slot, actor, future)
+                case ("deadline",):
+                    self._on_deadline()
+                case ("close", deadline):
+                    self._closing_deadline = deadline
+                    for entry in self._waiting:
+                        if not entry.future.cancel():
+                            entry.answer(verdict.ungradable("pool closed"))
+                    self._waiting.clear()
+            if self._closing_deadline is not None:
+                busy = [slot for slot in self._slots if slot.batch]
+                if not busy or time.monotonic() >= self._closing_deadline:
+                    return self._end()
+            elif self._broken:
+                while self._waiting:
+                    reason = verdict.ungradable("worker lost", self._broken)
+                    self._waiting.popleft().answer(reason)
+            else:
+                self._dispatch()
+
+    def _seconds_to_deadline(self) -> float | None:
+        deadlines = [slot.deadline for slot in self._slots if slot.deadline]
+        if self._closing_deadline is not None:
+            deadlines.append(self._closing_deadline)
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _start(self, slot: _Slot) -> None:
+        slot.pid, slot.batch = None, []
+        slot.deadline = time.monotonic() + _START_S
+        slot.actor = self._actor_class.remote(self._config)
+        self._call_back("started", slot, slot.actor.start.remote())
+
+    def _call_back(self, kind: str, slot: _Slot, reference: Any) -> None:
+        """Puts (kind, slot, actor, future) among the events once Ray has the result."""
+        actor = slot.actor
+        reference.future().add_done_callback(
+            lambda future: self._events.put((kind, slot, actor, future))
+        )
+
+    def _on_started(self, slot: _Slot, actor: Any, future: Any) -> None:
+        if actor is not slot.actor:
+            return  # of an actor given up before
+        if (error := future.exception()) is not None:
+            return self._replace(slot, f"{type(error).__name__}: {error}")
+        slot.pid, slot.deadline, slot.num_failed_starts = future.result(), 0.0, 0
+        self._is_ready.set()
+
+    def _on_judged(self, slot: _Slot, actor: Any, future: Any) -> None:
+        if actor is not slot.actor:
+            return
+        if (error := future.exception()) is not None:
+            return self._replace(slot, f"{type(error).__name__}: {error}")
+        batch, slot.batch, slot.deadline = slot.batch, [], 0.0
+        for entry, body in zip(batch, future.result(), strict=True):
+            entry.answer(worker.decode(body))
+
+    def _on_deadline(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.deadline and now >= slot.deadline:
+                self._replace(slot, "it did not answer in time")
+
+    def _replace(self, slot: _Slot, why: str) -> None:
+        """Gives the slot another actor and what the lost one held back to the queue."""
+        ray.kill(slot.actor)
+        self._num_lost += 1
+        slot.num_failed_starts += slot.pid is None
+        for entry in reversed(slot.batch):
+            entry.attempts += 1
+            if entry.attempts >= MAX_ATTEMPTS:
+                evidence = f"{MAX_ATTEMPTS} times, last: {why}"[:500]
+                entry.answer(verdict.ungradable("worker lost", evidence))
+            else:
+                self._waiting.appendleft(entry)
+        if slot.num_failed_starts < MAX_ATTEMPTS and self._closing_deadline is None:
+            return self._start(slot)
+        slot.actor, slot.pid, slot.batch, slot.deadline = None, None, [], 0.0
+        if all(other.actor is None for other in self._slots):
+            self._broken = why
+            self._is_ready.set()
+
+    def _dispatch(self) -> None:
+        """Gives every idle actor a share of the queue; a retried request travels alone."""
+        idle = [slot for slot in self._slots if slot.pid is not None and not slot.batch]
+        for count, slot in enumerate(idle):
+            share = -(-len(self._waiting) // (len(idle) - count))
+            slot.batch = self._take(min(share, self._batch_size))
+            if not slot.batch:
+                continue
+            deadlines_s = [entry.deadline_s for entry in slot.batch]
+            slot.deadline = time.monotonic() + sum(deadlines_s) + _GRACE_S
+            bodies = [entry.body for entry in slot.batch]
+            self._call_back("judged", slot, slot.actor.judge.remote(bodies, deadlines_s))
+
+    def _take(self, max_entries: int) -> list[Entry]:
+        batch: list[Entry] = []
+        num_bytes = 0
+        while self._waiting and len(batch) < max_entries:
+            entry = self._waiting[0]
+            if batch and (entry.attempts or num_bytes + len(entry.body) > MAX_BATCH_BYTES):
+                break
+            self._waiting.popleft()
+            if entry.attempts or entry.future.set_running_or_notify_cancel():
+                batch.append(entry)
+                num_bytes += len(entry.body)
+                if entry.attempts:
+                    break
+        return batch
+
+    def _end(self) -> None:
+        for slot in self._slots:
+            for entry in slot.batch:
+                entry.answer(verdict.ungradable("pool closed"))
+            if slot.actor is not None:
+                ray.kill(slot.actor)

@@ -1,0 +1,161 @@
+"""A killable process that judges: deadlines are kept by killing it, never by a signal handler.
+
+`WorkerProcess` is our side of it. The other side is this module run by `python -m`; it reads
+requests from stdin, builds each verifier once, and writes verdicts to what was stdout.
+"""
+
+import ctypes
+import dataclasses
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loong_jax import verifiers as verifiers_room
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.child import Child, ChildLost
+from loong_jax.verifiers.verdict import Verdict
+
+_START_S = 60.0  # a start imports NumPy: 0.2 s on an idle machine
+_MAX_LOSSES = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """What a worker builds its verifiers from; plain JSON values, since they travel."""
+
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Arguments of `get_verifier` by name of the verifier."""
+    table: Mapping[str, str] = dataclasses.field(default_factory=dict)  # verifiers beside our own
+    memory_bytes: int = 4 * 2**30  # address space of the worker
+
+
+class WorkerProcess:
+    """One worker, restarted when it is lost or killed. One caller at a time."""
+
+    def __init__(self, config: WorkerConfig):
+        self._config = config
+        self._child: Child | None = None
+        self._is_ended = False
+        self.num_lost = 0  # crashed, or killed by someone else than a deadline
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child and self._child.is_alive() else None
+
+    def start(self) -> None:
+        """Starts the worker unless it runs; raises ChildLost or TimeoutError where it cannot."""
+        if self._child is not None and self._child.is_alive():
+            return
+        self.stop()
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        config = json.dumps(dataclasses.asdict(self._config))
+        self._child = Child(
+            [sys.executable, "-m", "loong_jax.verifiers.worker", config],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+                "OPENBLAS_NUM_THREADS": "1",
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+        self._child.receive(time.monotonic() + _START_S)
+
+    def judge(self, request: bytes, deadline_s: float) -> bytes:
+        """Verdict of one request, both as JSON; never raises. At most deadline_s plus a restart."""
+        reason = ""
+        for _ in range(_MAX_LOSSES):
+            if self._is_ended:
+                return encode(verdict.ungradable("pool closed"))
+            try:
+                self.start()
+            except (ChildLost, TimeoutError) as error:
+                self.num_lost += 1
+                self.stop()
+                reason = f"the worker does not start: {error!r}"
+                continue
+            assert self._child is not None
+            deadline = time.monotonic() + deadline_s
+            try:
+                self._child.send(request, deadline)
+                return self._child.receive(deadline)
+            except TimeoutError:
+                self.stop()
+                return encode(verdict.ungradable("timeout", f"no verdict in {deadline_s} s"))
+            except ChildLost as error:
+                self.num_lost += 1
+                self.stop()
+                reason = f"the worker was lost: {error}"
+        return encode(verdict.ungradable("worker lost", f"{reason} ({_MAX_LOSSES} times)"))
+
+    def end(self) -> None:
+        """Kills the worker for good, from another thread than the one in `judge`, which returns."""
+        self._is_ended = True
+        if (child := self._child) is not None:
+            child.kill()
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+
+def encode(judged: Verdict) -> bytes:
+    return json.dumps(dataclasses.asdict(judged)).encode()
+
+
+def decode(body: bytes) -> Verdict:
+    return Verdict(**json.loads(body))
+
+
+# ---- Below: the worker's own process. ----
+
+
+def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str, Any]) -> Verdict:
+    """Verdict of one request; whatever a verifier raises makes the answer ungradable."""
+    from loong_jax.environments.problem import Problem  # brings NumPy, which our side does without
+
+    try:
+        problem = Problem.from_json(request["problem"])
+        name = problem.verifier
+        if name not in verifiers:
+            options = config.options.get(name, {})
+            verifiers[name] = verifiers_room.get_verifier(name, table=config.table, **options)
+        return verifiers[name].verify(problem, request["response_text"])
+    except Exception as error:
+        return verdict.ungradable("verifier raised", f"{type(error).__name__}: {error}"[:500])
+
+
+def main(argument: str) -> None:
+    config = WorkerConfig(**json.loads(argument))
+    _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_AS, (config.memory_bytes, config.memory_bytes))
+    stdin, stdout = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a verifier prints is no frame
+    verifiers: dict[str, Any] = {}
+    _send(stdout, b"ready")
+    while len(head := stdin.read(4)) == 4:
+        request = json.loads(stdin.read(int.from_bytes(head, "little")))
+        _send(stdout, encode(judge(verifiers, config, request)))
+    for verifier in verifiers.values():
+        verifier.close()
+
+
+def _send(stdout: Any, body: bytes) -> None:
+    stdout.write(len(body).to_bytes(4, "little") + body)
+    stdout.flush()
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel to kill us when the thread that started us ends, as a hung worker must."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,45 @@
+"""What every test meets: eight CPU devices, strict ranks, and no silent skip in CI."""
+
+import os
+import shutil
+import subprocess
+
+import hypothesis
+import pytest
+
+from loong_jax import process
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+_DEVICES = "--xla_force_host_platform_device_count=8"
+if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
+process.prepare()
+# The same examples every time, and none too slow: the cores may be shared.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.load_profile("house")
+
+
+def bubblewrap_works() -> bool:
+    if shutil.which("bwrap") is None:
+        return False
+    command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("bubblewrap") and not bubblewrap_works():
+        pytest.skip("bubblewrap is not usable here: apt-get install bubblewrap")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """With CI=true a test that is skipped for want of bubblewrap fails."""
+    outcome = yield
+    report = outcome.get_result()
+    if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if "bubblewrap" in reason.lower() or "bwrap" in reason.lower():
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} must run in CI, and was skipped: {reason}"

@@ -1,0 +1,200 @@
+"""Evaluation with a policy whose chances are known, and paired comparison of two of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from loong_jax.data.response import render_response
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.eval import compare
+from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, evaluate
+from loong_jax.rollout.records import Rollout, SamplingSettings
+from loong_jax.verifiers import verdict as verdicts
+
+SETTINGS = EvaluationSettings(
+    num_problems=60, samples_per_problem=4, pass_at=16, num_pass_at_problems=20, seed=5
+)
+
+
+def problems(domain: str, count: int = 64) -> list[Problem]:
+    return [
+        Problem(
+            uid=f"{domain}-0/{i % 3}/{i}",
+            domain=domain,
+            environment=domain,
+            level=i % 3,
+            seed=i,
+            canonical=f"{domain}{i}",
+            prompt=f"What is {i}?",
+            verifier="math",
+            gold=str(i),
+        )
+        for i in range(count)
+    ]
+
+
+class Policy:
+    """Right with probability `skill`, malformed with `broken`; greedy is right on even problems."""
+
+    def __init__(self, skill: float, broken: float = 0.0, seed: int = 0, hang: float = 0.0):
+        self.skill, self.broken, self.hang = skill, broken, hang
+        self.rng = np.random.default_rng(seed)
+        self.calls: list[tuple[int, int, bool]] = []
+
+    def sample(self, problems, num_samples, sampling):
+        self.calls.append((len(problems), num_samples, sampling.greedy))
+        return [[self._one(p, sampling) for _ in range(num_samples)] for p in problems]
+
+    def _one(self, problem, sampling):
+        right = self.rng.random() < self.skill
+        if sampling.greedy:
+            right = problem.seed % 2 == 0
+        text = render_response("so", problem.gold if right else "no")
+        if not sampling.greedy and self.rng.random() < self.broken:
+            text = text.replace("</longcat_think>", "")
+        if not sampling.greedy and self.rng.random() < self.hang:
+            text = render_response("hang", "hang")
+        tokens = np.zeros(len(text), np.int32)
+        return Rollout(
+            ticket=-1,
+            attempt=0,
+            prompt=np.zeros(3, np.int32),
+            tokens=tokens,
+            loss_mask=tokens == 0,
+            engine_logprob=tokens.astype(np.float32),
+            sampling=sampling,
+            versions=((0, 7),),
+            finish_reason="stop",
+            text=text,
+        )
+
+    def verify(self, problems, rollouts):
+        return [self._judge(p, r) for p, r in zip(problems, rollouts, strict=True)]
+
+    @staticmethod
+    def _judge(problem, rollout):
+        if "hang" in rollout.text:
+            return verdicts.ungradable("timeout")
+        if "</longcat_think>" not in rollout.text:
+            return verdicts.wrong("format")
+        right = f"<longcat_answer>{problem.gold}<" in rollout.text
+        return verdicts.correct(isolation="process") if right else verdicts.wrong("value")
+
+
+def run(policy: Policy, stage: str = "sft", **domains):
+    domains = domains or {"stem": problems("stem")}
+    return evaluate(policy.sample, policy.verify, domains, SETTINGS, stage=stage)
+
+
+def test_counts_come_from_the_samples_that_were_drawn():
+    policy = Policy(skill=0.4, broken=0.2)
+    result, shown = run(policy)
+    assert policy.calls == [(60, 4, False), (60, 1, True), (20, 12, False)]
+    record = result.to_json()["domains"]["stem"]
+    counts = list(record["correct_per_problem"].values())
+    assert record["pass@1"] == pytest.approx(sum(c for c, _ in counts) / (60 * 4))
+    assert record["pass@1"] == pytest.approx(0.32, abs=0.08)
+    assert record["ci95"][0] < record["pass@1"] < record["ci95"][1]
+    assert record["well_formed"] == pytest.approx(0.8, abs=0.08)
+    assert record["pass@1_without_format_failures"] == pytest.approx(
+        record["pass@1"] / record["well_formed"]
+    )
+    assert record["greedy"] == 0.5
+    assert (record["n"], record["samples_per_problem"], record["pass@16_n"]) == (60, 4, 20)
+    assert record["pass@16"] > 0.9
+    assert sum(level["n"] for level in record["by_level"].values()) == 60
+    assert record["isolation"]["process"] > 0
+    assert len(shown) == 8
+    assert shown[0]["thinking"] in ("so", None)
+    assert shown[0]["version"] == 7
+
+
+def test_ungradable_leaves_the_counts():
+    result, _ = run(Policy(skill=1.0, hang=0.3))
+    record = result.to_json()["domains"]["stem"]
+    assert record["pass@1"] == 1.0
+    assert record["ungradable"] == 240 - sum(n for _, n in record["correct_per_problem"].values())
+    assert record["ungradable"] > 20
+
+
+def test_evaluation_json_round_trips(tmp_path):
+    result, _ = run(Policy(skill=0.3), stem=problems("stem"), logic=problems("logic"))
+    path = result.save(tmp_path / "stages" / "sft")
+    assert json.loads(path.read_text())["stage"] == "sft"
+    assert EvaluationResult.load(path.parent).to_json() == result.to_json()
+    path.write_text("{")
+    with pytest.raises(LoongError, match="loong eval"):
+        EvaluationResult.load(path.parent)
+
+
+def test_too_few_or_repeated_problems_are_refused():
+    with pytest.raises(ConfigError, match="59 held-out problems"):
+        run(Policy(0.5), stem=problems("stem", 59))
+    with pytest.raises(ConfigError, match="repeats"):
+        run(Policy(0.5), stem=problems("stem", 30) * 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_problems": 0},
+        {"pass_at": 2},
+        {"sampling": SamplingSettings(top_p=0.9)},
+        {"sampling": SamplingSettings(greedy=True)},
+    ],
+)
+def test_bad_settings_are_refused(change):
+    with pytest.raises(ConfigError):
+        EvaluationSettings(**change)
+
+
+def test_gains_are_paired_and_written(tmp_path):
+    stages = {"sft": 0.2, "rl_stem": 0.6, "fused": 0.5, "general": 0.55}
+    for stage, skill in stages.items():
+        run(Policy(skill, seed=len(stage)), stage)[0].save(tmp_path / "stages" / stage)
+    table = compare.write_gains(tmp_path)
+    assert json.loads((tmp_path / "gains.json").read_text()) == table
+    expert = table["over_sft"]["rl_stem"]["stem"]
+    assert expert["gain"] == pytest.approx(0.4, abs=0.12)
+    assert expert["ci95"][0] > 0.2
+    assert expert["disjoint_intervals"]
+    assert expert["greedy"]["gain"] == 0
+    assert set(expert["by_level"]) == {"0", "1", "2"}
+    fused = table["fused_minus_expert"]["stem"]
+    assert fused["gain"] == pytest.approx(-0.1, abs=0.12)
+    results = compare.load_results(tmp_path)
+    assert fused["gain"] == pytest.approx(
+        results["fused"].to_json()["domains"]["stem"]["pass@1"]
+        - results["rl_stem"].to_json()["domains"]["stem"]["pass@1"]
+    )
+    assert table["general_minus_fused"]["stem"]["n"] == 60
+
+
+def test_different_problems_are_not_compared():
+    one, _ = run(Policy(0.5), stem=problems("stem"))
+    two, _ = run(Policy(0.5), stem=problems("logic"))
+    with pytest.raises(ConfigError, match="share no problem"):
+        compare.gain(one.domains["stem"], two.domains["stem"])
+
+
+def test_controls_stand_beside_the_real_run(tmp_path):
+    for name, skills in {
+        "real": {"sft": 0.2, "rl_stem": 0.6},
+        "noise": {"sft": 0.2, "rl_stem": 0.2},
+        "more": {"sft": 0.2, "sft_continued": 0.3},
+    }.items():
+        for stage, skill in skills.items():
+            result, _ = run(Policy(skill, seed=len(name + stage)), stage)
+            result.save(tmp_path / name / "stages" / stage)
+    table = compare.write_controls(
+        tmp_path / "controls",
+        tmp_path / "real",
+        {"noise reward": tmp_path / "noise", "continued SFT": tmp_path / "more"},
+        control_stages={"continued SFT": {"rl_stem": "sft_continued"}},
+    )
+    noise, more = table["noise reward"]["stem"], table["continued SFT"]["stem"]
+    assert noise["control_gain"]["ci95"][0] < 0 < noise["control_gain"]["ci95"][1]
+    assert noise["real_minus_control"]["ci95"][0] > 0.2
+    assert more["real_minus_control"]["ci95"][0] > 0

@@ -1,0 +1,57 @@
+"""Proportional set sizes against a made-up /proc and against a real child."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loong_jax.report import memory
+
+
+def process(proc, pid, parent, pss_kb=None, name="a (b) c"):
+    directory = proc / str(pid)
+    directory.mkdir()
+    (directory / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0 -1")
+    if pss_kb is not None:
+        (directory / "smaps_rollup").write_text(
+            f"00-ff ---p 0 [rollup]\nRss: {9 * pss_kb} kB\nPss: {pss_kb} kB\nPss_Dirty: 1 kB"
+        )
+
+
+def test_the_tree_is_summed_and_strangers_are_not(tmp_path):
+    process(tmp_path, 10, 1, 100)
+    process(tmp_path, 11, 10, 20)
+    process(tmp_path, 12, 11, 3)
+    process(tmp_path, 13, 10)  # gone: no rollup
+    process(tmp_path, 20, 1, 5000)
+    process(tmp_path, 21, 20, 700)
+    (tmp_path / "meminfo").write_text("")
+    assert memory.children_of(10, tmp_path) == [10, 11, 13, 12]
+    assert memory.tree_bytes(10, proc=tmp_path) == 123 * 1024
+    assert memory.tree_bytes(10, extra=(21, 11), proc=tmp_path) == 823 * 1024
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs smaps_rollup")
+def test_a_child_raises_the_peak_and_leaves_it_when_it_ends():
+    with memory.MemoryMonitor(interval_s=0.05) as monitor:
+        before = monitor.sample()
+        code = "x = bytearray(b'1') * 60_000_000; print('up', flush=True); input()"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        deadline = time.monotonic() + 5
+        while monitor.peak_bytes < before + 50_000_000 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child.communicate("\n")
+    assert before + 55_000_000 < monitor.peak_bytes < before + 110_000_000
+    assert monitor.sample() < before + 40_000_000
+    assert monitor.peak_gb == monitor.peak_bytes / 1e9
+
+
+def test_a_bad_interval_is_refused():
+    with pytest.raises(ValueError, match="must be positive"):
+        memory.MemoryMonitor(interval_s=0.0)

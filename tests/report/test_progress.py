@@ -1,0 +1,67 @@
+"""Progress off and on a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from loong_jax.report.progress import Progress, duration
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_off_a_terminal_one_line_per_interval():
+    clock, stream = Clock(), io.StringIO()
+    with Progress(
+        ["sft", "rl_stem"],
+        console=Console(file=stream, force_terminal=False),
+        line_every_s=10,
+        clock=clock,
+    ) as progress:
+        progress.start("sft", total_steps=100)
+        for step in range(1, 101):
+            clock.now += 1
+            progress.step(step, {"loss": 2.0 / step, "tokens_per_s": 10_000})
+        progress.note("evaluating")
+        clock.now += 5
+        progress.finish("sft", "pass@1 stem 31 %")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 1 + 10 + 2
+    assert lines[0] == "[   0 s] sft: starts, 100 steps"
+    assert lines[1] == "[  10 s] sft: step 10/100  loss 0.200  tok/s 10,000  1:30 left"
+    assert lines[-1] == "[  1:45] sft: done in 1:45, pass@1 stem 31 %"
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_time_left_of_a_resumed_stage_counts_only_its_own_steps():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(
+        ["rl"], console=Console(file=stream, force_terminal=False), line_every_s=0, clock=clock
+    )
+    progress.start("rl", total_steps=20, first_step=10)
+    clock.now += 8
+    progress.step(12, {"rewards/all_groups_mean": 0.5, "staleness/mean": None})
+    assert stream.getvalue().splitlines()[1].endswith("step 12/20  reward 0.50  32 s left")
+
+
+def test_on_a_terminal_a_table_with_every_stage():
+    clock, stream = Clock(), io.StringIO()
+    with Progress(
+        ["sft", "rl_stem", "fused"], console=Console(file=stream, force_terminal=True), clock=clock
+    ) as p:
+        p.finish("sft")
+        p.start("rl_stem", total_steps=5)
+        p.step(2, {"rewards/all_groups_mean": 0.25, "staleness/mean": 1.5})
+    text = stream.getvalue()
+    for piece in ("sft", "rl_stem", "fused", "step 2/5", "reward 0.25", "staleness 1.5"):
+        assert piece in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.2, "4 s"), (125, "2:05"), (3725, "1:02:05")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,191 @@
+"""The house rules that a machine can check: who imports whom, and what no file may hold."""
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "loong_jax"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Rooms from the ground up; a module imports its own floor and those below.
+FLOORS = (
+    {"errors", "sharding", "process", "configs"},
+    {"models"},
+    {"environments", "verifiers"},
+    {"data"},
+    {"rl", "rollout", "merge", "eval", "report", "synth"},
+    {"orchestrator"},
+    {"launch", "doctor", "options"},
+    {"cli"},
+    {"testing"},
+)
+# What a room does not know, though it stands on a lower or the same floor.
+NEVER_KNOWS = {
+    "environments": {"models"},
+    "verifiers": {"models"},
+    "rollout": {"rl", "merge", "eval", "report", "synth"},
+    "rl": {"merge", "eval", "report", "synth"},
+    "merge": {"rl", "eval", "report", "synth"},
+    "eval": {"rl", "merge", "report", "synth"},
+    "report": {"rl", "merge", "synth"},
+    "synth": {"rl", "merge", "eval", "report"},
+}
+# Packages that an accelerator machine may lack -> a word in the name of the modules that may
+# import them.
+ADAPTERS = {
+    "ray": ("ray",),
+    "jetstream": ("jetstream",),
+    "torch": ("torch",),
+    "transformers": ("hf", "convert"),
+    "tensorflow": (),
+    "mergekit": (),
+}
+# Scheduling touches no array.
+ARRAY_FREE = {"orchestrator"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, wherever in it, by absolute name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively. Name the module."
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
+
+
+def room_of(name: str) -> str | None:
+    """The room of a module of ours; None for the package itself and for other packages."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "loong_jax" and len(parts) > 1 else None
+
+
+def floor_of(room: str) -> int:
+    for floor, rooms in enumerate(FLOORS):
+        if room in rooms:
+            return floor
+    raise AssertionError(f"the room {room!r} stands on no floor. Add it to FLOORS.")
+
+
+def complaints(name: str, imported: frozenset[str]) -> list[str]:
+    """What is wrong with the imports of the module `name`."""
+    room, found = room_of(name), []
+    for other in sorted(imported):
+        top = other.split(".")[0]
+        words = re.split(r"[._]", name)
+        if top in ADAPTERS and not any(word in words for word in ADAPTERS[top]):
+            found.append(f"{name} imports {top}, which its adapter alone may import")
+        if room in ARRAY_FREE and top in {"jax", "jaxlib", "flax", "numpy"}:
+            found.append(f"{name} imports {top}, and {room} touches no array")
+        target = room_of(other)
+        if room is None or target in (None, "__version__") or target == room:
+            continue
+        if floor_of(target) > floor_of(room):
+            found.append(f"{name} imports {other} from a floor above its own")
+        if target in NEVER_KNOWS.get(room, ()):
+            found.append(f"{name} imports {other}, which {room} never knows")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_point_one_way(path):
+    assert complaints(module_name(path), imports(path)) == []
+
+
+def test_the_import_rules_bite():
+    assert complaints("loong_jax.models.moe.model", frozenset({"loong_jax.rl.trainer"}))
+    assert complaints("loong_jax.rl.trainer", frozenset({"ray"}))
+    assert complaints("loong_jax.rollout.engine", frozenset({"loong_jax.rl"}))
+    assert complaints("loong_jax.orchestrator.policy", frozenset({"jax.numpy"}))
+    assert complaints("loong_jax.verifiers.array", frozenset({"ray"}))  # "array" is no "ray"
+    assert not complaints("loong_jax.verifiers.ray_pool", frozenset({"ray", "numpy"}))
+    assert not complaints("loong_jax.rl.trainer", frozenset({"loong_jax.rollout.records", "jax"}))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_every_module_says_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} says nothing"
+
+
+def test_importing_asks_for_no_device_and_brings_no_adapter():
+    names = [module_name(path) for path in MODULES if path.stem not in {"zygote", "__main__"}]
+    adapters = ("ray", "jetstream", "torch")
+    names = [name for name in names if not set(re.split(r"[._]", name)) & set(adapters)]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"assert not set({adapters!r}) & set(sys.modules), 'an adapter was imported'\n"
+        "import jax\n"
+        "try: jax.devices()\n"
+        "except RuntimeError: pass\n"
+        "else: raise AssertionError('the platform below was not asked for')\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "no_such_platform", "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+FORBIDDEN = {
+    r"/(root|home)/\w|/work/": "a path of one machine",
+    r"https?://[\w.-]*(pypi|pythonhosted|artifactory|nexus|jfrog)[\w.-]*": "a package index",
+    r"--(extra-)?index-url|--find-links": "a package index",
+    r"@\s*(file|git\+)": "a dependency by address",
+}
+
+
+def text_files() -> list[Path]:
+    """Files under version control, or all but hidden and generated ones where there is no git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = listed.stdout.splitlines() if listed.returncode == 0 else []
+    suffixes = {".py", ".md", ".toml", ".txt", ".sh", ".yaml", ".yml", ".ipynb", ""}
+    return [ROOT / name for name in names if Path(name).suffix in suffixes]
+
+
+def test_no_file_names_a_machine_or_a_package_index():
+    found = []
+    for path in text_files():
+        if path == Path(__file__).resolve() or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for pattern, what in FORBIDDEN.items():
+            for match in re.finditer(pattern, text):
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{path.relative_to(ROOT)}:{line} holds {what}: {match[0]!r}")
+    assert found == []
+
+
+def test_constraints_are_plain_and_cover_the_base():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("#")]
+    marker = r'python_version (<|>=) "3\.\d+"'
+    plain = re.compile(rf"[a-z0-9-]+==[\w.!]+(; {marker}( and {marker})?)?")
+    assert [line for line in lines if not plain.fullmatch(line)] == []
+    named = {line.split("==")[0] for line in lines}
+    base = re.search(
+        r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S
+    )
+    wanted = re.findall(r'^\s*"([A-Za-z0-9_-]+)', base[1], re.M)
+    assert len(wanted) > 10
+    assert {name.lower().replace("_", "-") for name in wanted} <= named
