@@ -84,9 +84,7 @@ def fuse(
         masks=masks,
         rules=rules,
     )
-    return jax.tree_util.tree_unflatten(
-        plan.structure, [leaf.value for leaf in merge_leaves(plan, with_shares=False)]
-    )
+    return jax.tree_util.tree_unflatten(plan.structure, [leaf.value for leaf in merge_leaves(plan)])
 
 
 def prepare(
@@ -135,7 +133,7 @@ def prepare(
     return plan
 
 
-def merge_leaves(plan: Plan, *, with_shares: bool = True) -> Iterator[MergedLeaf]:
+def merge_leaves(plan: Plan) -> Iterator[MergedLeaf]:
     """Merges one leaf after the other, in tree order; a caller may write each out and forget it."""
     factors = [1.0] * len(plan.experts)
     if plan.norms:
@@ -151,15 +149,13 @@ def merge_leaves(plan: Plan, *, with_shares: bool = True) -> Iterator[MergedLeaf
         elif role == "controller" and base is not None and plan.rules.controller_value == "base":
             value = base
         else:
-            value, *counts = _merge_leaf(plan, path, base, experts, role, factors, with_shares)
+            value, *counts = _merge_leaf(plan, path, base, experts, role, factors)
             if not bool(jnp.all(jnp.isfinite(value))):
                 raise ConfigError(
                     f"The merge of {path} is not finite. Look for NaN or inf in the weights, or"
                     f" lower the scale if {value.dtype} overflows."
                 )
-            value = _like(value, first)
-            if with_shares:
-                shares = _shares(counts, list(experts))
+            value, shares = _like(value, first), _shares(counts, list(experts))
         yield MergedLeaf(path, role, base, experts, value, *shares)
 
 
@@ -170,7 +166,6 @@ def _merge_leaf(
     experts: dict[str, tree.Leaf],
     role: tree.LeafRole,
     factors: list[float],
-    with_shares: bool,
 ) -> tuple[Array, ...]:
     leaves = tuple(jnp.asarray(leaf) for leaf in experts.values())
     first = leaves[0] if base is None else jnp.asarray(base)
@@ -201,7 +196,6 @@ def _merge_leaf(
         choices=tuple(choices.items()),
         batch_axes=num_axes,
         dtype=first.dtype,
-        with_shares=with_shares,
     )
 
 
@@ -214,9 +208,7 @@ def _split(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
     return numbers, fields
 
 
-@functools.partial(
-    jax.jit, static_argnames=("kind", "choices", "batch_axes", "dtype", "with_shares")
-)
+@functools.partial(jax.jit, static_argnames=("kind", "choices", "batch_axes", "dtype"))
 def _leaf_program(
     base: Array | None,
     experts: tuple[Array, ...],
@@ -230,7 +222,6 @@ def _leaf_program(
     choices: tuple[tuple[str, Any], ...],
     batch_axes: int,
     dtype: Any,
-    with_shares: bool,
 ) -> tuple[Array, ...]:
     axes = tuple(range(batch_axes, experts[0].ndim))
     models = tuple(expert.astype(jnp.float32) for expert in experts)
@@ -256,8 +247,6 @@ def _leaf_program(
     else:
         fused = methods.sce(start, deltas, axes, **settings)
     value = fused.value.astype(dtype)
-    if not with_shares:
-        return (value,)
     moved = [delta != 0 for delta in deltas]
     kept = [moves & mark for moves, mark in zip(moved, fused.kept, strict=True)]
     agreed = [keeps & mark for keeps, mark in zip(kept, fused.agreed, strict=True)]

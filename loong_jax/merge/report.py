@@ -6,6 +6,7 @@ zero). Products are summed in float32 over a matrix and in float64 over matrices
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -70,17 +71,17 @@ def fuse_with_report(
 def measure(leaf: MergedLeaf, batch_axes: int) -> Sums:
     """The sums of one leaf, every expert against every other."""
     experts = tuple(jnp.asarray(expert) for expert in leaf.experts.values())
-    tables = _tables(jnp.asarray(leaf.base), experts, jnp.asarray(leaf.value), batch_axes)
-    products, both, same = map(_total, tables)
-    num, size = len(experts), int(leaf.value.size)
+    sums = _sums(jnp.asarray(leaf.base), experts, jnp.asarray(leaf.value), batch_axes)
+    gram, both, same, cross, rest = map(_total, sums)
+    gram, both, same = (_table(values, len(experts)) for values in (gram, both, same))
     moved = np.diagonal(both)
     kept = np.asarray(list(leaf.kept.values())) * moved
     return Sums(
-        size=size,
-        gram=products[:num, :num],
-        cross=products[num, :num],
-        fused=float(products[num, num]),
-        base=float(products[num + 1, num + 1]),
+        size=int(leaf.value.size),
+        gram=gram,
+        cross=cross,
+        fused=float(rest[0]),
+        base=float(rest[1]),
         same=same,
         both=both,
         kept=kept,
@@ -116,29 +117,42 @@ def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
 
 
 @functools.partial(jax.jit, static_argnames="batch_axes")
-def _tables(
+def _sums(
     base: Array, experts: tuple[Array, ...], fused: Array, batch_axes: int
-) -> tuple[Array, Array, Array]:
-    """Products of deltas, fused delta and base; then counts of both moved, and moved alike."""
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Per matrix: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
     start = base.astype(jnp.float32)
     deltas = [expert.astype(jnp.float32) - start for expert in experts]
-    vectors = [*deltas, fused.astype(jnp.float32) - start, start]
+    signs = [jnp.sign(delta) for delta in deltas]
+    step = fused.astype(jnp.float32) - start
     axes = tuple(range(batch_axes, base.ndim))
 
-    def table(rows: list[Array], combine: Any) -> Array:
-        return jnp.stack([jnp.stack([combine(x, y) for y in rows]) for x in rows])
+    def over_pairs(rows: list[Array], combine: Any, dtype: Any) -> Array:
+        pairs = itertools.combinations_with_replacement(rows, 2)
+        return jnp.stack([jnp.sum(combine(x, y), axis=axes, dtype=dtype) for x, y in pairs])
 
-    products = table(vectors, lambda x, y: jnp.sum(x * y, axis=axes))
-    signs = [jnp.sign(delta) for delta in deltas]
-    both = table(signs, lambda x, y: jnp.sum(x * y != 0, axis=axes, dtype=jnp.int32))
-    same = table(signs, lambda x, y: jnp.sum(x * y > 0, axis=axes, dtype=jnp.int32))
-    return products, both, same
+    return (
+        over_pairs(deltas, lambda x, y: x * y, jnp.float32),
+        over_pairs(signs, lambda x, y: x * y != 0, jnp.int32),
+        over_pairs(signs, lambda x, y: x * y > 0, jnp.int32),
+        jnp.stack([jnp.sum(step * delta, axis=axes) for delta in deltas]),
+        jnp.stack([jnp.sum(jnp.square(x), axis=axes) for x in (step, start)]),
+    )
 
 
-def _total(table: Array) -> np.ndarray:
-    """[rows, columns], summed in float64 over the stack."""
-    exact = np.asarray(table, np.float64)
-    return exact.reshape(*exact.shape[:2], -1).sum(axis=-1)
+def _total(rows: Array) -> np.ndarray:
+    """Each row summed over the stack in float64."""
+    exact = np.asarray(rows, np.float64)
+    return exact.reshape(len(exact), -1).sum(axis=-1)
+
+
+def _table(values: np.ndarray, num_rows: int) -> np.ndarray:
+    """A symmetric table from its upper triangle, row by row."""
+    table = np.zeros((num_rows, num_rows))
+    upper = np.triu_indices(num_rows)
+    table[upper] = values
+    table[upper[::-1]] = values
+    return table
 
 
 def _add(left: Sums, right: Sums) -> Sums:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-SHAPES = {
-    "embedding": (6, 8),
-    "layers/attention/out": (3, 8, 5),
+SHAPES = {  # few different matrices: each is compiled once for each method
+    "embedding": (8, 6),
+    "layers/attention/out": (3, 8, 6),
     "layers/experts/up": (3, 4, 8, 6),
-    "layers/router/kernel": (3, 8, 4),
+    "layers/router/kernel": (3, 8, 6),
     "layers/router/bias": (3, 4),
     "layers/norm": (3, 8),
 }

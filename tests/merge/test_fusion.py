@@ -23,6 +23,10 @@ def flat(weights):
     return tree.flatten(weights)[0]
 
 
+def only_matrices(weights):
+    return {"embedding": weights["embedding"], "out": weights["layers"]["attention"]["out"][0]}
+
+
 @pytest.fixture(scope="module")
 def models():
     base, experts = examples.models()
@@ -42,7 +46,7 @@ def test_stacked_equals_separate(name, models):
     assert found.keys() == expected.keys()
     for path, leaf in expected.items():
         np.testing.assert_allclose(found[path], leaf, rtol=0, atol=3e-7, err_msg=path)
-    if name != "linear" and name != "task_arithmetic":
+    if name in ("longcat", "ties"):
         whole = flat(merge.fuse(base, experts, method=METHODS[name]))
         key = "layers/experts/up"
         assert np.abs(whole[key] - flat(stacked)[key]).max() > 1e-3  # stacks do matter
@@ -119,6 +123,7 @@ def test_disjoint_mean_after_dropout_warns(models):
 @pytest.mark.parametrize("name", METHODS)
 def test_bfloat16_leaves_are_merged_in_float32_and_cast_once(name, models):
     base, experts = models
+    base, experts = only_matrices(base), {n: only_matrices(e) for n, e in experts.items()}
     cast = lambda weights: examples.nest(  # noqa: E731
         {p: x.astype(ml_dtypes.bfloat16) for p, x in flat(weights).items()}
     )
@@ -209,6 +214,6 @@ def test_refuses(message, experts, settings):
 
 
 def test_a_zero_delta_stays_zero():
-    base = {"w": np.ones((4, 4), np.float32)}
+    base = {"w": np.ones((8, 6), np.float32)}
     for method in METHODS.values():
         assert np.array_equal(merge.fuse(base, [base, base], method=method)["w"], base["w"])

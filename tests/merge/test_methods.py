@@ -8,7 +8,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.merge import methods
 from tests.merge import examples, references
 
-SHAPES = {"a/matrix": (7, 11), "vector": (13,), "cube": (2, 3, 5)}
+SHAPES = {"a/matrix": (8, 6), "cube": (3, 8, 6)}
 WEIGHTS = [0.5, 1.5, 1.0]
 TOLERANCE = 2e-5  # of the largest delta: float32 on weights of size 1 and deltas of size 1e-2
 

@@ -1,0 +1,101 @@
+"""Merging checkpoints on disk, with a loader and a saver of the tests' own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from loong_jax import merge
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.merge import checkpoints, tree
+from loong_jax.merge.checkpoints import MergeConfig
+from tests.merge import examples
+
+
+def save(path, weights, metadata=None):
+    path.mkdir(parents=True, exist_ok=True)
+    np.savez(path / "weights.npz", **tree.flatten(weights)[0])
+    (path / "metadata.json").write_text(json.dumps(metadata))
+
+
+def load(path):
+    with np.load(path / "weights.npz") as stored:
+        return examples.nest({name: stored[name] for name in stored.files})
+
+
+@pytest.fixture
+def run(tmp_path):
+    base, experts = examples.models()
+    save(tmp_path / "sft", examples.nest(base))
+    for name, expert in experts.items():
+        save(tmp_path / name, examples.nest(expert))
+    return tmp_path, base, experts
+
+
+def config(run_dir, **changes):
+    experts = tuple(run_dir / f"expert{index}" for index in range(3))
+    settings = {"base": run_dir / "sft", "experts": experts, "output": run_dir / "fused"}
+    return MergeConfig(**settings | changes)
+
+
+def test_writes_what_fuse_returns_and_its_report(run):
+    run_dir, base, experts = run
+    settings = config(run_dir, weights=(1.0, 2.0, 1.0), method=merge.Ties(density=0.5))
+    report = checkpoints.merge_checkpoints(settings, load=load, save=save)
+    expected = merge.fuse(
+        examples.nest(base),
+        {name: examples.nest(expert) for name, expert in experts.items()},
+        method=merge.Ties(density=0.5),
+        weights={"expert0": 1.0, "expert1": 2.0, "expert2": 1.0},
+        batch_axes=examples.STACKS,
+    )
+    found = tree.flatten(load(run_dir / "fused"))[0]
+    for path, leaf in tree.flatten(expected)[0].items():
+        assert np.array_equal(found[path], leaf), path
+    assert json.loads((run_dir / "fused" / "fusion.json").read_text()) == report
+    assert json.loads((run_dir / "fused" / "metadata.json").read_text())["method"]["kind"] == "Ties"
+    text = checkpoints.summarise(report)
+    assert "expert2" in text
+    assert "gain" in text
+    with pytest.raises(CheckpointError, match="exists"):
+        checkpoints.merge_checkpoints(settings, load=load, save=save)
+
+
+def test_command_prints_and_returns_zero(run, monkeypatch, capsys):
+    run_dir, _, _ = run
+    monkeypatch.setattr(checkpoints, "load_weights", load)
+    monkeypatch.setattr(checkpoints, "save_weights", save)
+    assert checkpoints.main(config(run_dir)) == 0
+    assert "fusion.json" in capsys.readouterr().out
+
+
+def test_our_own_checkpoints(run):
+    pytest.importorskip("loong_jax.rl.checkpoint")
+    run_dir, base, _ = run
+    checkpoints.save_weights(run_dir / "stage", examples.nest(base), {"method": "none"})
+    for path in (run_dir / "stage", run_dir / "stage" / "checkpoints"):
+        found = tree.flatten(checkpoints.load_weights(path))[0]
+        assert found.keys() == base.keys()
+        assert all(np.array_equal(found[name], base[name]) for name in base)
+    with pytest.raises(CheckpointError):
+        checkpoints.load_weights(run_dir / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experts": ()}, "empty"),
+        ({"weights": (1.0,)}, "weights"),
+        ({"names": ("a", "b")}, "names"),
+        ({"names": ("a", "b", "a")}, "named"),
+    ],
+)
+def test_refuses(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, **changes)
+
+
+def test_stacks_of_our_model():
+    assert checkpoints.longcat_stacks("layers/experts/gate_up") == 2
+    assert checkpoints.longcat_stacks("layers/attention_0/out") == 1
+    assert checkpoints.longcat_stacks("embedding") == 0
