@@ -170,8 +170,7 @@ class RayVerifierPool:
                 case ("close", deadline):
                     self._closing_deadline = deadline
                     for entry in self._waiting:
-                        if not entry.future.cancel():
-                            entry.answer(verdict.ungradable("pool closed"))
+                        entry.answer(verdict.ungradable("pool closed"))
                     self._waiting.clear()
             if self._closing_deadline is not None:
                 busy = [slot for slot in self._slots if slot.batch]

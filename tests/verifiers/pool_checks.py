@@ -123,9 +123,8 @@ def check_cancel_and_close(pool, name: str):
     start = time.monotonic()
     pool.close(timeout_s=0.3)
     assert time.monotonic() - start < 15
-    assert again.cancelled()
-    for future in futures:
-        assert future.cancelled() or future.result(1).reason == "pool closed"
+    for future in [again, *futures[:-1]]:
+        assert future.result(1).reason == "pool closed"
     with pytest.raises(VerifierError, match="closed"):
         pool.submit([request(f"{name}/late", "right")])
     pool.close()
