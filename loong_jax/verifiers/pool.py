@@ -196,7 +196,7 @@ class LocalVerifierPool:
             queued, self._queue = list(self._queue), collections.deque()
             self._changed.notify_all()
         for entry in queued:
-            entry.future.cancel()
+            entry.answer(verdict.ungradable("pool closed"))
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
