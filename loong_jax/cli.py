@@ -113,6 +113,53 @@ def train_help_text() -> str:
     )
 
 
+# ---- merge
+
+METHODS = {  # name on the command line -> class in loong_jax.merge
+    "longcat": "LongcatFusion",
+    "linear": "Linear",
+    "task-arithmetic": "TaskArithmetic",
+    "ties": "Ties",
+    "dare": "Dare",
+    "sce": "Sce",
+}
+
+
+def merge(arguments: Arguments) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(merge_help_text())
+        return 0
+    name, *rest = arguments
+    if name not in METHODS:
+        raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
+    import loong_jax.merge
+    from loong_jax import options
+    from loong_jax.merge import checkpoints
+
+    method = getattr(loong_jax.merge, METHODS[name])()
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
+    return checkpoints.main(options.parse(config_type, f"loong merge {name}", rest))
+
+
+def merge_help_text() -> str:
+    return "\n".join(
+        [
+            "usage: loong merge METHOD --base DIR --experts DIR ... --output DIR [options]",
+            "",
+            "Fuses experts that were trained from one base, leaf by leaf. Writes the weights to",
+            "OUTPUT/checkpoints, and what happened to each tensor to OUTPUT/fusion.json.",
+            "",
+            f"methods: {', '.join(METHODS)}",
+            "",
+            "example:",
+            "  S=runs/quickstart/stages",
+            "  loong merge longcat --base $S/sft --experts $S/rl_stem $S/rl_logic --output runs/m",
+            "",
+            "`loong merge METHOD --help` lists the settings of a method.",
+        ]
+    )
+
+
 # ---- doctor
 
 
@@ -141,6 +188,11 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
+    ),
+    "merge": Command(
+        usage="merge METHOD",
+        summary="fuse the experts of a run, or any checkpoints from one base",
+        run=merge,
     ),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }

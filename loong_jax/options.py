@@ -50,6 +50,18 @@ def parse_train(name: str, description: str, config: Any, arguments: Sequence[st
     return parse(options, f"loong train {name}", arguments, description=description)
 
 
+def with_defaults(config_type: type, **defaults: Any) -> type:
+    """`config_type` with other defaults, each of which also settles the kind of its field."""
+    fields = [
+        (name, type(value), dataclasses.field(default=value)) for name, value in defaults.items()
+    ]
+    chosen = dataclasses.make_dataclass(
+        config_type.__name__, fields, bases=(config_type,), frozen=True, kw_only=True
+    )
+    chosen.__doc__ = config_type.__doc__
+    return chosen
+
+
 def _option(
     field: str, annotation: Any, default: Any, text: str | None, *, name: str | None = None
 ) -> tuple[str, Any, Any]:
