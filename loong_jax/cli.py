@@ -86,9 +86,9 @@ def train(arguments: Arguments) -> int:
 
     recipe = recipes.get_recipe(name)
     chosen = options.parse_train(name, recipe.__doc__ or "", recipe(), rest)
-    from loong_jax.orchestrator import pipeline
+    from loong_jax.launch import run
 
-    pipeline.run(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 

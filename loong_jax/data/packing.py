@@ -1,7 +1,9 @@
-"""Packing: several sequences share a row of fixed length, so one compiled program serves every batch.
+"""Packing: several sequences share a row of fixed length, so one compiled program serves every
+batch.
 
-Sequences keep their order of arrival and are placed by first fit, so the same input always gives the same rows. A
-sequence never crosses a row. `segment_ids` counts the sequences of a row from 1; 0 is padding.
+Sequences keep their order of arrival and are placed by first fit, so the same input always gives
+the same rows. A sequence never crosses a row. `segment_ids` counts the sequences of a row from 1; 0
+is padding.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +24,13 @@ class FirstFit:
         self._num_placed = 0
 
     def place(self, length: int) -> bool:
-        """Places one sequence; False, and nothing changes, where no row has room and no row may be added."""
+        """Places one sequence; False, and nothing changes, where no row has room and no row may be
+        added.
+        """
         if not 0 < length <= self.row_length:
             raise ValueError(
-                f"a sequence has {length} tokens, a row holds 1 to {self.row_length}. Raise row_length or drop it."
+                f"a sequence has {length} tokens, a row holds 1 to {self.row_length}. Raise "
+                "row_length or drop it."
             )
         row = next((r for r, free in enumerate(self._room) if free >= length), len(self.rows))
         if row == len(self.rows):
@@ -42,10 +47,11 @@ class FirstFit:
 def pack(
     sequences: Sequence[Fields], row_length: int, rows_per_batch: int
 ) -> list[dict[str, np.ndarray]]:
-    """Micro-batches of packed arrays [rows_per_batch, row_length]; the last is filled up with empty rows.
+    """Micro-batches of packed arrays [rows_per_batch, row_length]; the last is filled up with empty
+    rows.
 
-    Every field of the sequences is packed, padded with zeros, beside `segment_ids` and `positions` (both int32,
-    positions restart at each sequence). No sequences give no micro-batches.
+    Every field of the sequences is packed, padded with zeros, beside `segment_ids` and `positions`
+    (both int32, positions restart at each sequence). No sequences give no micro-batches.
     """
     placing = FirstFit(row_length)
     for sequence in sequences:
@@ -63,8 +69,8 @@ def pack_prefix(
 ) -> tuple[dict[str, np.ndarray], int, Fields | None]:
     """One batch from the start of a stream, how many sequences it holds, and the one left over.
 
-    The left-over sequence is the first that fitted nowhere, already taken from the iterator: it belongs first in the
-    next batch. It is None at the end of the stream.
+    The left-over sequence is the first that fitted nowhere, already taken from the iterator: it
+    belongs first in the next batch. It is None at the end of the stream.
     """
     placing = FirstFit(row_length, num_rows)
     taken: list[Fields] = []

@@ -45,16 +45,16 @@ class EngineSettings:
 
     num_replicas: int = 2
     slots_per_replica: int = 128
+    narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
+    cache_length: int = 96  # prompt and response together
     prefill_length: int = 32  # prompts are padded to it
     prefill_prompts: int = 8  # prompts read in one call
+    prefill_members: int = 64  # samples that may start from one call
     decode_steps: int = 8  # in one call
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(
-                    f"{field.name}={getattr(self, field.name)} must be at least 1. Raise it."
-                )
+        if self.num_replicas < 1:
+            raise ConfigError(f"num_replicas={self.num_replicas} must be at least 1. Raise it.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

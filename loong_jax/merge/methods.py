@@ -20,7 +20,8 @@ from loong_jax.errors import ConfigError
 
 Deltas = tuple[Float[Array, "*leaf"], ...]
 Marks = tuple[Bool[Array, "*leaf"], ...]
-Numbers = tuple[Float[Array, "..."] | float, ...]  # one per expert, or one per expert and matrix
+Number = Float[Array, "..."] | float  # traced, so that a grid of settings is compiled once
+Numbers = tuple[Number, ...]  # one per expert, or one per expert and matrix
 
 
 class FusedLeaf(NamedTuple):
@@ -133,8 +134,8 @@ def longcat(
     factors: Numbers,
     axes: tuple[int, ...],
     *,
-    scale: float,
-    keep_rate: float,
+    scale: Number,
+    keep_rate: Number,
     normalise: str,
     rescale: str,
     erase: bool,
@@ -171,7 +172,7 @@ def task_arithmetic(
     deltas: Deltas,
     weights: Numbers,
     *,
-    scale: float,
+    scale: Number,
     normalise: bool,
 ) -> FusedLeaf:
     """value = b + scale sum_i w_i d_i, over sum_i w_i where normalised."""
@@ -187,7 +188,7 @@ def ties(
     num_kept: Array | int,
     axes: tuple[int, ...],
     *,
-    scale: float,
+    scale: Number,
     normalise: bool,
 ) -> FusedLeaf:
     """value = b + scale sum_i w_i t_i K_i / sum_i w_i K_i, t_i the `num_kept` largest of each d_i.
@@ -207,8 +208,8 @@ def dare(
     weights: Numbers,
     axes: tuple[int, ...],
     *,
-    scale: float,
-    keep_rate: float,
+    scale: Number,
+    keep_rate: Number,
     rescale: str,
     combine: str,
     normalise: bool,
@@ -263,7 +264,7 @@ def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
 
 
 def drop_out(
-    deltas: Deltas, masks: Marks | None, axes: tuple[int, ...], *, keep_rate: float, rescale: str
+    deltas: Deltas, masks: Marks | None, axes: tuple[int, ...], *, keep_rate: Number, rescale: str
 ) -> Deltas:
     """m_i d_i r_i, with r_i = 1/q, or sum |d_i| / sum |m_i d_i| per matrix if rescale is "l1"."""
     if masks is None:
@@ -310,7 +311,7 @@ def _elected_mean(
     kept: Marks,
     weights: Numbers,
     *,
-    scale: float = 1.0,
+    scale: Number = 1.0,
     normalise: bool = True,
     plain_election: bool = False,
 ) -> FusedLeaf:

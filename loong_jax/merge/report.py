@@ -7,7 +7,6 @@ zero). Products are summed in float32 over a matrix and in float64 over matrices
 import dataclasses
 import functools
 import math
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -143,7 +142,7 @@ def _total(table: Array) -> np.ndarray:
 
 
 def _add(left: Sums, right: Sums) -> Sums:
-    return Sums._make(map(operator.add, left, right))
+    return Sums._make(x + y for x, y in zip(left, right, strict=True))
 
 
 def _over(numerator: Any, denominator: Any) -> Any:

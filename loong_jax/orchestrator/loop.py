@@ -13,8 +13,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import policy as policies
@@ -23,6 +23,7 @@ from loong_jax.orchestrator.protocols import ReplicaGroup, TrainerGroup, Verifie
 from loong_jax.orchestrator.state import RunState
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
+from loong_jax.rl.grading import Disposition
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, TicketEnd
@@ -32,7 +33,6 @@ from loong_jax.verifiers.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
-Disposition = Literal["keep", "filtered", "ungradable", "failed"]
 Grade = Callable[[Group], tuple[Group, Disposition]]
 
 
@@ -86,6 +86,7 @@ class Orchestrator:
     def __init__(
         self,
         *,
+        name: str,
         settings: LoopSettings,
         trainer: TrainerGroup,
         replicas: ReplicaGroup,
@@ -97,7 +98,9 @@ class Orchestrator:
         log: RunLog,
         clock: Callable[[], float] = time.monotonic,
         events: EventQueue | None = None,
+        keep_going: Callable[[], bool] = lambda: True,
     ):
+        self.name = name  # makes verifier keys differ between runs that share a pool
         self.settings = settings
         self.trainer = trainer
         self.replicas = replicas
@@ -108,6 +111,7 @@ class Orchestrator:
         self.grade = grade
         self.log = log
         self.clock = clock
+        self.keep_going = keep_going  # asked after every step; False makes it the last one
         self.state = RunState(
             total_steps=settings.total_steps,
             replicas=(states.ReplicaState(),) * replicas.num_replicas,
@@ -204,13 +208,15 @@ class Orchestrator:
 
     def _on_generated(self, group: Group) -> None:
         number = group.ticket.number
+        if number not in self.state.tickets:
+            return  # it was cancelled while its last tokens were on their way
         self._groups[number] = group
         self.state = states.move(self.state, [number], "verifying", replica=None)
         start_s = self.clock()
         futures = self.verifiers.submit(
             [
                 VerifierRequest(
-                    key=f"{number}/{rollout.attempt}",
+                    key=f"{self.name}/{number}/{rollout.attempt}",
                     problem=group.ticket.problem,
                     response_text=rollout.text,
                     deadline_s=self.settings.verdict_deadline_s,
@@ -241,6 +247,8 @@ class Orchestrator:
                 "num_answers": len(event.verdicts),
             }
         )
+        if event.number not in self.state.tickets:
+            return
         group = self._groups[event.number]
         judged = group.replace_rollouts(
             tuple(
@@ -298,7 +306,10 @@ class Orchestrator:
                 "end_s": event.end_s,
             }
         )
-        self.state = dataclasses.replace(self.state, newest_version=event.version, trainer="idle")
+        last = self.state.total_steps if self.keep_going() else event.version
+        self.state = dataclasses.replace(
+            self.state, newest_version=event.version, trainer="idle", total_steps=last
+        )
         if event.version % self.settings.checkpoint_every == 0 or self.state.is_finished:
             self.trainer.save(event.version, self.snapshot())
         self._retire_versions()
@@ -342,6 +353,7 @@ class Orchestrator:
                 )
                 self.trainer.train(self.state.step + 1, self._lease.groups)
             case policies.EndStale(numbers):
+                self._cancel_decoding(numbers)
                 self._end(list(numbers), "stale")
             case policies.SetIssueLimit(limit):
                 self.state = dataclasses.replace(self.state, issue_limit=limit)
@@ -358,9 +370,17 @@ class Orchestrator:
         for version in set(self.versions.numbers()) - live:
             self.versions.retire(version)
 
+    def _cancel_decoding(self, numbers: Iterable[int]) -> None:
+        by_replica: dict[int, list[int]] = {}
+        for number in numbers:
+            ticket = self.state.tickets[number]
+            if ticket.phase == "decoding" and ticket.replica is not None:
+                by_replica.setdefault(ticket.replica, []).append(number)
+        for replica, cancelled in by_replica.items():
+            self.replicas.cancel(replica, cancelled)
+
     def _cancel_open_tickets(self) -> None:
-        for number in range(len(self.state.replicas)):
-            decoding = [t.number for t in self.state.in_phase("decoding") if t.replica == number]
-            self.replicas.cancel(number, decoding)
-        self._end(sorted(self.state.tickets), "cancelled_at_end")
+        numbers = sorted(self.state.tickets)
+        self._cancel_decoding(numbers)
+        self._end(numbers, "cancelled_at_end")
         self.state.counts()

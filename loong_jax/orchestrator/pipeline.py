@@ -51,7 +51,7 @@ def run_stages(
     source: Path | None = None,
     on_stage: Callable[[str, str], None] = lambda name, what: None,
 ) -> None:
-    """Runs the stages in order, each after those it names.
+    """Runs the stages in order, each after those it names; others must be done in `source`.
 
     Args:
       only: run this stage alone; its inputs come from `run_dir`, else from `source`.
@@ -66,9 +66,9 @@ def run_stages(
     if only is not None and only not in names:
         raise ConfigError(f"stage {only!r} is unknown. Choose one of {names}.")
     for place, stage in enumerate(stages):
-        missing = set(stage.after) - set(names[:place])
-        if missing:
-            raise ConfigError(f"stage {stage.name!r} comes before {sorted(missing)}. Reorder them.")
+        later = set(stage.after) & set(names[place:])
+        if later:
+            raise ConfigError(f"stage {stage.name!r} comes before {sorted(later)}. Reorder them.")
     for stage in stages:
         if only is not None and stage.name != only:
             continue

@@ -110,10 +110,10 @@ def decide(state: RunState, policy: DoraPolicy, groups_per_replica: int) -> list
 
 
 def _end_stale(state: RunState, policy: DoraPolicy) -> list[Action]:
-    """Finished groups that the next step may not use any more. Running ones end first."""
+    """Groups that no step may use any more: what is still being written is cancelled."""
     stale = [
         ticket.number
-        for ticket in state.in_phase("queued", "judged", "ready")
+        for ticket in state.in_phase("queued", "decoding", "judged", "ready")
         if state.step - ticket.version > policy.max_staleness
     ]
     return [EndStale(tuple(stale))] if stale else []

@@ -1,9 +1,8 @@
 """What a person sees while a run goes: a live display on a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -38,14 +37,12 @@ class Progress:
         stages: Sequence[str],
         *,
         title: str = "loong",
-        stream: TextIO | None = None,
-        is_terminal: bool | None = None,
+        console: Console | None = None,
         line_every_s: float | int = 10,
         clock: Callable[[], float] = time.monotonic,
     ):
-        stream = stream if stream is not None else sys.stderr
-        self._console = Console(file=stream, force_terminal=is_terminal)
-        self._is_live = self._console.is_terminal if is_terminal is None else is_terminal
+        self._console = console or Console(stderr=True)
+        self._is_live = self._console.is_terminal
         self._title = title
         self._clock = clock
         self._started_s = clock()

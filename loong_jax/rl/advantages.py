@@ -1,8 +1,9 @@
 """Advantages: a reward minus the baseline of its group.
 
-A reward of None is a masked rollout (ungradable verdict, truncated without repetition). It is in no mean and no
-standard deviation, and its advantage is 0. With fewer than two rewards there is nothing to compare, so the group is
-ungradable; where all rewards are equal it teaches nothing and is filtered.
+A reward of None is a masked rollout (ungradable verdict, truncated without repetition). It is in no
+mean and no standard deviation, and its advantage is 0. With fewer than two rewards there is nothing
+to compare, so the group is ungradable; where all rewards are equal it teaches nothing and is
+filtered.
 """
 
 import dataclasses
@@ -18,7 +19,8 @@ from loong_jax.errors import ConfigError
 class GroupNormalised:
     """(R - mean) / (standard deviation + eps), both over the group's valid rollouts (GRPO).
 
-    The deviation is that of the population (divisor n), so +1 and -1 are the advantages of a group that is half right.
+    The deviation is that of the population (divisor n), so +1 and -1 are the advantages of a group
+    that is half right.
     """
 
     eps: float = 1e-4
@@ -30,17 +32,17 @@ class GroupNormalised:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanOnly:
-    """R - mean, without division: hard and easy problems keep their weight (Dr. GRPO, arXiv:2503.20783)."""
+    """R - mean, without division: hard and easy problems keep their weight (Dr. GRPO,
+    arXiv:2503.20783).
+    """
 
 
 AdvantageEstimator = GroupNormalised | MeanOnly
 GroupSignal = Literal["trains", "filtered", "ungradable"]
 
 
-def group_advantages(
-    rewards: Sequence[float | None], estimator: AdvantageEstimator
-) -> np.ndarray:
-    """Advantages of one group, float32 [G]; 0 for masked rollouts and for a group without signal."""
+def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstimator) -> np.ndarray:
+    """Advantages of one group, float32 [G]; 0 for masked rollouts and a group without signal."""
     advantage = np.zeros(len(rewards), np.float32)
     if group_signal(rewards) != "trains":
         return advantage
@@ -54,7 +56,9 @@ def group_advantages(
 
 
 def group_signal(rewards: Sequence[float | None]) -> GroupSignal:
-    """`ungradable` with fewer than two valid rewards, `filtered` where all are equal, else `trains`."""
+    """`ungradable` with fewer than two valid rewards, `filtered` where all are equal, else
+    `trains`.
+    """
     valid = [reward for reward in rewards if reward is not None]
     if len(valid) < 2:
         return "ungradable"

@@ -50,11 +50,13 @@ def make_batches(
     row_length: int,
     reference_logprob: dict[tuple[int, int], np.ndarray] | None = None,
 ) -> list[TrajectoryBatch]:
-    """Micro-batches [rows, row_length] of one step, in the order of (ticket, attempt) however groups arrived.
+    """Micro-batches [rows, row_length] of one step, in the order of (ticket, attempt) however
+    groups arrived.
 
-    Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is keyed by (ticket,
-    attempt), aligned with the response. Raises ValueError for rollouts that may not train: from the future,
-    greedy or with truncated support, without the trainer's own log-probabilities, of mixed temperature.
+    Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is
+    keyed by (ticket, attempt), aligned with the response. Raises ValueError for rollouts that may
+    not train: from the future, greedy or with truncated support, without the trainer's own
+    log-probabilities, of mixed temperature.
     """
     common_temperature(groups)
     sequences = []
@@ -77,13 +79,15 @@ def common_temperature(groups: Sequence[Group]) -> float:
     for sampling in settings:
         if sampling.greedy or sampling.is_truncated:
             raise ValueError(
-                f"rollouts drawn with {sampling} cannot train: the support they were drawn from is not stored. "
+                f"rollouts drawn with {sampling} cannot train: the support they were drawn from "
+                "is not stored. "
                 "Sample training data with greedy=False, top_p=1, top_k=0."
             )
     temperatures = {sampling.temperature for sampling in settings}
     if len(temperatures) != 1:
         raise ValueError(
-            f"a batch needs exactly one temperature, found {sorted(temperatures)}. Keep it constant within a run."
+            f"a batch needs exactly one temperature, found {sorted(temperatures)}. Keep it "
+            "constant within a run."
         )
     return temperatures.pop()
 
@@ -95,7 +99,8 @@ def _fields(rollout: Rollout, advantage: float, trainer_version: int) -> dict[st
     lag = trainer_version - versions_of_tokens(rollout)
     if lag.min() < 0:
         raise ValueError(
-            f"{name} has version {trainer_version - lag.min()}, later than the trainer's {trainer_version}. Train on what "
+            f"{name} has version {trainer_version - lag.min()}, later than the trainer's "
+            f"{trainer_version}. Train on what "
             "published versions wrote."
         )
     mask = whole(rollout, rollout.loss_mask, bool)

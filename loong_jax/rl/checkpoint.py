@@ -1,8 +1,9 @@
 """Checkpoints: plain nested dicts of arrays and JSON metadata, written atomically by Orbax.
 
-A checkpoint holds no Flax or optax classes: `to_plain` turns a tree such as an optimizer state into nested dicts, and
-`from_plain` puts the arrays back into a tree of the same structure. Keys are strings or integers. Every array carries
-a checksum, so damage that decodes without an error is found too.
+A checkpoint holds no Flax or optax classes: `to_plain` turns a tree such as an optimizer state into
+nested dicts, and `from_plain` puts the arrays back into a tree of the same structure. Keys are
+strings or integers. Every array carries a checksum, so damage that decodes without an error is
+found too.
 """
 
 import io
@@ -38,8 +39,8 @@ def save(
 ) -> None:
     """Writes checkpoint `step` and deletes all but the `keep` latest; returns once it is on disk.
 
-    A kill at any moment leaves the earlier checkpoints and no half of this one. An existing checkpoint of the same
-    step is replaced.
+    A kill at any moment leaves the earlier checkpoints and no half of this one. An existing
+    checkpoint of the same step is replaced.
     """
     flat = {name: np.asarray(array) for name, array in _flatten(arrays).items()}
     record = {
@@ -66,18 +67,18 @@ def steps(directory: Path | str) -> list[int]:
         return sorted(manager.all_steps())
 
 
-def restore(
-    directory: Path | str, step: int | None = None, *, fall_back: bool = False
-) -> Restored:
+def restore(directory: Path | str, step: int | None = None, *, fall_back: bool = False) -> Restored:
     """Checkpoint `step`, or the latest. Raises CheckpointError where it is missing or damaged.
 
-    With `fall_back`, damaged checkpoints are passed over for the one before, and named in `skipped`.
+    With `fall_back`, damaged checkpoints are passed over for the one before, and named in
+    `skipped`.
     """
     available = steps(directory)
     if not available or (step is not None and step not in available):
         wanted = "a checkpoint" if step is None else f"checkpoint {step}"
         raise CheckpointError(
-            f"{directory} does not hold {wanted}; finished there: {available or 'none'}. Give another directory or step, "
+            f"{directory} does not hold {wanted}; finished there: {available or 'none'}. Give "
+            "another directory or step, "
             "or start anew."
         )
     candidates = [s for s in reversed(available) if step is None or s <= step]
@@ -91,7 +92,8 @@ def restore(
             skipped.append(f"checkpoint {candidate}: {reason}")
             cause = error
     raise CheckpointError(
-        f"damaged in {directory}: {'; '.join(skipped)}. Delete {Path(directory) / str(candidates[0])} and resume from the "
+        f"damaged in {directory}: {'; '.join(skipped)}. Delete "
+        f"{Path(directory) / str(candidates[0])} and resume from the "
         f"checkpoint before it (finished there: {available}), or start anew."
     ) from cause
 
@@ -111,13 +113,17 @@ def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, A
         )
     flat = {name: np.asarray(array) for name, array in found.arrays.items()}
     expected = record["checksums"]
-    wrong = [name for name in expected if name not in flat or _checksum(flat[name]) != expected[name]]
+    wrong = [
+        name for name in expected if name not in flat or _checksum(flat[name]) != expected[name]
+    ]
     if wrong or len(flat) != len(expected):
         raise CheckpointError(f"checksums differ for {wrong[:3] or 'the list of arrays'}")
     return _unflatten(flat), record["metadata"]
 
 
-def _manager(directory: Path | str, keep: int | None, create: bool = False) -> ocp.CheckpointManager:
+def _manager(
+    directory: Path | str, keep: int | None, create: bool = False
+) -> ocp.CheckpointManager:
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep, create=create, enable_async_checkpointing=False
     )
@@ -127,7 +133,9 @@ def _manager(directory: Path | str, keep: int | None, create: bool = False) -> o
 
 
 def _checksum(array: np.ndarray) -> str:
-    return f"{array.dtype}{list(array.shape)}:{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
+    return (
+        f"{array.dtype}{list(array.shape)}:{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
+    )
 
 
 # --- trees -------------------------------------------------------------------------------------
@@ -140,7 +148,8 @@ def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         is_plain = isinstance(key, str) and key and "/" not in key and not key.startswith("#")
         if not is_plain and not isinstance(key, int):
             raise ValueError(
-                f"key {key!r} under {prefix or 'the top'!r} must be an integer or a non-empty string without '/' that does "
+                f"key {key!r} under {prefix or 'the top'!r} must be an integer or a non-empty "
+                "string without '/' that does "
                 "not start with '#'. Rename it."
             )
         name = prefix + (f"#{key}" if isinstance(key, int) else key)
@@ -174,19 +183,21 @@ def to_plain(tree: Any) -> dict[str, np.ndarray]:
 
 
 def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
-    """The arrays of `plain` in the structure of `template`; CheckpointError where they do not fit."""
+    """`plain` in the structure of `template`; CheckpointError where they do not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     names = [_plain_name(path) for path, _ in leaves]
     if missing := sorted(set(names) ^ set(plain)):
         raise CheckpointError(
-            f"the checkpoint and this configuration disagree about {missing[:3]} ({len(missing)} arrays). Resume with the "
+            f"the checkpoint and this configuration disagree about {missing[:3]} ({len(missing)} "
+            "arrays). Resume with the "
             "configuration the run began with."
         )
     for name, (_, leaf) in zip(names, leaves, strict=True):
         have, want = (plain[name].shape, plain[name].dtype), (leaf.shape, leaf.dtype)
         if have != want:
             raise CheckpointError(
-                f"{name} is {have} in the checkpoint, {want} in this configuration. Resume with the configuration the "
+                f"{name} is {have} in the checkpoint, {want} in this configuration. Resume with "
+                "the configuration the "
                 "run began with."
             )
     return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(plain[n]) for n in names])
@@ -196,7 +207,9 @@ def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
 
 
 def encode_record(record: Any) -> np.ndarray:
-    """Nested plain values with NumPy arrays among them, as one uint8 array; for a buffer's snapshot."""
+    """Nested plain values with NumPy arrays among them, as one uint8 array; for a buffer's
+    snapshot.
+    """
     arrays: dict[str, np.ndarray] = {}
 
     def replace(value):
@@ -212,7 +225,8 @@ def encode_record(record: Any) -> np.ndarray:
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         raise ValueError(
-            f"{type(value).__name__} cannot be stored: a record holds numbers, text, None, arrays, and lists, tuples and "
+            f"{type(value).__name__} cannot be stored: a record holds numbers, text, None, "
+            "arrays, and lists, tuples and "
             "dicts of them. Convert it first."
         )
 

@@ -1,8 +1,8 @@
 """A trainer in a thread of this process: it carries out a totally ordered list of commands.
 
-score, train, publish and save return at once; what became of them arrives as events (`rl/events.py`),
-in the order of the commands. After a failure the state can no longer be trusted, so every later command is
-answered by `WorkerFailed` too.
+score, train, publish and save return at once; what became of them arrives as events
+(`rl/events.py`), in the order of the commands. After a failure the state can no longer be trusted,
+so every later command is answered by `WorkerFailed` too.
 """
 
 import dataclasses
@@ -68,7 +68,8 @@ class LocalTrainer:
     ):
         if settings.objective.kl is not None and reference is None:
             raise ConfigError(
-                f"objective.kl={settings.objective.kl} needs reference weights. Pass reference, or use kl=None."
+                f"objective.kl={settings.objective.kl} needs reference weights. Pass reference, "
+                "or use kl=None."
             )
         self.settings = settings
         self._model = model
@@ -88,7 +89,9 @@ class LocalTrainer:
     # ---- commands: any thread -----------------------------------------------------------------
 
     def start(self, emit: Emit) -> None:
-        """Begins to carry out commands, also those given before; `emit` is called in the trainer's thread."""
+        """Begins to carry out commands, also those given before; `emit` is called in the trainer's
+        thread.
+        """
         if self._thread is not None:
             raise RuntimeError("this trainer has been started already. Make a new one.")
         self._emit = emit
@@ -96,7 +99,9 @@ class LocalTrainer:
         self._thread.start()
 
     def score(self, groups: Sequence[Group]) -> None:
-        """Fills in `behavior_logprob`, each group under its own version, which stays alive until then."""
+        """Fills in `behavior_logprob`, each group under its own version, which stays alive until
+        then.
+        """
         held = self._hold({g.version for g in groups}, f"score-{id(groups)}")
         self._commands.put(("score", lambda: self._score(tuple(groups), held)))
 
@@ -109,7 +114,9 @@ class LocalTrainer:
         self._commands.put(("publish", lambda: self._publish(version)))
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
-        """Weights, optimizer, the older versions in control["versions"] and `control`: one atomic checkpoint."""
+        """Weights, optimizer, the older versions in control["versions"] and `control`: one atomic
+        checkpoint.
+        """
         older = {v for v in control.get("versions", ()) if v != step}
         held = self._hold(older, f"save-{step}")
         self._commands.put(("save", lambda: self._save(step, dict(control), held)))
@@ -121,7 +128,8 @@ class LocalTrainer:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 raise TimeoutError(
-                    f"the trainer is still busy after {timeout_s} s. Wait longer, or end the process: checkpoints are "
+                    f"the trainer is still busy after {timeout_s} s. Wait longer, or end the "
+                    "process: checkpoints are "
                     "atomic."
                 )
 
@@ -154,9 +162,7 @@ class LocalTrainer:
         start_s = self._clock()
         try:
             scored = tuple(
-                score_group(
-                    self._programs, self._versions.get(group.version), group, self.settings
-                )
+                score_group(self._programs, self._versions.get(group.version), group, self.settings)
                 for group in groups
             )
         finally:
@@ -167,7 +173,8 @@ class LocalTrainer:
         start_s, settings, version = self._clock(), self.settings, int(self._state.step)
         if step != version + 1:
             raise ValueError(
-                f"step {step} was commanded after step {version}. Steps follow one another; resume from a checkpoint."
+                f"step {step} was commanded after step {version}. Steps follow one another; "
+                "resume from a checkpoint."
             )
         batches = batching.make_batches(
             groups,
@@ -203,7 +210,8 @@ class LocalTrainer:
         start_s = self._clock()
         if version != int(self._state.step):
             raise ValueError(
-                f"version {version} was to be published, the weights are version {int(self._state.step)}. Publish each "
+                f"version {version} was to be published, the weights are version "
+                f"{int(self._state.step)}. Publish each "
                 "step after it is trained."
             )
         publish.publish(self._versions, version, self._state.weights, self._programs.copy)
@@ -216,7 +224,8 @@ class LocalTrainer:
         try:
             if step != int(self._state.step):
                 raise ValueError(
-                    f"checkpoint {step} was commanded at step {int(self._state.step)}. Save before the next step."
+                    f"checkpoint {step} was commanded at step {int(self._state.step)}. Save "
+                    "before the next step."
                 )
             arrays = trainer.to_arrays(self._state) | {
                 "versions": {version: self._versions.get(version) for version, _ in held},
@@ -269,7 +278,8 @@ def restore(
     *,
     fall_back: bool = True,
 ) -> tuple[TrainState, dict[int, Weights], dict[str, Any], tuple[str, ...]]:
-    """Latest checkpoint: (state, weights by version for the version store, control, damaged ones passed over).
+    """Latest checkpoint: (state, weights by version for the version store, control, damaged ones
+    passed over).
 
     `template` has the structure of the weights. The versions hold the state's own too.
     """

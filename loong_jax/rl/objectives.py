@@ -1,12 +1,15 @@
 """Policy objectives as data: how far a ratio is trusted, what is subtracted, how tokens are summed.
 
-One function, `policy_loss`, reads an `Objective`. `longcat_objective` is eq. 4 of arXiv:2509.18883 (triplet
-clipping, truncated importance sampling, token sum over G * T_max, no KL); `grpo_objective` is its eq. 3 (symmetric
-clipping, mean over a response's tokens, then over responses, k3 KL).
+One function, `policy_loss`, reads an `Objective`. `longcat_objective` is eq. 4 of arXiv:2509.18883
+(triplet clipping, truncated importance sampling, token sum over G * T_max, no KL); `grpo_objective`
+is its eq. 3 (symmetric clipping, mean over a response's tokens, then over responses, k3 KL).
 
-Eq. 4 as printed applies its outer max to every advantage. For A > 0 and eps_neg_high > 1 + eps_pos_high that max is
-the constant eps_neg_high * A, and no positive advantage has a gradient. Here, as intended, it bounds the
-negative ones only:  A > 0: min(r, 1 + eps_pos_high) A;  A < 0: -|A| min(max(r, 1 - eps_neg_low), eps_neg_high).
+Eq. 4 as printed applies its outer max to every advantage. For A > 0 and eps_neg_high > 1 +
+eps_pos_high that max is the constant eps_neg_high * A, and no positive advantage has a gradient.
+Here, as intended, it bounds the negative ones only:
+
+    A > 0:   A min(r, 1 + eps_pos_high)
+    A < 0:  -|A| min(max(r, 1 - eps_neg_low), eps_neg_high)
 """
 
 import dataclasses
@@ -24,8 +27,8 @@ from loong_jax.rl import advantages
 class TokenRatio:
     """One importance ratio for each token.
 
-    `engine_cap` is C of eq. 4: the detached exp(behavior - engine_logprob) weighs a token, at most C.
-    None: the gap between engine and trainer is not corrected.
+    `engine_cap` is C of eq. 4: the detached exp(behavior - engine_logprob) weighs a token, at most
+    C. None: the gap between engine and trainer is not corrected.
     """
 
     engine_cap: float | None = 2.0
@@ -38,13 +41,14 @@ class TokenRatio:
             )
         if not 0 < self.max_log_ratio <= 80:
             raise ConfigError(
-                f"max_log_ratio={self.max_log_ratio} is not in (0, 80]: exp would overflow float32. Use 20."
+                f"max_log_ratio={self.max_log_ratio} is not in (0, 80]: exp would overflow "
+                "float32. Use 20."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TripletClip:
-    """Eq. 4. `eps_neg_low` and `eps_pos_high` are distances from 1; `eps_neg_high` is itself a ratio."""
+    """Eq. 4. `eps_neg_low` and `eps_pos_high` are distances from 1, `eps_neg_high` is a ratio."""
 
     eps_neg_low: float = 0.2
     eps_neg_high: float = 3.0
@@ -53,12 +57,14 @@ class TripletClip:
     def __post_init__(self):
         if not 0 <= self.eps_neg_low <= 1 or self.eps_pos_high < 0:
             raise ConfigError(
-                f"eps_neg_low={self.eps_neg_low} must lie in [0, 1] and eps_pos_high={self.eps_pos_high} be >= 0: "
+                f"eps_neg_low={self.eps_neg_low} must lie in [0, 1] and "
+                f"eps_pos_high={self.eps_pos_high} be >= 0: "
                 "they are distances from a ratio of 1. Correct the recipe."
             )
         if self.eps_neg_high < 1:
             raise ConfigError(
-                f"eps_neg_high={self.eps_neg_high} is below 1: it is a cap on the ratio of negative advantages, not a "
+                f"eps_neg_high={self.eps_neg_high} is below 1: it is a cap on the ratio of "
+                "negative advantages, not a "
                 "distance, and below 1 it would stop on-policy tokens. Use a value such as 3."
             )
 
@@ -98,7 +104,8 @@ class TokenSumOverConstant:
     def __post_init__(self):
         if self.group_size < 1 or self.max_response_tokens < 1:
             raise ConfigError(
-                f"group_size={self.group_size} and max_response_tokens={self.max_response_tokens} must be >= 1."
+                f"group_size={self.group_size} and "
+                f"max_response_tokens={self.max_response_tokens} must be >= 1."
                 " Correct the recipe."
             )
 
@@ -160,7 +167,8 @@ def grpo_objective(*, group_size: int, eps: float = 0.2, beta: float = 0.01) -> 
 class LossSums(NamedTuple):
     """What a micro-batch adds to the metrics of a step; `add` combines two, `summarise` reads them.
 
-    Lag is the trainer's version minus the token's; the last of the H entries also holds everything above it.
+    Lag is the trainer's version minus the token's; the last of the H entries also holds everything
+    above it.
     """
 
     num_tokens_H: Float[Array, "H"]
@@ -195,9 +203,7 @@ def clipped_gain(
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
     is_clipped = jnp.where(advantage > 0, ratio > high, (advantage < 0) & (ratio < low))
     if isinstance(clip, TripletClip):
-        gain = jnp.where(
-            advantage < 0, jnp.maximum(gain, clip.eps_neg_high * advantage), gain
-        )
+        gain = jnp.where(advantage < 0, jnp.maximum(gain, clip.eps_neg_high * advantage), gain)
         is_clipped |= (advantage < 0) & (ratio > clip.eps_neg_high)
     return gain, is_clipped
 
@@ -240,9 +246,10 @@ def policy_loss(
 ) -> tuple[Float[Array, ""], LossSums]:
     """Loss to be minimised, and the sums from which the metrics are made.
 
-    Arrays are packed rows, entry t about token t; a segment lies within one row. `num_groups` is P of the whole
-    step, so losses and gradients of its micro-batches add up to those of the step. Only `policy_logprob` carries a
-    gradient. A token whose ratio is NaN or infinite has weight 0 and is counted; a batch without tokens has loss 0.
+    Arrays are packed rows, entry t about token t; a segment lies within one row. `num_groups` is P
+    of the whole step, so losses and gradients of its micro-batches add up to those of the step.
+    Only `policy_logprob` carries a gradient. A token whose ratio is NaN or infinite has weight 0
+    and is counted; a batch without tokens has loss 0.
     """
     stop = jax.lax.stop_gradient
     behavior_logprob, engine_logprob, advantage = map(
@@ -265,7 +272,8 @@ def policy_loss(
     if objective.kl is not None:
         if reference_logprob is None:
             raise ValueError(
-                f"objective.kl={objective.kl} needs reference_logprob. Pass the log-probabilities of the reference, "
+                f"objective.kl={objective.kl} needs reference_logprob. Pass the "
+                "log-probabilities of the reference, "
                 "or use kl=None."
             )
         distance, is_known = _safe_log_ratio(
@@ -303,7 +311,7 @@ def policy_loss(
 
 
 def summarise(sums: LossSums) -> dict[str, float | dict[str, float]]:
-    """Metrics of a step, under their names in metrics.jsonl; lags that no token has are left out."""
+    """Metrics of a step, named as in metrics.jsonl; lags that no token has are left out."""
     num_tokens = [float(n) for n in sums.num_tokens_H]
     present = [lag for lag, n in enumerate(num_tokens) if n]
     total = max(sum(num_tokens), 1.0)

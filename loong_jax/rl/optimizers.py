@@ -1,4 +1,4 @@
-"""The optimizer as data: schedule, clipping by global norm, AdamW, and which weights it may touch."""
+"""The optimizer as data: schedule, clipping by global norm, AdamW, which weights it touches."""
 
 import dataclasses
 from typing import Any
@@ -37,7 +37,8 @@ class WarmupCosine:
         _check_schedule(self.peak, self.warmup_steps)
         if self.num_steps <= self.warmup_steps:
             raise ConfigError(
-                f"num_steps={self.num_steps} must exceed warmup_steps={self.warmup_steps}. Warm up for fewer steps."
+                f"num_steps={self.num_steps} must exceed warmup_steps={self.warmup_steps}. Warm "
+                "up for fewer steps."
             )
         if not 0 <= self.final_share <= 1:
             raise ConfigError(f"final_share={self.final_share} is not in [0, 1]. Use 0.1.")
@@ -49,12 +50,13 @@ Schedule = WarmupConstant | WarmupCosine
 def _check_schedule(peak: float, warmup_steps: int):
     if not peak > 0 or warmup_steps < 0:
         raise ConfigError(
-            f"peak={peak} must be positive and warmup_steps={warmup_steps} >= 0. Correct the schedule."
+            f"peak={peak} must be positive and warmup_steps={warmup_steps} >= 0. Correct the "
+            "schedule."
         )
 
 
 def learning_rate(schedule: Schedule, step: Int[Array, ""] | int) -> Float[Array, ""]:
-    """Rate of the update that leads from policy version `step` to `step + 1`; never 0 at the start."""
+    """Rate of the update from policy version `step` to `step + 1`; never 0 at the start."""
     step = jnp.asarray(step, jnp.float32)
     rate = jnp.asarray(schedule.peak, jnp.float32)
     if isinstance(schedule, WarmupCosine):
@@ -87,7 +89,9 @@ class AdamW:
 
 
 def decays(path: tuple[Any, ...], weight: Array) -> bool:
-    """True where weight decay applies: matrices that are no norm and no bias, stacked over layers or not."""
+    """True where weight decay applies: matrices that are no norm and no bias, stacked over layers
+    or not.
+    """
     names = [str(part) for part in path]
     is_norm = any("norm" in name for name in names)
     return weight.ndim >= 2 and not is_norm and names[-1] not in ("bias", "scale")
@@ -98,12 +102,12 @@ def path_of(key_path: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(entry.key for entry in key_path)
 
 
-def transformation(
-    config: AdamW, weights: Weights, is_controller
-) -> optax.GradientTransformation:
-    """optax's AdamW direction for a learning rate of 1; controller state gets no update and no moments.
+def transformation(config: AdamW, weights: Weights, is_controller) -> optax.GradientTransformation:
+    """optax's AdamW direction for a learning rate of 1; controller state gets no update and no
+    moments.
 
-    `is_controller(path)` says which weights belong to a controller (router biases) and not to the optimizer.
+    `is_controller(path)` says which weights belong to a controller (router biases) and not to the
+    optimizer.
     """
 
     def decay_mask(tree):
@@ -122,6 +126,6 @@ def transformation(
 
 def clip_by_norm(gradient: Weights, max_norm: float) -> tuple[Weights, Float[Array, ""]]:
     """The gradient scaled down to the norm `max_norm` where longer, and its norm before."""
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     factor = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
     return jax.tree.map(lambda g: g * factor, gradient), norm

@@ -21,8 +21,8 @@ Weights = dict[Any, Any]  # nested dicts of arrays
 class PolicyModel:
     """A policy as functions; `weights` are nested dicts of arrays.
 
-    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> (logits [B, T, V] float32, load [L, A] float32);
-    is_controller(path): true for weights that a controller owns, not the optimizer;
+    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> (logits [B, T, V] float32, load [L,
+    A] float32); is_controller(path): true for weights that a controller owns, not the optimizer;
     update_controllers(weights, load) -> weights with the controllers' step taken;
     load_metrics(load) -> numbers for metrics.jsonl.
     """
@@ -41,9 +41,11 @@ def token_logprobs(
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "L A"]]:
-    """Log-probability of each token given those before it in its segment, entropy there, and the load.
+    """Log-probability of each token given those before it in its segment, entropy there, and the
+    load.
 
-    In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy carries no gradient.
+    In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
+    carries no gradient.
     """
     logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
     log_probability = jax.nn.log_softmax(logits_BTV[:, :-1].astype(jnp.float32) / temperature)
@@ -64,7 +66,9 @@ def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
 
 @functools.lru_cache(maxsize=16)
 def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) -> PolicyModel:
-    """LongCat-Flash as a policy; `bias_rate` is the step of the routers' bias controller, 0 to hold it."""
+    """LongCat-Flash as a policy; `bias_rate` is the step of the routers' bias controller, 0 to hold
+    it.
+    """
 
     def forward(weights, tokens, positions, segment_ids):
         model = nnx.merge(graphdef, nnx.State(weights))

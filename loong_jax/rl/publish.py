@@ -30,8 +30,8 @@ def publish(
 ) -> None:
     """Stores a copy of `weights` as `version`, and returns once it is there.
 
-    A copy, because the trainer gives its own buffers away at the next step. With `dtype`, floating-point
-    weights are rounded to it, as engines of lower precision want them.
+    A copy, because the trainer gives its own buffers away at the next step. With `dtype`,
+    floating-point weights are rounded to it, as engines of lower precision want them.
     """
     published = copy(weights)
     if dtype is not None:

@@ -1,7 +1,8 @@
 """Rewards: the one place where a verdict and scores become a number, as data in the recipe.
 
-Incomplete signals are masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one cut off at the
-length limit unless it repeats itself, has the reward None, which leaves both the loss and the group's baseline.
+Incomplete signals are masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one
+cut off at the length limit unless it repeats itself, has the reward None, which leaves both the
+loss and the group's baseline.
 """
 
 import dataclasses
@@ -29,7 +30,8 @@ class RepetitionDetector:
     def __post_init__(self):
         if not self.threshold > 1 or not 0 < self.min_length <= self.window:
             raise ConfigError(
-                f"threshold={self.threshold} must exceed 1 and min_length={self.min_length} lie in 1.."
+                f"threshold={self.threshold} must exceed 1 and min_length={self.min_length} lie "
+                "in 1.."
                 f"window={self.window}. Correct the recipe."
             )
 
@@ -51,8 +53,8 @@ def compression_ratio(text: str) -> float:
 class RewardRule:
     """What a verdict and scores are worth.
 
-    `score_weights` names the scores that count; each adds weight * score to a graded rollout, and one that is
-    ungradable (None) or missing masks the rollout.
+    `score_weights` names the scores that count; each adds weight * score to a graded rollout, and
+    one that is ungradable (None) or missing masks the rollout.
     """
 
     correct: float = 1.0
@@ -74,18 +76,20 @@ class RewardRule:
                 raise ConfigError(f"{name}={value} is not finite. Give each outcome a number.")
         if self.correct <= max(self.wrong, self.malformed, self.repetitive):
             raise ConfigError(
-                f"correct={self.correct} must exceed wrong={self.wrong}, malformed={self.malformed} and "
+                f"correct={self.correct} must exceed wrong={self.wrong}, "
+                f"malformed={self.malformed} and "
                 f"repetitive={self.repetitive}. Correct the recipe."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoiseReward:
-    """Negative control: each group's rewards, dealt out again among its own valid rollouts at random.
+    """Negative control: each group's rewards, dealt out again among its own valid rollouts at
+    random.
 
-    Mean and variance of every group stay exactly what `rule` gives, so the same groups are filtered and the
-    advantages are as large, but what a rollout receives no longer depends on what it says. The order is a pure function
-    of (seed, ticket).
+    Mean and variance of every group stay exactly what `rule` gives, so the same groups are filtered
+    and the advantages are as large, but what a rollout receives no longer depends on what it says.
+    The order is a pure function of (seed, ticket).
     """
 
     seed: int
@@ -96,7 +100,9 @@ RewardSource = RewardRule | NoiseReward
 Scores = Mapping[str, float | None]
 
 
-def rollout_reward(rollout: Rollout, rule: RewardRule, scores: Scores | None = None) -> float | None:
+def rollout_reward(
+    rollout: Rollout, rule: RewardRule, scores: Scores | None = None
+) -> float | None:
     """Reward of one rollout, or None where it must be masked."""
     if rollout.failure or rollout.finish_reason in ("cancelled", "failed"):
         return None
@@ -123,7 +129,7 @@ def rollout_reward(rollout: Rollout, rule: RewardRule, scores: Scores | None = N
 def reward_group(
     group: Group, source: RewardSource, scores: tuple[Scores, ...] | None = None
 ) -> Group:
-    """The group with a reward in every rollout; verdicts must be in. `scores` follows the rollouts."""
+    """The group with its rewards; verdicts must be in. `scores` follows the rollouts."""
     rule = source.rule if isinstance(source, NoiseReward) else source
     rewards = [
         rollout_reward(rollout, rule, scores[index] if scores else None)

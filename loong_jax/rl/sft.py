@@ -52,7 +52,7 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
 def batches(
     pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, settings: SftSettings
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with the number of pairs it holds; ends with the pairs. Order is kept."""
+    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept."""
     stream: Iterator[Any] = (encode_pair(tokenizer, *pair) for pair in pairs)
     while True:
         first = next(stream, None)
@@ -67,7 +67,7 @@ def batches(
 
 
 def sft_loss(weights: Any, batch: Batch, *, model: PolicyModel) -> tuple[Array, Array]:
-    """Mean negative log-likelihood in nats of the tokens under `loss_mask`, and the routers' load."""
+    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats, and the load."""
     logprob, _, load = policy_model.token_logprobs(
         model, weights, batch["tokens"], batch["segment_ids"], batch["positions"], 1.0
     )
@@ -104,9 +104,9 @@ def run(
 ) -> tuple[TrainState, int]:
     """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
 
-    `pairs` starts at the first pair, also on resume: `cursor` of them are passed over. `on_step(state, cursor, metrics)`
-    runs after every step and may save the two, but must not keep the state, which the next step consumes.
-    Raises ValueError where the pairs end too soon.
+    `pairs` starts at the first pair, also on resume: `cursor` of them are passed over.
+    `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
+    the state, which the next step consumes. Raises ValueError where the pairs end too soon.
     """
     step = make_train_step(model, settings.optimizer)
     stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
@@ -115,7 +115,8 @@ def run(
         batch, taken = next(stream, (None, 0))
         if batch is None:
             raise ValueError(
-                f"the pairs ended after {cursor}, at step {int(state.step)} of {settings.num_steps}. Give more, or train for "
+                f"the pairs ended after {cursor}, at step {int(state.step)} of "
+                f"{settings.num_steps}. Give more, or train for "
                 "fewer steps."
             )
         state, metrics, load = step(state, batch)

@@ -1,8 +1,9 @@
 """The train step, as pure functions over an explicit state.
 
-A step is: gradients of its micro-batches, all of one shape, added up; then one update. Nothing here depends on how many
-micro-batches there are or how rollouts were packed into them, since every reduction divides by constants of
-the step. Accumulators and state are donated, so a step holds one copy of each.
+A step is: gradients of its micro-batches, all of one shape, added up; then one update. Nothing here
+depends on how many micro-batches there are or how rollouts were packed into them, since every
+reduction divides by constants of the step. Accumulators and state are donated, so a step holds one
+copy of each.
 """
 
 import dataclasses
@@ -45,17 +46,19 @@ class Accumulated(NamedTuple):
 class TrainerPrograms:
     """The compiled functions of a trainer; each is compiled once for its shape.
 
-    initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature) -> float32 [B, T];
-    begin(weights) -> accumulated; accumulate(weights, accumulated, batch, num_groups, temperature) -> accumulated
-    (donated); update(state, accumulated) -> state, metrics, sums, load (state donated); copy(weights) -> weights in new
-    buffers.
+    initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature) ->
+    float32 [B, T]; begin(weights) -> accumulated; accumulate(weights, accumulated, batch,
+    num_groups, temperature) -> accumulated (donated); update(state, accumulated) -> state, metrics,
+    sums, load (state donated); copy(weights) -> weights in new buffers.
     """
 
     initial: Callable[[Weights], TrainState]
     logprobs: Callable[..., Array]
     begin: Callable[[Weights], Accumulated]
     accumulate: Callable[..., Accumulated]
-    update: Callable[[TrainState, Accumulated], tuple[TrainState, dict[str, Array], LossSums, Array]]
+    update: Callable[
+        [TrainState, Accumulated], tuple[TrainState, dict[str, Array], LossSums, Array]
+    ]
     copy: Callable[[Weights], Weights]
 
 
@@ -224,7 +227,9 @@ def train_step(
 
 
 def to_arrays(state: TrainState) -> dict[str, Any]:
-    """The state as nested dicts for a checkpoint: "weights" as they are, "optimizer" by path, "step"."""
+    """The state as nested dicts for a checkpoint: "weights" as they are, "optimizer" by path,
+    "step".
+    """
     return {
         "step": state.step,
         "weights": state.weights,
@@ -235,7 +240,9 @@ def to_arrays(state: TrainState) -> dict[str, Any]:
 def from_arrays(
     model: PolicyModel, optimizer: AdamW, template: Weights, arrays: Mapping[Any, Any]
 ) -> TrainState:
-    """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where they do not fit."""
+    """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where
+    they do not fit.
+    """
     like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
     return TrainState(
         jnp.asarray(arrays["step"], jnp.int32),

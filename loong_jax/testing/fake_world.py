@@ -160,7 +160,7 @@ class FakeWorld:
         futures: list[Future[Verdict]] = []
         for request in requests:
             future: Future[Verdict] = Future()
-            number, attempt = (int(part) for part in request.key.split("/"))
+            number, attempt = (int(part) for part in request.key.split("/")[-2:])
             kind = self._outcome_of(request.problem.uid, number, attempt)
             verdict = {
                 "right": correct(),

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from rich.console import Console
 
 from loong_jax.report.progress import Progress, duration
 
@@ -17,7 +18,10 @@ class Clock:
 def test_off_a_terminal_one_line_per_interval():
     clock, stream = Clock(), io.StringIO()
     with Progress(
-        ["sft", "rl_stem"], stream=stream, is_terminal=False, line_every_s=10, clock=clock
+        ["sft", "rl_stem"],
+        console=Console(file=stream, force_terminal=False),
+        line_every_s=10,
+        clock=clock,
     ) as progress:
         progress.start("sft", total_steps=100)
         for step in range(1, 101):
@@ -36,7 +40,9 @@ def test_off_a_terminal_one_line_per_interval():
 
 def test_time_left_of_a_resumed_stage_counts_only_its_own_steps():
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(["rl"], stream=stream, is_terminal=False, line_every_s=0, clock=clock)
+    progress = Progress(
+        ["rl"], console=Console(file=stream, force_terminal=False), line_every_s=0, clock=clock
+    )
     progress.start("rl", total_steps=20, first_step=10)
     clock.now += 8
     progress.step(12, {"rewards/all_groups_mean": 0.5, "staleness/mean": None})
@@ -45,7 +51,9 @@ def test_time_left_of_a_resumed_stage_counts_only_its_own_steps():
 
 def test_on_a_terminal_a_table_with_every_stage():
     clock, stream = Clock(), io.StringIO()
-    with Progress(["sft", "rl_stem", "fused"], stream=stream, is_terminal=True, clock=clock) as p:
+    with Progress(
+        ["sft", "rl_stem", "fused"], console=Console(file=stream, force_terminal=True), clock=clock
+    ) as p:
         p.finish("sft")
         p.start("rl_stem", total_steps=5)
         p.step(2, {"rewards/all_groups_mean": 0.25, "staleness/mean": 1.5})

@@ -1,0 +1,116 @@
+"""`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+from loong_jax import configs
+from loong_jax.launch import stages
+from loong_jax.launch.recipe import FusionStage, Recipe, RlStage, SftStage, StageSettings
+from loong_jax.launch.session import Session
+from loong_jax.orchestrator.pipeline import (
+    Stage,
+    StageDirectories,
+    is_done,
+    read_json,
+    run_stages,
+    stage_directory,
+    write_json,
+)
+from loong_jax.report.memory import MemoryMonitor
+from loong_jax.report.progress import Progress
+
+
+def train(
+    recipe: Recipe, run_dir: Path, *, only: str | None = None, source: Path | None = None
+) -> None:
+    """Runs, or resumes, `recipe` in `run_dir`.
+
+    `only` runs one stage alone; `source` is another run to take finished stages from. Wall time and
+    peak memory add up over resumptions.
+    """
+    configs.open_run(recipe, run_dir, recipe=recipe.name)
+    settings = recipe.stages()
+    with (
+        Progress(list(settings), title=recipe.name) as progress,
+        Session(recipe) as session,
+        RunUsage(run_dir) as usage,
+    ):
+
+        def on_stage(name: str, what: str) -> None:
+            usage.save()
+            if what == "skip":
+                progress.finish(name)
+
+        graph = [
+            Stage(
+                name=name,
+                after=_inputs(stage),
+                run=functools.partial(_run_stage, session, name, stage, progress),
+            )
+            for name, stage in settings.items()
+        ]
+        run_stages(graph, run_dir, only=only, source=source, on_stage=on_stage)
+    if all(is_done(run_dir, name) for name in settings):
+        from loong_jax.report.page import write_report
+
+        print(f"report: {write_report(run_dir)}")
+
+
+def _inputs(stage: StageSettings) -> tuple[str, ...]:
+    match stage:
+        case SftStage():
+            return (stage.after,) if stage.after else ()
+        case RlStage():
+            return (stage.after,)
+        case FusionStage():
+            return (stage.base, *stage.experts)
+
+
+def _run_stage(
+    session: Session,
+    name: str,
+    stage: StageSettings,
+    progress: Progress,
+    directories: StageDirectories,
+) -> dict[str, Any]:
+    match stage:
+        case SftStage():
+            return stages.run_sft(session, name, stage, directories, progress)
+        case RlStage():
+            return stages.run_rl(session, name, stage, directories, progress)
+        case FusionStage():
+            return stages.run_fusion(session, name, stage, directories, progress)
+
+
+class RunUsage:
+    """Wall time and peak memory of a run, kept in `usage.json` over its resumptions."""
+
+    def __init__(self, run_dir: Path):
+        self._path = run_dir / "usage.json"
+        earlier = read_json(self._path) if self._path.exists() else {}
+        self._earlier_s = earlier.get("wall_s", 0.0)
+        self._earlier_gb = earlier.get("peak_gb", 0.0)
+        self._started_s = time.monotonic()
+        self._memory = MemoryMonitor()
+
+    def __enter__(self) -> "RunUsage":
+        self._memory.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._memory.__exit__(*error)
+        self.save()
+
+    def save(self) -> None:
+        write_json(
+            self._path,
+            {
+                "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),
+                "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
+            },
+        )
+
+
+__all__ = ["RunUsage", "stage_directory", "train"]

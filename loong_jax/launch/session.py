@@ -1,0 +1,172 @@
+"""What the stages of a run share: model, engine programs, verifier pool, problems.
+
+Built once per process, so stages with equal shapes share compiled programs and the pool starts once.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from loong_jax import environments
+from loong_jax.data.response import render_response
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.environments import DOMAINS, Problem, ProblemStream
+from loong_jax.eval import evaluation
+from loong_jax.launch.recipe import DomainProblems, RayVerifiers, Recipe
+from loong_jax.models import moe
+from loong_jax.orchestrator.protocols import VerifierPool
+from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rollout import sampling
+from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
+from loong_jax.rollout.records import Rollout
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
+from loong_jax.verifiers.verdict import Verdict
+
+Weights = dict[str, Any]
+
+
+class Session:
+    """Use as a context manager; `close` ends the verifier pool."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.tokenizer = AsciiTokenizer()
+        graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
+        self.policy = longcat_policy(graphdef, recipe.model, recipe.bias_rate)
+        self.engine = LongcatEngine.for_longcat(
+            graphdef,
+            recipe.model,
+            self.tokenizer,
+            EngineConfig(
+                num_slots=recipe.engine.slots_per_replica,
+                cache_length=recipe.engine.cache_length,
+                prefill_lengths=(recipe.engine.prefill_length,),
+                prefill_batch=recipe.engine.prefill_prompts,
+                prefill_members=recipe.engine.prefill_members,
+                block_steps=recipe.engine.decode_steps,
+                narrow_slots=recipe.engine.narrow_slots,
+            ),
+        )
+        self._pool: VerifierPool | None = None
+        self._num_verified = 0
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close(timeout_s=10.0)
+            self._pool = None
+
+    @property
+    def pool(self) -> VerifierPool:
+        """The verifier pool, started at first use."""
+        if self._pool is None:
+            settings = self.recipe.verifiers
+            if isinstance(settings, RayVerifiers):
+                from loong_jax.verifiers.ray_pool import RayVerifierPool
+
+                self._pool = RayVerifierPool(settings.num_workers)
+            else:
+                self._pool = LocalVerifierPool(settings.num_workers)
+        return self._pool
+
+    # ---- problems -----------------------------------------------------------------------------
+
+    def stream(self, domain: str, split: str, *, seed: int | None = None) -> ProblemStream:
+        """Endless problems of one domain on one side of the split."""
+        settings = self._domain(domain)
+        return ProblemStream(
+            environment=_environment(settings.environment),
+            level_weights=settings.level_weights,
+            split=split,
+            seed=self.recipe.seed if seed is None else seed,
+        )
+
+    def held_out(self, domain: str, split: str, count: int) -> list[Problem]:
+        """The same distinct problems for every stage and every seed of the recipe."""
+        return self.stream(domain, split, seed=HELD_OUT_SEED).take_distinct(count)
+
+    def demonstrations(self, careful_share: float):
+        """Endless (prompt, response) pairs of the cold start, domains and styles mixed by chance.
+
+        Each pair is a pure function of the recipe's seed and its number.
+        """
+        return Demonstrations(self, careful_share)
+
+    def _domain(self, domain: str) -> DomainProblems:
+        return self.recipe.problems.by_domain()[domain]
+
+    # ---- evaluation ---------------------------------------------------------------------------
+
+    def evaluate(
+        self, weights: Weights, *, stage: str, domains: Sequence[str] = DOMAINS
+    ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
+        """Held-out test problems of `domains`, the same for every stage."""
+        settings = self.recipe.evaluation
+        problems = {
+            domain: self.held_out(domain, "test", settings.num_problems) for domain in domains
+        }
+        return evaluation.evaluate(
+            self.sampler(weights), self.verify, problems, settings, stage=stage
+        )
+
+    def sampler(self, weights: Weights) -> sampling.ProblemSampler:
+        """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
+        return sampling.ProblemSampler(self.engine, weights, seed=self.recipe.seed)
+
+    def verify(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
+        """Verdicts by the pool, in order."""
+        self._num_verified += 1
+        futures = self.pool.submit(
+            [
+                VerifierRequest(
+                    key=f"evaluation/{self._num_verified}/{index}",
+                    problem=problem,
+                    response_text=rollout.text,
+                    deadline_s=20.0,
+                )
+                for index, (problem, rollout) in enumerate(zip(problems, rollouts, strict=True))
+            ]
+        )
+        deadline = time.monotonic() + 600
+        return [future.result(max(deadline - time.monotonic(), 0.1)) for future in futures]
+
+
+HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
+
+
+@functools.cache
+def _environment(name: str) -> environments.Environment:
+    return environments.get_environment(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstrations:
+    """An endless sequence; iterating twice gives the same pairs."""
+
+    session: Session
+    careful_share: float
+
+    def __iter__(self):
+        recipe = self.session.recipe
+        domains = recipe.problems.by_domain()
+        shares = np.array([settings.demonstration_share for settings in domains.values()])
+        streams = [self.session.stream(domain, "train") for domain in domains]
+        number = 0
+        while True:
+            rng = np.random.default_rng((recipe.seed, 1, number))
+            stream = streams[int(rng.choice(len(streams), p=shares / shares.sum()))]
+            problem = stream.problem_at(number)
+            style = "careful" if rng.random() < self.careful_share else "hurried"
+            solution = stream.environment.solve(problem, rng, style)
+            yield problem.prompt, render_response(solution.thinking, solution.answer)
+            number += 1

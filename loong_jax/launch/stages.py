@@ -1,0 +1,254 @@
+"""The stages of a recipe: cold start, reinforcement learning, fusion. Each can be interrupted.
+
+Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), `evaluation.json`,
+`metrics.jsonl`, sample rollouts, and `checkpoints/` from which it resumes.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from loong_jax.data import json_files
+from loong_jax.environments import DOMAINS
+from loong_jax.launch.recipe import FusionStage, RlStage, SftStage
+from loong_jax.launch.session import Session, Weights
+from loong_jax.merge import report as merge_report
+from loong_jax.merge import search
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
+from loong_jax.orchestrator.pipeline import StageDirectories, write_json
+from loong_jax.orchestrator.tickets import MixedStream, TicketSource
+from loong_jax.report.metrics_log import MetricsLog
+from loong_jax.report.progress import Progress
+from loong_jax.rl import checkpoint, grading, local_trainer, sft, trainer
+from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
+from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.versions import VersionStore
+
+CLOSE_TIMEOUT_S = 60.0
+
+
+def save_weights(directory: Path, step: int, weights: Weights) -> None:
+    checkpoint.save(directory / "weights", step, {"weights": weights}, keep=1)
+
+
+def load_weights(directory: Path) -> Weights:
+    """What a finished stage made, on device."""
+    found = checkpoint.restore(directory / "weights")
+    return jax.tree.map(jnp.asarray, found.arrays["weights"])
+
+
+def run_sft(
+    session: Session,
+    name: str,
+    settings: SftStage,
+    directories: StageDirectories,
+    progress: Progress,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> dict[str, Any]:
+    """Supervised fine-tuning on demonstrations."""
+    own = directories.own
+    start = (
+        session.fresh_weights if settings.after is None
+        else load_weights(directories.inputs[settings.after])
+    )  # fmt: skip
+    state = trainer.initial_state(session.policy, settings.optimizer, start)
+    cursor = 0
+    checkpoints = own / "checkpoints"
+    if checkpoint.steps(checkpoints):
+        found = checkpoint.restore(checkpoints, fall_back=True)
+        state = trainer.from_arrays(session.policy, settings.optimizer, start, found.arrays)
+        cursor = found.metadata["cursor"]
+    first_step = int(state.step)
+    progress.start(name, total_steps=settings.num_steps, first_step=first_step)
+    with MetricsLog(own, stage=name, restored_step=first_step) as log:
+
+        def on_step(state, cursor, metrics) -> None:
+            step = int(state.step)
+            log.step(step, metrics)
+            progress.step(step, metrics)
+            if step % settings.checkpoint_every == 0 and step < settings.num_steps:
+                arrays = trainer.to_arrays(state)
+                checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=1)
+
+        sft_settings = sft.SftSettings(
+            optimizer=settings.optimizer,
+            num_steps=settings.num_steps,
+            rows=settings.rows,
+            row_length=settings.row_length,
+        )
+        state, cursor = sft.run(
+            session.policy,
+            sft_settings,
+            state,
+            session.demonstrations(settings.careful_share),
+            session.tokenizer,
+            cursor=cursor,
+            on_step=on_step,
+            keep_going=keep_going,
+        )
+    return _finish(session, name, state.weights, int(state.step), own, progress, DOMAINS) | {
+        "num_pairs": cursor
+    }
+
+
+def run_rl(
+    session: Session,
+    name: str,
+    settings: RlStage,
+    directories: StageDirectories,
+    progress: Progress,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> dict[str, Any]:
+    """Asynchronous reinforcement learning from the weights of `settings.after`."""
+    own, seed = directories.own, session.recipe.seed
+    trainer_settings = TrainerSettings(
+        objective=settings.objective,
+        optimizer=settings.optimizer,
+        max_staleness=settings.scheduler.max_staleness,
+        row_length=settings.row_length,
+        rows=settings.rows,
+    )
+    start = load_weights(directories.inputs[settings.after])
+    checkpoints, control = own / "checkpoints", None
+    if checkpoint.steps(checkpoints):
+        state, versions, control, _ = local_trainer.restore(
+            session.policy, trainer_settings, start, checkpoints
+        )
+    else:
+        state = trainer.initial_state(session.policy, settings.optimizer, start)
+        versions = {0: start}
+    first_step = int(state.step)
+    store = VersionStore(settings.scheduler.max_staleness)
+    for version, weights in sorted(versions.items()):
+        store.put(version, weights)
+    streams = tuple(session.stream(domain, "train").problem_at for domain in settings.domains)
+    progress.start(name, total_steps=settings.num_steps, first_step=first_step)
+    replicas = LocalReplicaGroup(
+        session.engine,
+        store,
+        num_replicas=session.recipe.engine.num_replicas,
+        group_size=settings.group_size,
+        sampling=settings.sampling,
+        seed=seed,
+    )
+    learner = LocalTrainer(
+        model=session.policy,
+        settings=trainer_settings,
+        state=state,
+        versions=store,
+        checkpoints=checkpoints,
+    )
+    with MetricsLog(own, stage=name, restored_step=first_step) as log:
+        orchestrator = Orchestrator(
+            name=name,
+            settings=LoopSettings(
+                total_steps=settings.num_steps,
+                scheduler=settings.scheduler,
+                checkpoint_every=settings.checkpoint_every,
+                verdict_deadline_s=settings.verdict_deadline_s,
+            ),
+            trainer=learner,
+            replicas=replicas,
+            verifiers=session.pool,
+            tickets=TicketSource(MixedStream(streams=streams), max_issues=settings.max_issues),
+            buffer=Buffer(max_staleness=settings.scheduler.max_staleness),
+            versions=store,
+            grade=lambda group: grading.grade(group, settings.reward),
+            log=_ShownLog(log, progress),
+            keep_going=keep_going,
+        )
+        if control is not None:
+            orchestrator.restore(control)
+        try:
+            final = orchestrator.run()
+        finally:
+            replicas.close(CLOSE_TIMEOUT_S)
+            learner.close(CLOSE_TIMEOUT_S)
+    trained = store.get(final.step)
+    return _finish(session, name, trained, final.step, own, progress, settings.domains) | {
+        "tickets": final.counts()
+    }
+
+
+def run_fusion(
+    session: Session,
+    name: str,
+    settings: FusionStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Fuses the experts, with scale and keep rate chosen on validation problems."""
+    own = directories.own
+    base = load_weights(directories.inputs[settings.base])
+    experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
+    problems = {
+        domain: session.held_out(domain, "validation", settings.num_problems) for domain in DOMAINS
+    }
+    total = len(settings.scales) * len(settings.keep_rates)
+    progress.start(name, total_steps=total)
+    tried = 0
+
+    def score(weights: Weights) -> dict[str, float]:
+        nonlocal tried
+        sample = session.sampler(weights)
+        found = {}
+        for domain, asked in problems.items():
+            rollouts = [r for (r,) in sample(asked, 1, session.recipe.evaluation.sampling)]
+            verdicts = session.verify(asked, rollouts)
+            graded = [verdict for verdict in verdicts if verdict.is_graded]
+            found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
+        tried += 1
+        progress.step(tried, {})
+        return found
+
+    result = search.grid_search(
+        base,
+        experts,
+        score,
+        method=settings.method,
+        scales=settings.scales,
+        keep_rates=settings.keep_rates,
+    )
+    fused, report = merge_report.fuse_with_report(base, experts, method=result.method)
+    write_json(own / "fusion.json", {"search": result.to_json(), "report": report})
+    return _finish(session, name, fused, 0, own, progress, DOMAINS)
+
+
+class _ShownLog:
+    """A metrics log whose steps also appear on the terminal."""
+
+    def __init__(self, log: MetricsLog, progress: Progress):
+        self._log, self._progress = log, progress
+        self.event, self.judged = log.event, log.judged
+        self._tokens, self._since_s = 0, time.monotonic()
+
+    def step(self, step, metrics, groups) -> None:
+        self._log.step(step, metrics, groups)
+        self._progress.step(step, metrics)
+
+
+def _finish(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: tuple[str, ...],
+) -> dict[str, Any]:
+    """Saves the weights, evaluates them, and says what came of it."""
+    save_weights(own, step, weights)
+    progress.note("evaluating")
+    started_s = time.monotonic()
+    result, samples = session.evaluate(weights, stage=name, domains=domains)
+    result.save(own)
+    json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
+    figures = result.to_json()["domains"]
+    shown = ", ".join(f"{domain} {part['pass@1']:.1%}" for domain, part in figures.items())
+    progress.finish(name, f"pass@1: {shown}")
+    return {"steps": step, "evaluation_s": round(time.monotonic() - started_s, 2)}

@@ -1,0 +1,35 @@
+"""What a group of replicas reports. Times are seconds of the clock the group was given."""
+
+from typing import NamedTuple
+
+from loong_jax.rollout.records import Group
+
+
+class GroupGenerated(NamedTuple):
+    """All G rollouts of a ticket are written."""
+
+    group: Group
+
+
+class BlockDecoded(NamedTuple):
+    """One block of decode steps, with the prefills that went before it."""
+
+    replica: int
+    version: int
+    start_s: float
+    end_s: float
+    num_tokens: int  # written by the policy in this interval
+    active_slots: int  # when the block began
+
+
+class ReplicaIdle(NamedTuple):
+    """The replica has written all it was given."""
+
+    replica: int
+
+
+class WorkerFailed(NamedTuple):
+    """A replica stopped on an error; nothing more will come from it."""
+
+    where: str
+    error: str

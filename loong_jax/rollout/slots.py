@@ -1,0 +1,85 @@
+"""The slots of an engine: what each holds, and how samples enter and leave them.
+
+All are arrays with one row per slot or per sample; the functions are meant to be compiled.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+Cache = Any  # arrays [L, 2, B, S, *]
+
+
+class SlotState(NamedTuple):
+    """One sample per row. `position` is that of `token`, the last one written, from 0."""
+
+    token: Int[Array, "B"]
+    position: Int[Array, "B"]
+    prompt_length: Int[Array, "B"]
+    last_position: Int[Array, "B"]  # where the length limit ends the sample
+    active: Bool[Array, "B"]
+    key: UInt32[Array, "B 2"]
+    temperature: Float[Array, "B"]
+    greedy: Bool[Array, "B"]
+    stop: Int[Array, "B"]  # the token that ends the sample
+
+
+class Prefix(NamedTuple):
+    """What goes into slots: caches of prompts, and samples that each continue one of them."""
+
+    cache: Cache
+    row: Int[Array, "members"]  # whose cache a member continues
+    slot: SlotState
+
+
+class DecodeState(NamedTuple):
+    cache: Cache
+    slot: SlotState
+
+
+def empty(batch: int) -> SlotState:
+    """Slots that hold nothing. No two arrays share memory, so all may be donated."""
+    numbers = jnp.zeros(batch, jnp.int32)
+    return SlotState(
+        token=numbers,
+        position=jnp.zeros_like(numbers),
+        prompt_length=jnp.ones_like(numbers),
+        last_position=jnp.zeros_like(numbers),
+        active=jnp.zeros(batch, bool),
+        key=jnp.zeros((batch, 2), jnp.uint32),
+        temperature=jnp.ones(batch, jnp.float32),
+        greedy=jnp.zeros(batch, bool),
+        stop=jnp.zeros_like(numbers),
+    )
+
+
+def put(state: DecodeState, cache: Cache, slot: SlotState, slots: Int[Array, "W"]) -> DecodeState:
+    """Writes rows into slots, a short cache to the front; numbers past the last slot are dropped."""
+    return DecodeState(
+        jax.tree.map(
+            lambda old, new: old.at[:, :, slots, : new.shape[3]].set(new, mode="drop"),
+            state.cache,
+            cache,
+        ),
+        jax.tree.map(lambda old, new: old.at[slots].set(new, mode="drop"), state.slot, slot),
+    )
+
+
+def insert(prefix: Prefix, state: DecodeState, slots: Int[Array, "members"]) -> DecodeState:
+    """Puts every member of the prefix into its slot."""
+    rows = jax.tree.map(lambda a: a[:, :, prefix.row], prefix.cache)
+    return put(state, rows, prefix.slot, slots)
+
+
+def extract(state: DecodeState, slot: Int[Array, ""]) -> Prefix:
+    """The sample of a slot as a prefix of one member: the inverse of `insert`."""
+    cache = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, slot, 1, axis=2), state.cache)
+    one = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, slot, 1), state.slot)
+    return Prefix(cache, jnp.zeros(1, jnp.int32), one)
+
+
+def cancel(state: DecodeState, ended: Bool[Array, "B"]) -> DecodeState:
+    """Slots under `ended` write nothing more."""
+    return state._replace(slot=state.slot._replace(active=state.slot.active & ~ended))

@@ -1,0 +1,191 @@
+"""Policy versions: immutable weights by number, alive while somebody holds them.
+
+At most `max_staleness + 1` versions serve while one more is staged, so publishing cannot fill the
+memory. Holders acquire a version by name and release it; a retired version goes when its last
+holder does. All methods may be called from any thread and none of them waits.
+"""
+
+import threading
+import zlib
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from loong_jax.errors import LoongError
+
+Weights = Any  # nested dicts of arrays
+
+
+class VersionError(LoongError):
+    """A version is unknown, of another shape, damaged, or one too many."""
+
+
+class Leaf(NamedTuple):
+    """One array of a manifest."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Manifest = tuple[Leaf, ...]
+
+
+class _Entry(NamedTuple):
+    weights: Weights
+    checksums: tuple[int, ...]  # CRC-32 of every leaf, in the order of the manifest
+    holders: Counter
+
+
+class VersionStore:
+    """Weights of the living policy versions. Whoever puts arrays in gives them away for good: an
+    array that is donated or written to afterwards breaks every engine that serves it.
+    """
+
+    def __init__(self, max_staleness: int):
+        if max_staleness < 0:
+            raise ValueError(f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy.")
+        self.capacity = max_staleness + 2  # serving, and one staged
+        self._lock = threading.Lock()
+        self._entries: dict[int, _Entry] = {}
+        self._retired: set[int] = set()
+        self._manifest: Manifest | None = None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Names, shapes and dtypes of every version; None before the first."""
+        return self._manifest
+
+    def put(self, version: int, weights: Weights) -> None:
+        """Stores a new version. Raises VersionError where the store may not take it."""
+        manifest = manifest_of(weights)
+        checksums = checksums_of(weights)
+        with self._lock:
+            if self._manifest is not None and manifest != self._manifest:
+                raise VersionError(
+                    f"version {version} differs from the manifest in "
+                    f"{_first_difference(manifest, self._manifest)}. All versions of a run have "
+                    "the same arrays; start another store for another model."
+                )
+            if version in self._entries:
+                raise VersionError(f"version {version} is there already. Count versions up.")
+            if len(self._entries) >= self.capacity:
+                held = {v: dict(self._entries[v].holders) for v in sorted(self._entries)}
+                raise VersionError(
+                    f"version {version} would be number {len(self._entries) + 1}, but at most "
+                    f"{self.capacity} may live: max_staleness + 1 serving and one staged. Holders: "
+                    f"{held}. Release or retire one, or raise max_staleness."
+                )
+            self._manifest = manifest
+            self._entries[version] = _Entry(weights, checksums, Counter())
+
+    def get(self, version: int) -> Weights:
+        with self._lock:
+            return self._entry(version).weights
+
+    def acquire(self, version: int, holder: str) -> Weights:
+        """The weights; they live at least until `holder` has released them as often as acquired."""
+        with self._lock:
+            entry = self._entry(version)
+            entry.holders[holder] += 1
+            return entry.weights
+
+    def release(self, version: int, holder: str) -> None:
+        with self._lock:
+            entry = self._entry(version)
+            if not entry.holders[holder]:
+                raise VersionError(
+                    f"{holder} does not hold version {version}; holders are {dict(entry.holders)}. "
+                    "Acquire before release, under the same name."
+                )
+            entry.holders[holder] -= 1
+            entry.holders += Counter()  # drops holders at zero
+            self._drop_if_free(version)
+
+    def retire(self, version: int) -> bool:
+        """No new work asks for `version`: it goes now, or with its last holder. True if gone."""
+        with self._lock:
+            if version not in self._entries:
+                return True
+            self._retired.add(version)
+            return self._drop_if_free(version)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Living versions that were not retired, rising."""
+        with self._lock:
+            return tuple(sorted(set(self._entries) - self._retired))
+
+    def checksum(self, version: int) -> str:
+        """Checksum of the weights as they were put, in hexadecimal."""
+        with self._lock:
+            return _combine(self._entry(version).checksums)
+
+    def verify(self, version: int) -> None:
+        """Raises VersionError where the weights are not what was put."""
+        with self._lock:
+            entry = self._entry(version)
+        for leaf, then, now in zip(
+            self._manifest or (), entry.checksums, checksums_of(entry.weights), strict=True
+        ):
+            if then != now:
+                raise VersionError(
+                    f"{leaf.name} of version {version} has changed since it was put. Publish a "
+                    "copy, never the trainer's own buffers."
+                )
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Numbers, checksums and holders of what lives; the weights are not part of it."""
+        with self._lock:
+            return [
+                {
+                    "version": version,
+                    "checksum": _combine(entry.checksums),
+                    "holders": dict(entry.holders),
+                    "is_retired": version in self._retired,
+                }
+                for version, entry in sorted(self._entries.items())
+            ]
+
+    def _entry(self, version: int) -> _Entry:
+        if version not in self._entries:
+            raise VersionError(
+                f"version {version} is not in the store, which holds {sorted(self._entries)}. It "
+                "was never put, or nobody held it when it was retired."
+            )
+        return self._entries[version]
+
+    def _drop_if_free(self, version: int) -> bool:
+        if version in self._retired and not self._entries[version].holders:
+            del self._entries[version]
+            self._retired.discard(version)
+            return True
+        return False
+
+
+def manifest_of(weights: Weights) -> Manifest:
+    leaves = jax.tree_util.tree_leaves_with_path(weights)
+    return tuple(
+        Leaf(jax.tree_util.keystr(path, simple=True, separator="/"), tuple(a.shape), str(a.dtype))
+        for path, a in leaves
+    )
+
+
+def checksums_of(weights: Weights) -> tuple[int, ...]:
+    """CRC-32 of the bytes of every array. Waits until they are computed."""
+    return tuple(
+        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8))
+        for a in jax.tree.leaves(weights)
+    )
+
+
+def _combine(checksums: tuple[int, ...]) -> str:
+    return f"{zlib.crc32(np.array(checksums, np.uint32).tobytes()):08x}"
+
+
+def _first_difference(one: Manifest, other: Manifest) -> str:
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            return f"{a.name} {a.shape} {a.dtype} (expected {b.name} {b.shape} {b.dtype})"
+    return f"the number of arrays, {len(one)} (expected {len(other)})"

@@ -1,0 +1,106 @@
+"""A policy small enough to differentiate by hand, and rollouts for it: no attention, no experts."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from loong_jax.environments.problem import Problem
+from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.verifiers import verdict as verdicts
+
+VOCAB_SIZE = 128
+
+
+def toy_weights(seed: int = 0, width: int = 8):
+    """A running mean of embeddings inside each segment, one norm-like scale, a router-like bias."""
+    first, second = jax.random.split(jax.random.key(seed))
+    return {
+        "embedding": 0.5 * jax.random.normal(first, (VOCAB_SIZE, width)),
+        "head": 0.5 * jax.random.normal(second, (width, VOCAB_SIZE)),
+        "final_norm": jnp.ones((width,)),
+        "layers": {0: {"router": {"bias": jnp.zeros((1, 3))}}},
+    }
+
+
+def _forward(weights, tokens, positions, segment_ids):
+    x_BTD = weights["embedding"][tokens]
+    same_BTS = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids > 0)[:, None]
+    index = jnp.arange(tokens.shape[1])
+    seen_BTS = (same_BTS & (index[None, :, None] >= index[None, None, :])).astype(jnp.float32)
+    sum_BTD = jnp.einsum("BTS,BSD->BTD", seen_BTS, x_BTD)
+    mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
+    logits = jnp.einsum("BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"], weights["head"])
+    load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
+    return logits, load[None].astype(jnp.float32)
+
+
+def _is_controller(path):
+    names = [str(getattr(entry, "key", entry)) for entry in path]
+    return names[-2:] == ["router", "bias"]
+
+
+def _update_controllers(weights, load):
+    bias = weights["layers"][0]["router"]["bias"] + 0.01 * (load.mean() - load)
+    return weights | {"layers": {0: {"router": {"bias": bias}}}}
+
+
+@functools.lru_cache(maxsize=1)
+def toy_policy() -> PolicyModel:
+    return PolicyModel(
+        forward=_forward,
+        is_controller=_is_controller,
+        update_controllers=_update_controllers,
+        load_metrics=lambda load: {"load/max_over_mean": float(load.max() / load.mean())},
+    )
+
+
+def toy_group(
+    number: int,
+    rewards: tuple[float | None, ...],
+    *,
+    version: int = 0,
+    seed: int = 0,
+    max_new_tokens: int = 9,
+    temperature: float = 1.0,
+) -> Group:
+    """A group of random tokens whose verdicts fit `rewards`; log-probabilities are made up."""
+    random = np.random.default_rng([seed, number])
+    problem = Problem(
+        uid=f"toy/1/{number}",
+        domain="stem",
+        environment="toy",
+        level=1,
+        seed=number,
+        canonical=str(number),
+        prompt="1+1=",
+        verifier="math",
+    )
+    rollouts = []
+    for attempt, reward in enumerate(rewards):
+        length = int(random.integers(2, max_new_tokens + 1))
+        rollouts.append(
+            Rollout(
+                ticket=number,
+                attempt=attempt,
+                prompt=np.array([1, 49, 43, 49, 61], np.int32),
+                tokens=random.integers(32, 127, length).astype(np.int32),
+                loss_mask=np.ones(length, bool),
+                engine_logprob=(-4.8 + random.normal(size=length) / 20).astype(np.float32),
+                behavior_logprob=(-4.8 + random.normal(size=length) / 20).astype(np.float32),
+                sampling=SamplingSettings(temperature=temperature, max_new_tokens=max_new_tokens),
+                versions=((0, version),),
+                finish_reason="stop",
+                verdict=(
+                    verdicts.ungradable("lost")
+                    if reward is None
+                    else (verdicts.correct() if reward > 0 else verdicts.wrong("value"))
+                ),
+                reward=reward,
+            )
+        )
+    return Group(
+        ticket=Ticket(number=number, problem=problem), version=version, rollouts=tuple(rollouts)
+    )

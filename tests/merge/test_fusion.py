@@ -1,0 +1,214 @@
+"""Relations that a fusion keeps whatever the method, and what it refuses."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from loong_jax import merge
+from loong_jax.errors import ConfigError
+from loong_jax.merge import tree
+from tests.merge import examples
+
+METHODS = {
+    "longcat": merge.LongcatFusion(keep_rate=0.6, normalise="per_tensor", rescale="l1"),
+    "linear": merge.Linear(),
+    "task_arithmetic": merge.TaskArithmetic(scale=0.4),
+    "ties": merge.Ties(density=0.3),
+    "dare": merge.Dare(keep_rate=0.5, rescale="l1", combine="ties"),
+    "sce": merge.Sce(select_rate=0.5),
+}
+
+
+def flat(weights):
+    return tree.flatten(weights)[0]
+
+
+@pytest.fixture(scope="module")
+def models():
+    base, experts = examples.models()
+    return examples.nest(base), {name: examples.nest(e) for name, e in experts.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stacked_equals_separate(name, models):
+    base, experts = models
+    stacked = merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS)
+    separate = merge.fuse(
+        examples.nest(examples.apart(flat(base))),
+        {n: examples.nest(examples.apart(flat(e))) for n, e in experts.items()},
+        method=METHODS[name],
+    )
+    found, expected = flat(separate), examples.apart(flat(stacked))
+    assert found.keys() == expected.keys()
+    for path, leaf in expected.items():
+        np.testing.assert_allclose(found[path], leaf, rtol=0, atol=3e-7, err_msg=path)
+    if name != "linear" and name != "task_arithmetic":
+        whole = flat(merge.fuse(base, experts, method=METHODS[name]))
+        key = "layers/experts/up"
+        assert np.abs(whole[key] - flat(stacked)[key]).max() > 1e-3  # stacks do matter
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_order_of_experts_does_not_matter(name, models):
+    base, experts = models
+    weights = {"expert0": 0.2, "expert1": 0.5, "expert2": 0.3} if name != "sce" else None
+    method = METHODS[name]
+    ordered = merge.fuse(base, experts, method=method, weights=weights)
+    turned = merge.fuse(base, dict(reversed(experts.items())), method=method, weights=weights)
+    as_list = merge.fuse(
+        base, list(experts.values()), method=method, weights=weights and list(weights.values())
+    )
+    as_turned_list = merge.fuse(
+        base,
+        list(experts.values())[::-1],
+        method=method,
+        weights=weights and list(weights.values())[::-1],
+    )
+    for one, other in ((ordered, turned), (as_list, as_turned_list)):
+        for path, leaf in flat(one).items():
+            assert np.array_equal(leaf, flat(other)[path]), path
+
+
+def test_masks_depend_on_seed_path_and_expert_alone(models):
+    base, experts = models
+    method = merge.LongcatFusion(keep_rate=0.5, erase=False, normalise="none")
+    alone = {"expert1": experts["expert1"]}
+    survivors = lambda found: flat(found)["layers/experts/up"] != flat(base)["layers/experts/up"]  # noqa: E731
+    first = survivors(merge.fuse(base, alone, method=method))
+    zeros = {"expert0": base, "expert1": experts["expert1"]}
+    assert np.array_equal(first, survivors(merge.fuse(base, zeros, method=method)))
+    other_name = survivors(merge.fuse(base, {"x": experts["expert1"]}, method=method))
+    other_seed = merge.LongcatFusion(keep_rate=0.5, erase=False, normalise="none", seed=1)
+    other = survivors(merge.fuse(base, alone, method=other_seed))
+    for mask in (first, other_name, other):
+        assert 0.4 < mask.mean() < 0.6
+    assert 0.4 < (first == other_name).mean() < 0.6
+    assert 0.4 < (first == other).mean() < 0.6
+
+
+def test_one_expert_without_dropout_and_erase_is_the_expert(models):
+    base, experts = models
+    method = merge.LongcatFusion(keep_rate=1.0, erase=False)
+    found = flat(merge.fuse(base, {"a": experts["expert1"]}, method=method))
+    for path, leaf in flat(experts["expert1"]).items():
+        expected = flat(base)[path] if path.endswith("router/bias") else leaf
+        np.testing.assert_allclose(found[path], expected, rtol=0, atol=3e-7, err_msg=path)
+
+
+@pytest.mark.parametrize(("combine", "gain"), [("sum", 1.0), ("disjoint_mean", 1.75)])
+@pytest.mark.filterwarnings("ignore:combine='disjoint_mean'")
+def test_gain_of_identical_experts(combine, gain):
+    """1.00 by the weighted sum; (1 - (1 - q)^3) / q by the mean over survivors, here 1.75."""
+    draw = np.random.default_rng(0)
+    base = {"w": draw.normal(size=(300, 300)).astype(np.float32)}
+    expert = {"w": (base["w"] + 0.1 * draw.normal(size=(300, 300))).astype(np.float32)}
+    method = merge.LongcatFusion(combine=combine, keep_rate=0.5)
+    experts = {"a": expert, "b": expert, "c": expert}
+    found, report = merge.fuse_with_report(base, experts, method=method)
+    step, delta = found["w"] - base["w"], expert["w"] - base["w"]
+    measured = np.sum(step * delta) / np.sum(delta * delta)
+    assert measured == pytest.approx(gain, abs=0.01)
+    assert report["global"]["gain"] == pytest.approx(measured, abs=1e-5)
+
+
+def test_disjoint_mean_after_dropout_warns(models):
+    with pytest.warns(UserWarning, match="disjoint_mean"):
+        merge.fuse(*models, method=merge.LongcatFusion(combine="disjoint_mean"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bfloat16_leaves_are_merged_in_float32_and_cast_once(name, models):
+    base, experts = models
+    cast = lambda weights: examples.nest(  # noqa: E731
+        {p: x.astype(ml_dtypes.bfloat16) for p, x in flat(weights).items()}
+    )
+    wide = lambda weights: examples.nest(  # noqa: E731
+        {p: x.astype(np.float32) for p, x in flat(weights).items()}
+    )
+    low_base, low = cast(base), {n: cast(e) for n, e in experts.items()}
+    found = merge.fuse(low_base, low, method=METHODS[name])
+    exact = merge.fuse(wide(low_base), {n: wide(e) for n, e in low.items()}, method=METHODS[name])
+    for path, leaf in flat(found).items():
+        assert leaf.dtype == ml_dtypes.bfloat16
+        assert np.array_equal(leaf, flat(exact)[path].astype(ml_dtypes.bfloat16)), path
+
+
+def test_experts_may_be_float32_masters_of_a_bfloat16_base(models):
+    base, experts = models
+    low = examples.nest({p: x.astype(ml_dtypes.bfloat16) for p, x in flat(base).items()})
+    found = merge.fuse(low, experts, method=merge.TaskArithmetic())
+    assert flat(found)["embedding"].dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_router_biases_are_neither_dropped_nor_elected(name, models):
+    base, experts = models
+    path = "layers/router/bias"
+    kept = flat(merge.fuse(base, experts, method=METHODS[name]))[path]
+    assert np.array_equal(kept, flat(base)[path])
+    rules = merge.PathRules(controller_value="average")
+    mean = flat(merge.fuse(base, experts, method=METHODS[name], rules=rules))[path]
+    expected = np.mean([flat(e)[path] for e in experts.values()], axis=0)
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)
+
+
+def test_routers_norms_and_embeddings_are_not_dropped_out(models):
+    base, experts = models
+    method = merge.LongcatFusion(keep_rate=0.3, erase=False)
+    _, report = merge.fuse_with_report(base, experts, method=method)
+    for path, record in report["tensors"].items():
+        shares = record["kept"].values()
+        if path in ("embedding", "layers/router/kernel", "layers/norm"):
+            assert set(shares) == {1.0}
+        else:
+            assert max(shares) < 0.6
+
+
+def test_integer_leaves_must_agree():
+    base = {"w": np.ones(3, np.float32), "position": np.arange(3)}
+    same = {"w": np.zeros(3, np.float32), "position": np.arange(3)}
+    assert np.array_equal(merge.fuse(base, [same, base])["position"], np.arange(3))
+    with pytest.raises(ConfigError, match="position"):
+        merge.fuse(base, {"a": same | {"position": np.arange(1, 4)}})
+
+
+def test_linear_needs_no_base(models):
+    base, experts = models
+    found = merge.fuse(None, experts, method=merge.Linear())
+    with_base = merge.fuse(base, experts, method=merge.Linear())
+    path = "layers/experts/up"
+    assert np.array_equal(flat(found)[path], flat(with_base)[path])
+    with pytest.raises(ConfigError, match="base"):
+        merge.fuse(None, experts)
+
+
+def refusals():
+    one = {"w": np.ones((2, 3), np.float32)}
+    nan = {"w": np.full((2, 3), np.nan, np.float32)}
+    yield "lacks", [{"v": one["w"]}], {}
+    yield "shape", [{"w": np.ones((3, 2), np.float32)}], {}
+    yield "no experts", [], {}
+    yield "NaN", [nan], {}
+    yield "not finite", [nan], {"method": merge.TaskArithmetic()}
+    yield "weights for", [one, one], {"weights": [1.0]}
+    yield "weights for", {"a": one}, {"weights": {"b": 1.0}}
+    yield "non-negative", [one], {"weights": [-1.0]}
+    yield "sum to 0", [one, one], {"weights": [1.0, -1.0], "method": merge.Linear()}
+    yield "calculates", [one, one], {"weights": [1.0, 2.0], "method": merge.Sce()}
+    yield "batch_axes", [one], {"batch_axes": 3}
+    yield "mask", [one], {"masks": [{"w": np.ones(3, bool)}]}
+    yield "same leaves", [one, one], {"masks": [{"w": np.ones((2, 3), bool)}, {}]}
+    yield "drops nothing", [one], {"masks": [one], "method": merge.Ties()}
+
+
+@pytest.mark.parametrize(("message", "experts", "settings"), list(refusals()))
+def test_refuses(message, experts, settings):
+    base = {"w": np.zeros((2, 3), np.float32)}
+    with pytest.raises(ConfigError, match=message):
+        merge.fuse(base, experts, **settings)
+
+
+def test_a_zero_delta_stays_zero():
+    base = {"w": np.ones((4, 4), np.float32)}
+    for method in METHODS.values():
+        assert np.array_equal(merge.fuse(base, [base, base], method=method)["w"], base["w"])

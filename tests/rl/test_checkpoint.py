@@ -1,0 +1,120 @@
+import numpy as np
+import optax
+import pytest
+
+from loong_jax.errors import CheckpointError
+from loong_jax.rl import checkpoint
+
+
+def arrays(step):
+    return {
+        "weights": {
+            "a": np.full((3, 4), step, np.float32),
+            0: {"b": np.arange(step, dtype=np.int8)},
+        },
+        "step": np.int32(step),
+    }
+
+
+def save_some(directory, steps=(1, 2, 3), keep=2):
+    for step in steps:
+        checkpoint.save(directory, step, arrays(step), {"seed": step}, keep=keep)
+
+
+def damage(directory, step):
+    """Flips bytes in the middle of every data file of a checkpoint."""
+    for file in (directory / str(step) / "arrays" / "d").iterdir():
+        content = bytearray(file.read_bytes())
+        for place in range(len(content) // 4, len(content), 7):
+            content[place] ^= 0xFF
+        file.write_bytes(content)
+
+
+def test_round_trip_and_how_many_are_kept(tmp_path):
+    save_some(tmp_path)
+    assert checkpoint.steps(tmp_path) == [2, 3]
+    found = checkpoint.restore(tmp_path)
+    assert (found.step, found.metadata, found.skipped) == (3, {"seed": 3}, ())
+    assert list(found.arrays["weights"]) == [0, "a"] or set(found.arrays["weights"]) == {0, "a"}
+    np.testing.assert_array_equal(found.arrays["weights"]["a"], arrays(3)["weights"]["a"])
+    np.testing.assert_array_equal(found.arrays["weights"][0]["b"], [0, 1, 2])
+    assert found.arrays["step"].dtype == np.int32
+    assert checkpoint.restore(tmp_path, 2).step == 2
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    save_some(tmp_path, (5,))
+    checkpoint.save(tmp_path, 5, arrays(6))
+    np.testing.assert_array_equal(checkpoint.restore(tmp_path).arrays["step"], 6)
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over_only_when_asked(tmp_path):
+    save_some(tmp_path)
+    damage(tmp_path, 3)
+    with pytest.raises(CheckpointError, match=r"damaged.*checkpoint 3.*Delete"):
+        checkpoint.restore(tmp_path)
+    found = checkpoint.restore(tmp_path, fall_back=True)
+    assert found.step == 2
+    assert "checkpoint 3" in found.skipped[0]
+    damage(tmp_path, 2)
+    with pytest.raises(CheckpointError, match="checkpoint 2"):
+        checkpoint.restore(tmp_path, fall_back=True)
+
+
+def test_damage_that_decodes_is_found_by_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_checksum", lambda array: "wrong")
+    save_some(tmp_path, (1,))
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="checksums"):
+        checkpoint.restore(tmp_path)
+
+
+def test_missing_checkpoints_are_named(tmp_path):
+    with pytest.raises(CheckpointError, match="none"):
+        checkpoint.restore(tmp_path / "nowhere")
+    save_some(tmp_path)
+    with pytest.raises(CheckpointError, match=r"checkpoint 9; finished there: \[2, 3\]"):
+        checkpoint.restore(tmp_path, 9)
+
+
+def test_an_unfinished_checkpoint_does_not_count(tmp_path):
+    save_some(tmp_path, (1,))
+    (tmp_path / "2.orbax-checkpoint-tmp-7").mkdir()
+    assert checkpoint.restore(tmp_path).step == 1
+
+
+def test_keys_that_would_not_come_back_are_refused(tmp_path):
+    for key in ("a/b", "#1", "", 1.5):
+        with pytest.raises(ValueError, match="Rename"):
+            checkpoint.save(tmp_path, 1, {key: np.zeros(1)})
+
+
+def test_optimizer_states_become_plain_and_come_back():
+    weights = {"a": np.ones((2, 2), np.float32), "b": {"bias": np.ones(2, np.float32)}}
+    state = optax.adamw(1e-3).init(weights)
+    plain = checkpoint.to_plain(state)
+    assert all(isinstance(name, str) and isinstance(a, np.ndarray) for name, a in plain.items())
+    again = checkpoint.from_plain(state, plain)
+    assert type(again) is type(state)
+    with pytest.raises(CheckpointError, match="disagree"):
+        checkpoint.from_plain(state, dict(list(plain.items())[1:]))
+    name = next(n for n in plain if plain[n].ndim == 2)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        checkpoint.from_plain(state, plain | {name: np.zeros(5, np.float32)})
+
+
+def test_records_keep_types_keys_and_arrays():
+    record = {
+        "tickets": [{"number": 3, "open": (1, 2.5, None, True)}],
+        7: {"tokens": np.arange(3, dtype=np.int32), "mask": np.array([True, False])},
+        "empty": np.zeros((0, 2), np.float32),
+        ("a", 1): "text with $array",
+    }
+    again = checkpoint.decode_record(checkpoint.encode_record(record))
+    assert again["tickets"] == record["tickets"]
+    assert again[7]["tokens"].dtype == np.int32
+    np.testing.assert_array_equal(again[7]["mask"], [True, False])
+    assert again["empty"].shape == (0, 2)
+    assert again["a", 1] == "text with $array"
+    with pytest.raises(ValueError, match="object cannot be stored"):
+        checkpoint.encode_record({"x": object()})

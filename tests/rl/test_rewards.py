@@ -1,0 +1,99 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.rl import advantages, rewards
+from loong_jax.testing.toy_policy import toy_group
+from loong_jax.verifiers import verdict as verdicts
+
+RULE = rewards.RewardRule(
+    correct=1.0,
+    wrong=0.1,
+    malformed=-0.2,
+    repetitive=-0.5,
+    repetition=rewards.RepetitionDetector(threshold=3.0, window=200, min_length=20),
+)
+ROLLOUT = dataclasses.replace(toy_group(0, (1.0,)).rollouts[0], verdict=None, reward=None)
+PLAIN = "the sum of 17 and 25 is 42, so carry one and write two; then 9 times 8"
+
+
+def reward_of(rule=RULE, scores=None, **changes):
+    return rewards.rollout_reward(dataclasses.replace(ROLLOUT, **changes), rule, scores)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reward"),
+    [
+        (verdicts.correct(), 1.0),
+        (verdicts.wrong("value"), 0.1),
+        (verdicts.wrong("format"), -0.2),
+        (verdicts.ungradable("timeout"), None),
+        (None, None),
+    ],
+)
+def test_what_a_verdict_is_worth(verdict, reward):
+    assert reward_of(verdict=verdict) == reward
+
+
+def test_truncated_is_masked_unless_it_repeats_itself():
+    cut = {"finish_reason": "length", "verdict": verdicts.wrong("format")}
+    assert reward_of(text=PLAIN, **cut) is None
+    assert reward_of(text=PLAIN[:20] + "and so on " * 20, **cut) == -0.5
+    assert reward_of(text="abab", **cut) is None  # too short to be called repetitive
+
+
+@pytest.mark.parametrize("changes", [{"finish_reason": "cancelled"}, {"failure": "lost"}])
+def test_what_did_not_finish_is_masked(changes):
+    assert reward_of(verdict=verdicts.correct(), **changes) is None
+
+
+def test_scores_add_their_weight_and_mask_where_missing():
+    rule = dataclasses.replace(RULE, score_weights=(("form", 0.5),))
+    right = verdicts.correct()
+    assert reward_of(rule, {"form": 0.4}, verdict=right) == pytest.approx(1.2)
+    assert reward_of(rule, {"form": None}, verdict=right) is None
+    assert reward_of(rule, {}, verdict=right) is None
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        reward_of(rule, {"form": 2.0}, verdict=right)
+
+
+def test_compression_ratio_orders_texts():
+    assert rewards.compression_ratio("") == 1.0
+    assert rewards.compression_ratio("ab" * 400) > 10 > 3 > rewards.compression_ratio(PLAIN)
+
+
+def test_bad_rules_are_refused():
+    with pytest.raises(ConfigError, match="must exceed"):
+        rewards.RewardRule(correct=0.0)
+    with pytest.raises(ConfigError, match="finite"):
+        rewards.RewardRule(wrong=float("nan"))
+    with pytest.raises(ConfigError, match="threshold"):
+        rewards.RepetitionDetector(threshold=0.5)
+
+
+def judged(number):
+    return toy_group(number, (1.0, 0.0, 0.0, None, 1.0, 0.0, 0.0, 0.0))
+
+
+def test_noise_keeps_mean_variance_masks_and_fate_of_each_group():
+    noise = rewards.NoiseReward(seed=3)
+    for number in range(50):
+        true = [r.reward for r in rewards.reward_group(judged(number), noise.rule).rollouts]
+        dealt = [r.reward for r in rewards.reward_group(judged(number), noise).rollouts]
+        assert sorted(true, key=str) == sorted(dealt, key=str)
+        assert dealt[3] is None
+        assert advantages.group_signal(dealt) == advantages.group_signal(true)
+
+
+def test_noise_is_a_function_of_seed_and_ticket_and_knows_nothing_of_the_answer():
+    def dealt(seed, number):
+        group = rewards.reward_group(judged(number), rewards.NoiseReward(seed=seed))
+        return [r.reward for r in group.rollouts]
+
+    assert dealt(1, 5) == dealt(1, 5)
+    seeds = [dealt(1, n) for n in range(400)]
+    assert seeds != [dealt(2, n) for n in range(400)]
+    share = np.mean([[r is not None and r > 0 for r in row] for row in seeds], axis=0)
+    np.testing.assert_allclose(share[[0, 1, 2, 4, 5, 6, 7]], 2 / 7, atol=0.08)
