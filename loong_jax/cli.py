@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import loong_jax
 from loong_jax import process
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.launch import recipes
 
 Arguments = Sequence[str]
@@ -160,24 +160,32 @@ def merge_help_text() -> str:
     )
 
 
+# ---- report
+
+
+def report(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ReportOptions, "loong report", arguments)
+    if not (chosen.run_dir / "config.json").exists():
+        raise CheckpointError(
+            f"{chosen.run_dir} holds no config.json, so it is no run. Name a run directory."
+        )
+    from loong_jax.report import page
+
+    print(page.write_report(chosen.run_dir))
+    return 0
+
+
 # ---- doctor
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """Says what this machine can and cannot do, and what to do about it.
-
-    The exit status is 0 unless something required is missing. Example: loong doctor --json
-    """
-
-    json: bool = False  # print one JSON object instead of lines for people
-
-
 def doctor(arguments: Arguments) -> int:
-    from loong_jax import doctor as room
     from loong_jax import options
 
-    chosen = options.parse(DoctorOptions, "loong doctor", arguments)
+    chosen = options.parse(options.DoctorOptions, "loong doctor", arguments)
+    from loong_jax import doctor as room
+
     checks = room.examine()
     print(room.as_json(checks) if chosen.json else room.as_text(checks))
     return 0 if room.is_healthy(checks) else 1
@@ -189,6 +197,7 @@ COMMANDS = {
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
     ),
+    "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",

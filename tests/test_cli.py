@@ -12,22 +12,21 @@ import pytest
 
 from loong_jax import cli, options, process
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes
+from loong_jax.launch import recipes, run
 from loong_jax.merge import checkpoints
-from loong_jax.orchestrator import pipeline
 from loong_jax.testing import nested_config
 from loong_jax.testing.nested_config import Adam, Inner
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Calls of the pipeline, as (config, run_dir, only, source); the recipe is the toy."""
+    """What would be trained, as (config, run_dir, only, source); the recipe is the toy."""
     calls = []
 
-    def run(config, run_dir, only=None, source=None):
-        calls.append((config, run_dir, only, source))
+    def train(recipe, run_dir, *, only=None, source=None):
+        calls.append((recipe, run_dir, only, source))
 
-    monkeypatch.setattr(pipeline, "run", run, raising=False)
+    monkeypatch.setattr(run, "train", train)
     monkeypatch.setattr(recipes, "RECIPES", {"toy": "loong_jax.testing.nested_config:toy"})
     return calls
 
@@ -139,7 +138,7 @@ def test_an_error_is_one_line_and_a_traceback_on_request(runs, monkeypatch, caps
     def refuse(*_, **__):
         raise ConfigError("seed=1 is not 2. Use 2.")
 
-    monkeypatch.setattr(pipeline, "run", refuse)
+    monkeypatch.setattr(run, "train", refuse)
     assert cli.main(["train", "toy"]) == 1
     assert capsys.readouterr().err == "loong train: seed=1 is not 2. Use 2.\n"
     monkeypatch.setenv("LOONG_TRACEBACK", "1")
@@ -154,10 +153,10 @@ def test_a_bug_is_not_hidden_and_an_interrupt_is_no_error(runs, monkeypatch, cap
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "run", fail)
+    monkeypatch.setattr(run, "train", fail)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", "toy"])
-    monkeypatch.setattr(pipeline, "run", interrupt)
+    monkeypatch.setattr(run, "train", interrupt)
     assert cli.main(["train", "toy"]) == 130
 
 
@@ -186,6 +185,17 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
     assert type(config.method) is getattr(loong_jax.merge, cli.METHODS[name])
     assert config.experts == (Path("a"), Path("b"))
     assert config.weights == (1.0, 2.0)
+
+
+def test_report_writes_the_page_of_a_run(monkeypatch, tmp_path, capsys):
+    from loong_jax.report import page
+
+    monkeypatch.setattr(page, "write_report", lambda run_dir: run_dir / "report.html")
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+    assert cli.main(["report", str(tmp_path / "nowhere")]) == 1
+    assert "is no run" in capsys.readouterr().err
 
 
 def test_merge_refuses_what_it_does_not_know(capsys):
