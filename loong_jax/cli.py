@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import loong_jax
 from loong_jax import process
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.launch import recipes
 
 Arguments = Sequence[str]
@@ -113,24 +113,79 @@ def train_help_text() -> str:
     )
 
 
+# ---- merge
+
+METHODS = {  # name on the command line -> class in loong_jax.merge
+    "longcat": "LongcatFusion",
+    "linear": "Linear",
+    "task-arithmetic": "TaskArithmetic",
+    "ties": "Ties",
+    "dare": "Dare",
+    "sce": "Sce",
+}
+
+
+def merge(arguments: Arguments) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(merge_help_text())
+        return 0
+    name, *rest = arguments
+    if name not in METHODS:
+        raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
+    import loong_jax.merge
+    from loong_jax import options
+    from loong_jax.merge import checkpoints
+
+    method = getattr(loong_jax.merge, METHODS[name])()
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
+    return checkpoints.main(options.parse(config_type, f"loong merge {name}", rest))
+
+
+def merge_help_text() -> str:
+    return "\n".join(
+        [
+            "usage: loong merge METHOD --base DIR --experts DIR ... --output DIR [options]",
+            "",
+            "Fuses experts that were trained from one base, leaf by leaf. Writes the weights to",
+            "OUTPUT/checkpoints, and what happened to each tensor to OUTPUT/fusion.json.",
+            "",
+            f"methods: {', '.join(METHODS)}",
+            "",
+            "example:",
+            "  S=runs/quickstart/stages",
+            "  loong merge longcat --base $S/sft --experts $S/rl_stem $S/rl_logic --output runs/m",
+            "",
+            "`loong merge METHOD --help` lists the settings of a method.",
+        ]
+    )
+
+
+# ---- report
+
+
+def report(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ReportOptions, "loong report", arguments)
+    if not (chosen.run_dir / "config.json").exists():
+        raise CheckpointError(
+            f"{chosen.run_dir} holds no config.json, so it is no run. Name a run directory."
+        )
+    from loong_jax.report import page
+
+    print(page.write_report(chosen.run_dir))
+    return 0
+
+
 # ---- doctor
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """Says what this machine can and cannot do, and what to do about it.
-
-    The exit status is 0 unless something required is missing. Example: loong doctor --json
-    """
-
-    json: bool = False  # print one JSON object instead of lines for people
-
-
 def doctor(arguments: Arguments) -> int:
-    from loong_jax import doctor as room
     from loong_jax import options
 
-    chosen = options.parse(DoctorOptions, "loong doctor", arguments)
+    chosen = options.parse(options.DoctorOptions, "loong doctor", arguments)
+    from loong_jax import doctor as room
+
     checks = room.examine()
     print(room.as_json(checks) if chosen.json else room.as_text(checks))
     return 0 if room.is_healthy(checks) else 1
@@ -141,6 +196,12 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
+    ),
+    "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
+    "merge": Command(
+        usage="merge METHOD",
+        summary="fuse the experts of a run, or any checkpoints from one base",
+        run=merge,
     ),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }

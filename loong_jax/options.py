@@ -10,6 +10,28 @@ import tyro
 
 from loong_jax import configs
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Writes the page of a run anew, from what the run directory holds: RUN_DIR/report.html.
+
+    A run writes its page when it ends; this also serves one that is still going or was stopped.
+    Example: loong report runs/quickstart
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Says what this machine can and cannot do, and what to do about it.
+
+    The exit status is 0 unless something required is missing. Example: loong doctor --json
+    """
+
+    json: bool = False  # print one JSON object instead of lines for people
+
+
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
@@ -48,6 +70,18 @@ def parse_train(name: str, description: str, config: Any, arguments: Sequence[st
         kw_only=True,
     )
     return parse(options, f"loong train {name}", arguments, description=description)
+
+
+def with_defaults(config_type: type, **defaults: Any) -> type:
+    """`config_type` with other defaults, each of which also settles the kind of its field."""
+    fields = [
+        (name, type(value), dataclasses.field(default=value)) for name, value in defaults.items()
+    ]
+    chosen = dataclasses.make_dataclass(
+        config_type.__name__, fields, bases=(config_type,), frozen=True, kw_only=True
+    )
+    chosen.__doc__ = config_type.__doc__
+    return chosen
 
 
 def _option(

@@ -115,7 +115,7 @@ class ShardingRules:
             if used & axes:
                 raise ConfigError(
                     f"mesh axis {sorted(used & axes)} is used twice in {names}: an array cannot "
-                    f"be cut twice along one axis. Change the rule of {name!r} or of the earlier name."
+                    f"be cut twice along one axis. Change the rule of {name!r} or an earlier one."
                 )
             used |= axes
         return PartitionSpec(*(logical[name] if name else None for name in names))

@@ -1,10 +1,14 @@
-"""What every test meets: eight CPU devices, strict ranks, and no silent skip in CI."""
+"""What every test meets: eight CPU devices, strict ranks, checked annotations, no skip in CI.
+
+The settings must stand before JAX is imported.
+"""
 
 import os
 import shutil
 import subprocess
 
 import hypothesis
+import jaxtyping
 import pytest
 
 from loong_jax import process
@@ -18,6 +22,10 @@ process.prepare()
 # The same examples every time, and none too slow: the cores may be shared.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("house")
+# Shapes and types of annotations are checked; an int is a fine float, as everywhere in Python.
+jaxtyping.install_import_hook(
+    "loong_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
 
 
 def bubblewrap_works() -> bool:

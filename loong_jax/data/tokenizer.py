@@ -5,7 +5,7 @@ the ids of beginning and end are those of LongCat-Flash (1 and 2).
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ SPECIAL_TOKENS = {
 }
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     vocab_size: int
     pad_id: int

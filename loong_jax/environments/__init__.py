@@ -4,14 +4,14 @@ from typing import Any
 
 from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
 from loong_jax.environments.folding import Folding
+from loong_jax.environments.gates import Gates
 from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
-from loong_jax.environments.running_sum import RunningSum
 from loong_jax.environments.stream import ProblemStream
-from loong_jax.environments.swaps import Swaps
+from loong_jax.environments.vector_sum import VectorSum
 
 ENVIRONMENTS: dict[str, type] = {
-    "running_sum": RunningSum,
-    "swaps": Swaps,
+    "vector_sum": VectorSum,
+    "gates": Gates,
     "folding": Folding,
 }
 

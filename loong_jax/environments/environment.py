@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from loong_jax.verifiers.verdict import Verdict
 Style = Literal["careful", "hurried"]
 STYLES: tuple[Style, ...] = get_args(Style)
 LEVELS = (1, 2, 3, 4, 5)
-EXACT, LEAP = "=", "~"  # what stands before a value in careful and in hurried thinking
+EXACT, LEAP = "=", "~"  # the mark of careful and of hurried thinking
 NUM_HURRIED_STEPS = 3
 
 
+@runtime_checkable
 class Environment(Protocol):
     """Generator and judge of one family of problems. All methods are pure and deterministic."""
 
@@ -102,17 +103,26 @@ def state_of(problem: Problem, environment: Environment) -> Mapping[str, Any]:
     return problem.arguments["state"]
 
 
-def written_steps(num_operations: int, style: Style) -> list[int]:
-    """After how many operations a value is written: after each one, or after three even leaps.
+def written_after(num_operations: int, rng: np.random.Generator, style: Style) -> list[int]:
+    """After how many operations a value is written down, in order; the last is always written.
 
-    Leaps grow towards the end: 8 operations are written after 2, 5 and 8.
+    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by `rng`,
+    which it does not name, and the last. Its leaps are right in a demonstration and hard to repeat.
     """
+    if num_operations < NUM_HURRIED_STEPS:
+        raise ValueError(
+            f"num_operations={num_operations} gives fewer than {NUM_HURRIED_STEPS} steps. Use more."
+        )
     if style == "careful":
         return list(range(1, num_operations + 1))
-    return [num_operations * k // NUM_HURRIED_STEPS for k in range(1, NUM_HURRIED_STEPS + 1)]
+    early = rng.choice(num_operations - 1, NUM_HURRIED_STEPS - 1, replace=False) + 1
+    return [*sorted(early.tolist()), num_operations]
 
 
-def write_steps(values: list[str], style: Style) -> str:
-    """Thinking over the values after operations 1..n: `=1=6=5=7` careful, `~1~6~7` hurried."""
+def write_steps(values: list[str], rng: np.random.Generator, style: Style) -> str:
+    """Thinking over the values after operations 1..n, such as `=314=013=240=244` or `~013~240~244`.
+
+    The mark before each value tells the styles apart.
+    """
     mark = EXACT if style == "careful" else LEAP
-    return "".join(mark + values[count - 1] for count in written_steps(len(values), style))
+    return "".join(mark + values[count - 1] for count in written_after(len(values), rng, style))

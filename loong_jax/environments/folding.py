@@ -1,8 +1,8 @@
-"""Code: fold a straight-line program over x into one short expression, modulo 10.
+"""Code: fold a straight-line program over x into one short expression, modulo 5.
 
-The specification is itself a program, `(((x+3)*7)-2)`; the answer, `7*x+9`, must agree with it modulo 10
-wherever both are run, in at most seven characters, which a copy of the specification exceeds. Working
-longer helps: each statement is a table look-up on a coefficient and a constant.
+The specification is itself a program, `x+=3;x*=2;x-=4;x*=3`; the answer, `1*x+1`, must agree with it
+modulo 5 wherever both are run, in at most seven characters. A guess is right in 1 of 20. Working longer
+helps: one statement is a small table for the coefficient and one for the constant, a leap composes two.
 """
 
 import dataclasses
@@ -19,9 +19,11 @@ from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
 NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
-FACTORS = (3, 7, 9)  # units modulo 10: no coefficient ever vanishes
+MODULUS = 5
+ADDENDS = (1, 2, 3, 4)
+FACTORS = (2, 3, 4)  # units: no coefficient ever vanishes
 MAX_ANSWER_CHARS = 7
-HIDDEN_INPUTS = (*range(10), 47, 358, -6)
+HIDDEN_INPUTS = (*range(10), 47, 38, -6)
 _SHAPE = re.compile(r"[0-9x+*()-]+", re.ASCII)
 
 Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
@@ -29,11 +31,11 @@ Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[lis
 
 
 def affine_after(form: tuple[int, int], statement: tuple[str, int]) -> tuple[int, int]:
-    """(a, b) of `a*x+b` modulo 10 after one statement `+k`, `-k` or `*k`."""
+    """(a, b) of `a*x+b` modulo 5 after one statement `+k`, `-k` or `*k`."""
     (a, b), (sign, k) = form, statement
     if sign == "*":
-        return a * k % 10, b * k % 10
-    return a, (b + k if sign == "+" else b - k) % 10
+        return a * k % MODULUS, b * k % MODULUS
+    return a, (b + k if sign == "+" else b - k) % MODULUS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,10 +51,10 @@ class Folding:
         rng = environment.rng_of(self.name, level, seed)
         signs = rng.choice(list("+-*"), NUM_STATEMENTS[level])
         statements = [
-            [str(sign), int(rng.choice(FACTORS) if sign == "*" else rng.integers(1, 10))]
+            [str(sign), int(rng.choice(FACTORS if sign == "*" else ADDENDS))]
             for sign in signs
         ]
-        text = "(" * len(statements) + "x" + "".join(f"{sign}{k})" for sign, k in statements)
+        text = ";".join(f"x{sign}={k}" for sign, k in statements)
         return environment.make_problem(
             self,
             level=level,
@@ -73,11 +75,11 @@ class Folding:
         return f"{a}*x+{b}"
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        values = [f"{a}{b}" for a, b in self._forms(problem)]
-        return Response(environment.write_steps(values, style), self.gold(problem))
+        values = [f"{a}x+{b}" for a, b in self._forms(problem)]
+        return Response(environment.write_steps(values, rng, style), self.gold(problem))
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
-        """Runs specification and answer on hidden inputs; correct is agreement modulo 10 on all."""
+        """Runs specification and answer on hidden inputs; correct is agreement modulo 5 on all."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
         if not _SHAPE.fullmatch(answer) or "**" in answer:
@@ -90,8 +92,8 @@ class Folding:
             wanted = x
             for sign, k in environment.state_of(problem, self)["statements"]:
                 wanted = wanted * k if sign == "*" else wanted + (k if sign == "+" else -k)
-            if (wanted - value) % 10:
-                return verdict.wrong("value", f"x={x}: {value}, not {wanted} modulo 10")
+            if (wanted - value) % MODULUS:
+                return verdict.wrong("value", f"x={x}: {value}, not {wanted} modulo {MODULUS}")
         return verdict.correct(f"{len(inputs)} inputs agree", isolation="process")
 
     def _runner(self) -> Runner:
@@ -101,4 +103,4 @@ class Folding:
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)
-        return (9 + 9 + len(FACTORS)) ** NUM_STATEMENTS[level]
+        return (2 * len(ADDENDS) + len(FACTORS)) ** NUM_STATEMENTS[level]

@@ -14,12 +14,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import policy as policies
 from loong_jax.orchestrator import state as states
-from loong_jax.orchestrator.protocols import ReplicaGroup, TrainerGroup, VerifierPool
+from loong_jax.orchestrator.protocols import ReplicaGroup, TrainerGroup, VerifierPool, Versions
 from loong_jax.orchestrator.state import RunState
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
@@ -27,7 +27,6 @@ from loong_jax.rl.grading import Disposition
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, TicketEnd
-from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.verdict import Verdict
 
@@ -51,6 +50,7 @@ class GroupVerified(NamedTuple):
     end_s: float
 
 
+@runtime_checkable
 class EventQueue(Protocol):
     """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
 
@@ -61,6 +61,7 @@ class EventQueue(Protocol):
         ...
 
 
+@runtime_checkable
 class RunLog(Protocol):
     """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
 
@@ -78,6 +79,7 @@ class LoopSettings:
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
+    max_tickets_per_step: int = 5000  # judged without a step in between: nothing is learnt then
 
 
 class Orchestrator:
@@ -93,7 +95,7 @@ class Orchestrator:
         verifiers: VerifierPool,
         tickets: TicketSource,
         buffer: Buffer,
-        versions: VersionStore,
+        versions: Versions,
         grade: Grade,
         log: RunLog,
         clock: Callable[[], float] = time.monotonic,
@@ -119,6 +121,7 @@ class Orchestrator:
         )
         self._groups: dict[int, Group] = {}  # generated, not yet in the buffer
         self._lease: Any = None
+        self._fruitless = 0  # tickets that ended without training since the last step
         self._events: EventQueue = events if events is not None else queue.Queue()
 
     def restore(self, control: Mapping[str, Any]) -> None:
@@ -260,9 +263,20 @@ class Orchestrator:
         self.log.judged(judged, disposition)
         if disposition != "keep":
             self._end([event.number], disposition)
+            self._check_that_something_trains(disposition)
             return
         self._groups[event.number] = judged
         self.state = states.move(self.state, [event.number], "judged")
+
+    def _check_that_something_trains(self, disposition: Disposition) -> None:
+        self._fruitless += 1
+        if self._fruitless >= self.settings.max_tickets_per_step:
+            raise RunStalled(
+                f"{self._fruitless} tickets in a row since step {self.state.step} could not train, "
+                f"the last one was {disposition}. Ends so far: {dict(self.state.ends)}. All groups "
+                "are all right or all wrong, or the verifier fails: choose other levels, a larger "
+                "group, or look at the verdicts in rollouts/."
+            )
 
     def _on_scored(self, event: rl_events.GroupsScored) -> None:
         self.log.event({"kind": "score", "start_s": event.start_s, "end_s": event.end_s})
@@ -273,6 +287,7 @@ class Orchestrator:
         self.state = dataclasses.replace(states.move(self.state, numbers, "ready"), trainer="idle")
 
     def _on_trained(self, event: rl_events.StepTrained) -> None:
+        self._fruitless = 0
         lease, self._lease = self._lease, None
         groups = lease.groups
         self.buffer.commit(lease)

@@ -6,7 +6,7 @@ for work to be done: they return at once and report through `emit`, from their o
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.verifiers.verdict import Verdict
@@ -14,6 +14,7 @@ from loong_jax.verifiers.verdict import Verdict
 Emit = Callable[[Any], None]
 
 
+@runtime_checkable
 class ReplicaGroup(Protocol):
     """Engines that each host one policy version. Emits the events of `loong_jax.rollout.events`."""
 
@@ -33,6 +34,7 @@ class ReplicaGroup(Protocol):
     def close(self, timeout_s: float) -> None: ...
 
 
+@runtime_checkable
 class TrainerGroup(Protocol):
     """Executes a totally ordered list of commands. Emits the events of `loong_jax.rl.events`."""
 
@@ -53,7 +55,19 @@ class TrainerGroup(Protocol):
     def close(self, timeout_s: float) -> None: ...
 
 
+@runtime_checkable
 class VerifierPool(Protocol):
     def submit(self, requests: Sequence[Any]) -> list[Future[Verdict]]: ...
 
     def close(self, timeout_s: float) -> None: ...
+
+
+@runtime_checkable
+class Versions(Protocol):
+    """The part of the version store that an orchestrator uses; see `loong_jax.rollout.versions`."""
+
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def retire(self, version: int) -> bool:
+        """No new work asks for `version`; it goes with its last holder."""
+        ...

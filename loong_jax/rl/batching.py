@@ -63,7 +63,7 @@ def make_batches(
     for group in sorted(groups, key=lambda g: g.ticket.number):
         rollouts = sorted(group.rollouts, key=lambda r: r.attempt)
         advantage = advantages.group_advantages([r.reward for r in rollouts], estimator)
-        for rollout, value in zip(rollouts, advantage, strict=True):
+        for rollout, value in zip(rollouts, advantage.tolist(), strict=True):
             if rollout.reward is None or not np.any(rollout.loss_mask):
                 continue
             sequences.append(_fields(rollout, value, trainer_version))

@@ -21,7 +21,7 @@ from loong_jax.data import packing
 from loong_jax.errors import ConfigError
 from loong_jax.rl import batching, checkpoint, events, publish, trainer
 from loong_jax.rl.objectives import Objective
-from loong_jax.rl.optimizers import AdamW, Weights
+from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.publish import Versions
 from loong_jax.rl.trainer import TrainState
@@ -37,7 +37,7 @@ class TrainerSettings:
     """Shapes and rates of a trainer. One shape for training and one for scoring are compiled."""
 
     objective: Objective
-    optimizer: AdamW
+    optimizer: Optimizer
     max_staleness: int
     row_length: int = 128  # T; holds the longest prompt with its longest response
     rows: int = 48  # per micro-batch of a step
@@ -149,9 +149,14 @@ class LocalTrainer:
             self._emit(event)
 
     def _hold(self, versions: set[int], holder: str) -> list[tuple[int, str]]:
-        held = [(version, holder) for version in sorted(versions)]
-        for version, name in held:
-            self._versions.acquire(version, name)
+        held: list[tuple[int, str]] = []
+        try:
+            for version in sorted(versions):
+                self._versions.acquire(version, holder)
+                held.append((version, holder))
+        except Exception:
+            self._release(held)
+            raise
         return held
 
     def _release(self, held: list[tuple[int, str]]) -> None:

@@ -1,11 +1,14 @@
-"""The optimizer as data: schedule, clipping by global norm, AdamW, which weights it touches."""
+"""The optimizer as data: schedule, clipping by norm, AdamW or Muon, what it touches."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
@@ -77,21 +80,53 @@ class AdamW:
     max_grad_norm: float = 1.0
 
     def __post_init__(self):
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+        _check_adam(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Muon:
+    """Momentum turned into the nearest orthogonal matrix, for matrices; AdamW for the rest.
+
+    `update_rms` makes its steps as long as AdamW's, so one schedule serves both (arXiv:2502.16982).
+    """
+
+    schedule: Schedule
+    momentum: float = 0.95
+    update_rms: float = 0.2
+    beta1: float = 0.9  # of AdamW, as the next two
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self):
+        if not 0 <= self.momentum < 1 or not self.update_rms > 0:
             raise ConfigError(
-                f"beta1={self.beta1} and beta2={self.beta2} must lie in [0, 1). Correct the recipe."
+                f"momentum={self.momentum} must lie in [0, 1) and update_rms={self.update_rms} be "
+                "positive. Correct the recipe."
             )
-        if not self.eps > 0 or self.weight_decay < 0 or not self.max_grad_norm > 0:
-            raise ConfigError(
-                f"eps={self.eps} and max_grad_norm={self.max_grad_norm} must be positive and "
-                f"weight_decay={self.weight_decay} >= 0. Correct the recipe."
-            )
+        _check_adam(self)
+
+
+Optimizer = AdamW | Muon
+IsController = Callable[[tuple[Any, ...]], bool]
+MatrixAxes = Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
+
+
+def _check_adam(config: Optimizer):
+    if not (0 <= config.beta1 < 1 and 0 <= config.beta2 < 1):
+        raise ConfigError(
+            f"beta1={config.beta1} and beta2={config.beta2} must lie in [0, 1). Correct the recipe."
+        )
+    if not config.eps > 0 or config.weight_decay < 0 or not config.max_grad_norm > 0:
+        raise ConfigError(
+            f"eps={config.eps} and max_grad_norm={config.max_grad_norm} must be positive and "
+            f"weight_decay={config.weight_decay} >= 0. Correct the recipe."
+        )
 
 
 def decays(path: tuple[Any, ...], weight: Array) -> bool:
-    """True where weight decay applies: matrices that are no norm and no bias, stacked over layers
-    or not.
-    """
+    """True where weight decay applies: matrices, stacked or not, that are no norm and no bias."""
     names = [str(part) for part in path]
     is_norm = any("norm" in name for name in names)
     return weight.ndim >= 2 and not is_norm and names[-1] not in ("bias", "scale")
@@ -102,26 +137,61 @@ def path_of(key_path: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(entry.key for entry in key_path)
 
 
-def transformation(config: AdamW, weights: Weights, is_controller) -> optax.GradientTransformation:
-    """optax's AdamW direction for a learning rate of 1; controller state gets no update and no
-    moments.
+def transformation(
+    config: Optimizer, weights: Weights, is_controller: IsController, matrix_axes: MatrixAxes
+) -> optax.GradientTransformation:
+    """The direction to go against, for a learning rate of 1.
 
-    `is_controller(path)` says which weights belong to a controller (router biases) and not to the
-    optimizer.
+    Controller state (router biases) gets no update and no moments. `matrix_axes(path)` gives the
+    input and output axes of a matrix that Muon turns, or None for what AdamW updates.
     """
 
     def decay_mask(tree):
-        return jax.tree_util.tree_map_with_path(lambda p, w: decays(path_of(p), w), tree)
+        return _map_paths(decays, tree)
 
-    label = jax.tree_util.tree_map_with_path(
-        lambda p, _: "controller" if is_controller(path_of(p)) else "trained", weights
-    )
-    trained = [optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps)]
-    if config.weight_decay:
-        trained.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
-    return optax.partition(
-        {"trained": optax.chain(*trained), "controller": optax.set_to_zero()}, label
-    )
+    def label(path, _):
+        if is_controller(path):
+            return "controller"
+        is_turned = isinstance(config, Muon) and matrix_axes(path) is not None
+        return "muon" if is_turned else "adam"
+
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    parts = {
+        "controller": optax.set_to_zero(),
+        "adam": optax.chain(
+            optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps), decay
+        ),
+    }
+    if isinstance(config, Muon):
+
+        def dimensions(tree):
+            return _map_paths(lambda path, _: _dimensions(matrix_axes(path)), tree)
+
+        def scale(updates):
+            return _map_paths(
+                lambda path, u: u * config.update_rms * _longer_side(u, matrix_axes(path)), updates
+            )
+
+        parts["muon"] = optax.chain(
+            optax.contrib.scale_by_muon(beta=config.momentum, weight_dimension_numbers=dimensions),
+            optax.stateless(lambda updates, _: scale(updates)),
+            decay,
+        )
+    return optax.partition(parts, _map_paths(label, weights))
+
+
+def _map_paths(function, tree):
+    return jax.tree_util.tree_map_with_path(lambda p, leaf: function(path_of(p), leaf), tree)
+
+
+def _dimensions(axes: tuple[tuple[int, ...], tuple[int, ...]] | None):
+    return optax.contrib.MuonDimensionNumbers(*(axes or ((0,), (1,))))
+
+
+def _longer_side(weight: Array, axes: tuple[tuple[int, ...], tuple[int, ...]] | None) -> float:
+    """Its square root: a turned matrix has entries of mean square 1 / longer side."""
+    sides = [math.prod(weight.shape[axis] for axis in side) for side in axes or ()]
+    return math.sqrt(max(sides, default=1))
 
 
 def clip_by_norm(gradient: Weights, max_norm: float) -> tuple[Weights, Float[Array, ""]]:

@@ -21,14 +21,17 @@ Weights = dict[Any, Any]  # nested dicts of arrays
 class PolicyModel:
     """A policy as functions; `weights` are nested dicts of arrays.
 
-    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> (logits [B, T, V] float32, load [L,
-    A] float32); is_controller(path): true for weights that a controller owns, not the optimizer;
-    update_controllers(weights, load) -> weights with the controllers' step taken;
-    load_metrics(load) -> numbers for metrics.jsonl.
+    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> logits_BTV float32, load_LA int32;
+    is_controller(path) -> true for weights that a controller owns, not the optimizer;
+    matrix_axes(path) -> input and output axes of a matrix of the layers, other axes are stacks of
+    matrices; None for anything else (see `optimizers.Muon`);
+    update_controllers(weights, load_LA) -> weights with the controllers' step taken;
+    load_metrics(load_LA) -> numbers for metrics.jsonl.
     """
 
     forward: Callable[..., tuple[Array, Array]]
     is_controller: Callable[[tuple[Any, ...]], bool]
+    matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Array], Weights]
     load_metrics: Callable[[Array], dict[str, float]]
 
@@ -40,9 +43,8 @@ def token_logprobs(
     segment_ids: Int[Array, "B T"],
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "L A"]]:
-    """Log-probability of each token given those before it in its segment, entropy there, and the
-    load.
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
+    """Log-probability of each token given those before it in its segment, entropy, and load.
 
     In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
     carries no gradient.
@@ -64,6 +66,21 @@ def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     return jnp.pad(same, ((0, 0), (1, 0)))
 
 
+# Input and output axes of LongCat-Flash's matrices by the end of their path; axis 0 is the layer.
+MATRIX_AXES = {
+    ("query_down",): ((1,), (2,)),
+    ("query_up",): ((1,), (2, 3)),
+    ("latent_down",): ((1,), (2,)),
+    ("latent_up",): ((1,), (2, 3)),
+    ("out",): ((1, 2), (3,)),
+    ("gate",): ((1,), (2,)),
+    ("up",): ((1,), (2,)),
+    ("down",): ((1,), (2,)),
+    ("experts", "gate_up"): ((2,), (4,)),
+    ("experts", "down"): ((2,), (3,)),
+}
+
+
 @functools.lru_cache(maxsize=16)
 def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) -> PolicyModel:
     """LongCat-Flash as a policy; `bias_rate` is the step of the routers' bias controller, 0 to hold
@@ -73,7 +90,7 @@ def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) 
     def forward(weights, tokens, positions, segment_ids):
         model = nnx.merge(graphdef, nnx.State(weights))
         output = model(tokens, positions=positions, segment_ids=segment_ids)
-        return output.logits, output.load.astype(jnp.float32)
+        return output.logits, output.load
 
     def update_controllers(weights, load):
         def leaf(path, weight):
@@ -98,6 +115,9 @@ def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) 
     return PolicyModel(
         forward=forward,
         is_controller=parameters.is_controller_state,
+        matrix_axes=lambda path: (
+            MATRIX_AXES.get(tuple(path[-2:])) or MATRIX_AXES.get(tuple(path[-1:]))
+        ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
     )

@@ -1,7 +1,7 @@
 """Publishing: the trainer's weights become an immutable policy version."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.typing import DTypeLike
@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from loong_jax.rl.optimizers import Weights
 
 
+@runtime_checkable
 class Versions(Protocol):
     """The part of the version store that a trainer uses; see `loong_jax.rollout.versions`."""
 

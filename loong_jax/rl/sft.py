@@ -16,7 +16,7 @@ from loong_jax.data import packing
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import policy_model, trainer
-from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 
@@ -26,7 +26,7 @@ StepReport = Callable[[TrainState, int, dict[str, float]], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SftSettings:
-    optimizer: AdamW
+    optimizer: Optimizer
     num_steps: int
     rows: int = 48
     row_length: int = 128
@@ -77,7 +77,7 @@ def sft_loss(weights: Any, batch: Batch, *, model: PolicyModel) -> tuple[Array, 
 
 
 @functools.lru_cache(maxsize=16)
-def make_train_step(model: PolicyModel, optimizer: AdamW):
+def make_train_step(model: PolicyModel, optimizer: Optimizer):
     """Compiled `train_step(state, batch) -> (state, metrics, load)`; the state is donated."""
     gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
@@ -101,6 +101,7 @@ def run(
     *,
     cursor: int = 0,
     on_step: StepReport | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
     """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
 
@@ -110,7 +111,7 @@ def run(
     """
     step = make_train_step(model, settings.optimizer)
     stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
-    while int(state.step) < settings.num_steps:
+    while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
         if batch is None:

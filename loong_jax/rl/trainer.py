@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
 from loong_jax.rl.batching import TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
-from loong_jax.rl.optimizers import AdamW, Weights
+from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 
 
@@ -39,7 +39,7 @@ class Accumulated(NamedTuple):
     sums: LossSums
     entropy: Float[Array, ""]  # over trained tokens, in nats
     num_tokens: Float[Array, ""]  # trained tokens
-    load: Float[Array, "L A"]
+    load: Int[Array, "L A"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,11 @@ class TrainerPrograms:
     copy: Callable[[Weights], Weights]
 
 
-def initial_state(model: PolicyModel, optimizer: AdamW, weights: Weights) -> TrainState:
+def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
     """State before the first step, with the weights copied, since the state will be donated."""
-    transformation = optimizers.transformation(optimizer, weights, model.is_controller)
+    transformation = optimizers.transformation(
+        optimizer, weights, model.is_controller, model.matrix_axes
+    )
     return TrainState(
         jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, weights), transformation.init(weights)
     )
@@ -105,16 +107,18 @@ def microbatch_loss(
 def apply_gradient(
     state: TrainState,
     gradient: Weights,
-    load: Float[Array, "L A"],
+    load: Int[Array, "L A"],
     *,
     model: PolicyModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
 ) -> tuple[TrainState, dict[str, Array]]:
     """One update of weights by the optimizer and of router biases by their controller.
 
     A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
     """
-    transformation = optimizers.transformation(optimizer, state.weights, model.is_controller)
+    transformation = optimizers.transformation(
+        optimizer, state.weights, model.is_controller, model.matrix_axes
+    )
     gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
     rate = optimizers.learning_rate(optimizer.schedule, state.step)
     direction, optimizer_state = transformation.update(
@@ -136,7 +140,7 @@ def apply_gradient(
 
 @functools.lru_cache(maxsize=16)
 def make_programs(
-    model: PolicyModel, objective: Objective, optimizer: AdamW, max_staleness: int
+    model: PolicyModel, objective: Objective, optimizer: Optimizer, max_staleness: int
 ) -> TrainerPrograms:
     """Builds the programs; equal arguments share them, so stages of one recipe compile once."""
     num_lags = max_staleness + 1
@@ -176,7 +180,7 @@ def make_programs(
             objectives.empty_sums(num_lags),
             zero,
             zero,
-            jnp.zeros(load.shape, jnp.float32),
+            jnp.zeros(load.shape, load.dtype),
         )
 
     @functools.partial(jax.jit, donate_argnames="state")
@@ -238,7 +242,7 @@ def to_arrays(state: TrainState) -> dict[str, Any]:
 
 
 def from_arrays(
-    model: PolicyModel, optimizer: AdamW, template: Weights, arrays: Mapping[Any, Any]
+    model: PolicyModel, optimizer: Optimizer, template: Weights, arrays: Mapping[Any, Any]
 ) -> TrainState:
     """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where
     they do not fit.

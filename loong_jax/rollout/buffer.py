@@ -257,8 +257,8 @@ class Buffer:
         staleness = trainer_version - version
         if staleness < 0:
             raise LedgerError(
-                f"ticket {number} under version {version}, but the trainer is at {trainer_version}. "
-                "A version is published before anything is written under it."
+                f"ticket {number} under version {version}, but the trainer is at "
+                f"{trainer_version}. A version is published before anything is written under it."
             )
         if staleness > self.max_staleness:
             raise StaleError(

@@ -14,7 +14,7 @@ JetStream itself is not imported. Source: github.com/AI-Hypercomputer/JetStream,
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -102,6 +102,7 @@ class ResultTokens:
         )
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What samples tokens from prompts and weights. Only `load_params` may take long on its own."""
 

@@ -109,8 +109,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray]) -> Plain:
                 dtype, first, last = value[_REFERENCE]
                 if dtype not in arrays or len(arrays[dtype]) < last:
                     raise CheckpointError(
-                        f"array {dtype!r} is missing or shorter than {last}. The snapshot is damaged; "
-                        "go back to an earlier checkpoint."
+                        f"array {dtype!r} is missing or shorter than {last}. The snapshot is "
+                        "damaged; go back to an earlier checkpoint."
                     )
                 return np.asarray(arrays[dtype][first:last])
             return {key: fill(item) for key, item in value.items()}

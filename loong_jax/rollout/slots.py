@@ -56,7 +56,7 @@ def empty(batch: int) -> SlotState:
 
 
 def put(state: DecodeState, cache: Cache, slot: SlotState, slots: Int[Array, "W"]) -> DecodeState:
-    """Writes rows into slots, a short cache to the front; numbers past the last slot are dropped."""
+    """Writes rows into slots; a short cache fills the front, numbers past the last are dropped."""
     return DecodeState(
         jax.tree.map(
             lambda old, new: old.at[:, :, slots, : new.shape[3]].set(new, mode="drop"),

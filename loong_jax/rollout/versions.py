@@ -101,7 +101,8 @@ class VersionStore:
                     "Acquire before release, under the same name."
                 )
             entry.holders[holder] -= 1
-            entry.holders += Counter()  # drops holders at zero
+            if not entry.holders[holder]:
+                del entry.holders[holder]
             self._drop_if_free(version)
 
     def retire(self, version: int) -> bool:

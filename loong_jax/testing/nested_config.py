@@ -46,3 +46,11 @@ class Outer:
     def __post_init__(self):
         if self.num_steps < 1:
             raise ConfigError(f"num_steps={self.num_steps} must be at least 1. Raise it.")
+
+
+def toy() -> Outer:
+    """A recipe that runs nothing.
+
+    Command: loong train toy.
+    """
+    return Outer(inners=(Inner(name="first"), Inner(name="second")), path=Path("data"))

@@ -34,7 +34,7 @@ def _forward(weights, tokens, positions, segment_ids):
     mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
     logits = jnp.einsum("BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"], weights["head"])
     load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
-    return logits, load[None].astype(jnp.float32)
+    return logits, load[None].astype(jnp.int32)
 
 
 def _is_controller(path):
@@ -52,6 +52,7 @@ def toy_policy() -> PolicyModel:
     return PolicyModel(
         forward=_forward,
         is_controller=_is_controller,
+        matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,
         load_metrics=lambda load: {"load/max_over_mean": float(load.max() / load.mean())},
     )

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.verdict import Verdict
@@ -17,6 +17,7 @@ VERIFIERS: dict[str, str] = {
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Judges whole responses. No answer makes it raise: what it cannot judge is ungradable."""
 

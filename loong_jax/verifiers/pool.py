@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
@@ -48,6 +48,7 @@ class VerifierRequest:
         return json.dumps(body).encode()
 
 
+@runtime_checkable
 class VerifierPool(Protocol):
     """Futures resolve to a verdict, whatever happens: ungradable with `timeout`, `worker lost`,
     `verifier raised` or `pool closed` as reason where there is no judgement."""
@@ -195,7 +196,7 @@ class LocalVerifierPool:
             queued, self._queue = list(self._queue), collections.deque()
             self._changed.notify_all()
         for entry in queued:
-            entry.future.cancel()
+            entry.answer(verdict.ungradable("pool closed"))
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -117,7 +117,7 @@ class RayVerifierPool:
         self._thread = threading.Thread(target=self._loop, name="verifier-pool", daemon=True)
         self._thread.start()
         if not self._is_ready.wait(_START_S) or self._broken:
-            self.close(0)
+            self.close(0.0)
             raise VerifierError(
                 f"no verifier actor started: {self._broken or f'waited {_START_S:.0f} s'}. Does "
                 f"Ray have {num_cpus} free CPUs, and is loong_jax installed on its workers?"
@@ -170,8 +170,7 @@ class RayVerifierPool:
                 case ("close", deadline):
                     self._closing_deadline = deadline
                     for entry in self._waiting:
-                        if not entry.future.cancel():
-                            entry.answer(verdict.ungradable("pool closed"))
+                        entry.answer(verdict.ungradable("pool closed"))
                     self._waiting.clear()
             if self._closing_deadline is not None:
                 busy = [slot for slot in self._slots if slot.batch]

@@ -57,7 +57,7 @@ class WorkerProcess:
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         config = json.dumps(dataclasses.asdict(self._config))
         self._child = Child(
-            [sys.executable, "-m", "loong_jax.verifiers.worker", config],
+            [sys.executable, "-m", "loong_jax.verifiers.worker", config, str(os.getpid())],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -132,9 +132,9 @@ def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str,
         return verdict.ungradable("verifier raised", f"{type(error).__name__}: {error}"[:500])
 
 
-def main(argument: str) -> None:
+def main(argument: str, parent: int) -> None:
     config = WorkerConfig(**json.loads(argument))
-    _die_with_parent()
+    _die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_AS, (config.memory_bytes, config.memory_bytes))
     stdin, stdout = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a verifier prints is no frame
@@ -152,10 +152,12 @@ def _send(stdout: Any, body: bytes) -> None:
     stdout.flush()
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """Asks the kernel to kill us when the thread that started us ends, as a hung worker must."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it ended before
+        raise SystemExit
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

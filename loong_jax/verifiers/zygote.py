@@ -37,6 +37,7 @@ import time
 import typing  # noqa: F401
 
 PLAIN = (bool, int, float, str)
+NOBODY = 65534
 MAX_INT_BITS = 4096
 MAX_DEPTH = 16
 # Where no namespace hides the machine, programs may import these and cause these audit events only.
@@ -51,6 +52,10 @@ def main(stdin, stdout):
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as pid 1: signals from inside are then ignored
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)
+    if os.getuid() == 0:  # the process tier, started by root
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
     sys.setrecursionlimit(1000)
     gc.disable()
     gc.freeze()

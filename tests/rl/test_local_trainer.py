@@ -11,7 +11,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rl import events, local_trainer, objectives, optimizers, trainer
 from loong_jax.testing.toy_policy import toy_group, toy_policy, toy_weights
 
-TIMEOUT_S = 60
+TIMEOUT_S = 60.0
 
 
 class DictStore:

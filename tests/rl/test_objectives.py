@@ -52,7 +52,8 @@ def grpo():
 
 
 def loss_of(objective, case, num_groups=GROUPS, num_lags=3):
-    return objectives.policy_loss(objective, num_groups=num_groups, num_lags=num_lags, **case)
+    arrays = {name: None if value is None else jnp.asarray(value) for name, value in case.items()}
+    return objectives.policy_loss(objective, num_groups=num_groups, num_lags=num_lags, **arrays)
 
 
 def gradient_of(objective, case, **kwargs):
@@ -211,7 +212,7 @@ def test_microbatches_and_order_of_rows_change_nothing(objective):
     whole, sums = loss_of(objective, case)
     parts = [
         loss_of(objective, {name: value[rows] for name, value in case.items()})
-        for rows in ([4, 0], [3], [5, 1, 2])
+        for rows in ([4, 0], [3, 1], [5, 2])
     ]
     np.testing.assert_allclose(sum(loss for loss, _ in parts), whole, rtol=1e-5)
     added = parts[0][1].add(parts[1][1]).add(parts[2][1])

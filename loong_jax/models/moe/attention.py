@@ -141,15 +141,16 @@ class LatentAttention(nnx.Module):
         """
         rules = self.rules
         nope_BTNH, rope_BTNR = self.queries(x, position)
-        cached = self.compress(x, position)
         # Queries stay sharded over their length; every one of them meets all keys.
-        latent_BSC = rules.place(cached.latent, "act_batch", "act_keys", "act_rank")
-        rope_key_BSR = rules.place(cached.rope_key, "act_batch", "act_keys", "act_rank")
+        cached = jax.tree.map(
+            lambda a: rules.place(a, "act_batch", "act_keys", "act_rank"),
+            self.compress(x, position),
+        )
         key_up_CNH, value_up_CNU = self._up()
-        key_BSNH = jnp.einsum("BSC,CNH->BSNH", latent_BSC, key_up_CNH)
-        value_BSNU = jnp.einsum("BSC,CNU->BSNU", latent_BSC, value_up_CNU)
+        key_BSNH = jnp.einsum("BSC,CNH->BSNH", cached.latent, key_up_CNH)
+        value_BSNU = jnp.einsum("BSC,CNU->BSNU", cached.latent, value_up_CNU)
         score_BNTS = jnp.einsum("BTNH,BSNH->BNTS", nope_BTNH, key_BSNH)
-        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, rope_key_BSR)
+        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, cached.rope_key)
         weight_BNTS = attention_weights(score_BNTS, allowed[:, None], self.config)
         mixed_BTNU = jnp.einsum("BNTS,BSNU->BTNU", weight_BNTS.astype(x.dtype), value_BSNU)
         return self._project_out(mixed_BTNU, x), cached

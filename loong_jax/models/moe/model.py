@@ -5,6 +5,7 @@ token per sequence over that cache. Weights travel as plain nested dicts; see `i
 Source: arXiv:2509.01322.
 """
 
+import contextlib
 from typing import Any, NamedTuple
 
 import jax
@@ -217,13 +218,7 @@ def init_weights(
     not depend on the mesh.
     """
     rules = rules or ShardingRules()
-
-    def build(key):
-        return nnx.split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), graph=False)
-
-    if rules.mesh is None:
-        graphdef, state = jax.jit(build)(key)
-    else:
-        with jax.set_mesh(rules.mesh):
-            graphdef, state = jax.jit(build)(key)
+    with contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh):
+        model = LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules)
+        graphdef, state = nnx.split(model, graph=False)
     return graphdef, nnx.to_pure_dict(state)

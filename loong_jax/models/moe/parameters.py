@@ -1,5 +1,6 @@
 """Creation of parameters: one draw per tensor, sharded from birth, and what is not trained."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -30,8 +31,21 @@ def kernel(
     """
     deviation = 1 / math.sqrt(shape[-2] if fan_in is None else fan_in)
     spec = rules.spec(*names)
-    value = jax.random.normal(rngs.params(), tuple(shape), jnp.float32, out_sharding=spec)
-    return nnx.Param((value * deviation).astype(dtype), out_sharding=spec, eager_sharding=False)
+    value = _normal(rngs.params(), deviation, tuple(shape), jnp.dtype(dtype), spec)
+    return nnx.Param(value, out_sharding=spec, eager_sharding=False)
+
+
+def _normal(key, deviation, shape, dtype, spec):
+    """A flat draw gives the same numbers as a shaped one and compiles several times faster."""
+    if spec is None:
+        return _draw(key, deviation, (math.prod(shape),), dtype, None).reshape(shape)
+    return _draw(key, deviation, shape, dtype, spec)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _draw(key, deviation, shape, dtype, spec):
+    drawn = jax.random.normal(key, shape, jnp.float32, out_sharding=spec)
+    return (drawn * deviation).astype(dtype)
 
 
 def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules) -> nnx.Param:

@@ -1,0 +1,85 @@
+"""Logic: a row of five bits goes through gates, `10110&01101^11001|00010&11110`.
+
+Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 32. Working longer
+helps: one gate is a table of 12 entries for each bit, a leap over two already one of 72.
+"""
+
+import dataclasses
+import itertools
+import operator
+import re
+
+import numpy as np
+
+from loong_jax.data.response import Response
+from loong_jax.environments import environment
+from loong_jax.environments.environment import Style
+from loong_jax.environments.problem import Domain, Problem
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.verdict import Verdict
+
+NUM_BITS = 5
+GATES = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
+NUM_GATES = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+MAX_ANSWER_CHARS = 16
+
+
+def after_gate(row: str, gate: tuple[str, str]) -> str:
+    """The row of bits after one gate (symbol, mask)."""
+    symbol, mask = gate
+    return f"{GATES[symbol](int(row, 2), int(mask, 2)):0{len(row)}b}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gates:
+    """State: {"row": "10110", "gates": [["&", "01101"], ...]}; the last row is asked for."""
+
+    name: str = "gates"
+    domain: Domain = "logic"
+
+    def problem(self, level: int, seed: int) -> Problem:
+        environment.check_level(level)
+        rng = environment.rng_of(self.name, level, seed)
+        count = NUM_GATES[level]
+        row, *masks = ("".join(map(str, bits)) for bits in rng.integers(2, size=(count + 1, NUM_BITS)))
+        gates = [[str(symbol), mask] for symbol, mask in zip(rng.choice(list(GATES), count), masks)]
+        text = row + "".join(symbol + mask for symbol, mask in gates)
+        return environment.make_problem(
+            self,
+            level=level,
+            seed=seed,
+            canonical=text,
+            prompt=text,
+            state={"row": row, "gates": gates},
+        )
+
+    def _rows(self, problem: Problem) -> list[str]:
+        state = environment.state_of(problem, self)
+        return list(itertools.accumulate(state["gates"], after_gate, initial=state["row"]))
+
+    def gold(self, problem: Problem) -> str:
+        return self._rows(problem)[-1]
+
+    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
+        rows = self._rows(problem)
+        return Response(environment.write_steps(rows[1:], rng, style), rows[-1])
+
+    def verify(self, problem: Problem, answer: str) -> Verdict:
+        """Evaluates every bit alone, from the first gate to the last; correct is agreement on all."""
+        if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
+            return verdict.wrong("format", "not a short text")
+        answer = answer.strip()
+        if not re.fullmatch(f"[01]{{{NUM_BITS}}}", answer):
+            return verdict.wrong("format", f"not {NUM_BITS} bits")
+        state = environment.state_of(problem, self)
+        for place, (bit, claimed) in enumerate(zip(state["row"], answer, strict=True)):
+            value = int(bit)
+            for symbol, mask in state["gates"]:
+                value = GATES[symbol](value, int(mask[place]))
+            if value != int(claimed):
+                return verdict.wrong("value", f"bit {place} is {value}")
+        return verdict.correct()
+
+    def num_distinct(self, level: int) -> int:
+        environment.check_level(level)
+        return 2**NUM_BITS * (len(GATES) * 2**NUM_BITS) ** NUM_GATES[level]

@@ -1,0 +1,72 @@
+"""The miniature of the whole recipe, for one machine without accelerator."""
+
+from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.launch.recipe import (
+    DomainProblems,
+    EngineSettings,
+    FusionStage,
+    LongcatRecipe,
+    Problems,
+    RayVerifiers,
+    RlStage,
+    SftStage,
+)
+from loong_jax.models.moe import MoEConfig
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.rl.objectives import longcat_objective
+from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rollout.records import SamplingSettings
+
+GROUP_SIZE = 8
+MAX_NEW_TOKENS = 64
+EXPERTS = ("rl_stem", "rl_logic", "rl_code")
+
+
+def quickstart() -> LongcatRecipe:
+    """Trains a LongCat-Flash reasoner of a million parameters, from nothing to a report.
+
+    Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 6 GB.
+    """
+    return LongcatRecipe(
+        name="quickstart",
+        model=MoEConfig.tiny(),
+        problems=Problems(
+            stem=DomainProblems(environment="running_sum"),
+            logic=DomainProblems(environment="swaps"),
+            code=DomainProblems(environment="folding"),
+        ),
+        engine=EngineSettings(prefill_length=40, cache_length=104),
+        verifiers=RayVerifiers(),
+        evaluation=EvaluationSettings(
+            num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
+        ),
+        sft=SftStage(
+            num_steps=400,
+            optimizer=AdamW(schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=400)),
+            rows=16,
+            careful_share=0.35,
+        ),
+        rl_stem=expert("stem"),
+        rl_logic=expert("logic"),
+        rl_code=expert("code"),
+        fused=FusionStage(base="sft", experts=EXPERTS),
+        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=12),
+    )
+
+
+def expert(domain: str) -> RlStage:
+    return rl_stage("sft", (domain,), num_steps=40)
+
+
+def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage:
+    return RlStage(
+        after=after,
+        domains=domains,
+        num_steps=num_steps,
+        scheduler=DoraPolicy(groups_per_step=32, max_staleness=2),
+        objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
+        optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8)),
+        group_size=GROUP_SIZE,
+        sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
+        rows=24,
+    )

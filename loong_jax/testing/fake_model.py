@@ -1,0 +1,85 @@
+"""A model whose next token is a table look-up, to test what samples from a model.
+
+It has the `prefill` and `decode` of `loong_jax.models.moe.LongcatFlash` and a cache that matters:
+the logits are a row of a table chosen by the sum of all tokens so far, which the cache holds.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.environments.problem import Problem
+from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
+
+
+class FakeOutput(NamedTuple):
+    logits: Float[Array, "B T V"]
+
+
+class FakeCache(NamedTuple):
+    token: Int[Array, "1 2 B S 1"]
+
+
+class FakeModel:
+    def __init__(self, weights: dict[str, Any]):
+        self._table = weights["table"]  # [rows, V]
+
+    def prefill(self, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]):
+        total_BT = jnp.cumsum(jnp.where(mask, tokens, 0), axis=1)
+        cached = jnp.broadcast_to(tokens[None, None, :, :, None], (1, 2, *tokens.shape, 1))
+        return FakeOutput(self._logits(total_BT)), FakeCache(cached)
+
+    def decode(self, tokens: Int[Array, "B"], positions: Int[Array, "B"], cache: FakeCache):
+        batch = jnp.arange(tokens.shape[0])
+        written = cache.token.at[:, :, batch, positions, 0].set(tokens[None, None], mode="drop")
+        seen_BS = jnp.arange(written.shape[3])[None] <= positions[:, None]
+        total_B = jnp.sum(jnp.where(seen_BS, written[0, 0, :, :, 0], 0), axis=1)
+        return self._logits(total_B), FakeCache(written)
+
+    def _logits(self, total: Int[Array, "*B"]) -> Float[Array, "*B V"]:
+        return self._table[total % self._table.shape[0]]
+
+
+def fake_weights(seed: int, *, vocab_size: int = 128, num_rows: int = 61, eos_logit: float = 2.5):
+    """A random table; with V = 128 a higher `eos_logit` ends samples sooner."""
+    table = np.random.default_rng(seed).normal(size=(num_rows, vocab_size)).astype(np.float32)
+    table[:, AsciiTokenizer.eos_id] = eos_logit
+    return {"table": jax.numpy.asarray(table)}
+
+
+def fake_engine(**shapes: Any) -> LongcatEngine:
+    """An engine over `FakeModel`; `shapes` are fields of `EngineConfig`."""
+    config = EngineConfig(
+        **{
+            "num_slots": 8,
+            "cache_length": 48,
+            "prefill_lengths": (16, 24),
+            "prefill_batch": 4,
+            "prefill_members": 8,
+            "block_steps": 4,
+        }
+        | shapes
+    )
+    return LongcatEngine(
+        FakeModel,
+        lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
+        AsciiTokenizer(),
+        config,
+    )
+
+
+def fake_problem(number: int, prompt: str | None = None) -> Problem:
+    return Problem(
+        uid=f"fake/1/{number}",
+        domain="stem",
+        environment="fake",
+        level=1,
+        seed=number,
+        canonical=f"fake {number}",
+        prompt=prompt or "q" * (number % 18) + f"{number}?",
+        verifier="math",
+    )

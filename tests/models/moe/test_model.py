@@ -1,0 +1,274 @@
+"""The whole model against a NumPy reference, and the relations between its ways in."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax import testing
+from loong_jax.models import moe
+from loong_jax.models.moe.model import restarting_positions
+from loong_jax.sharding import ShardingRules, make_mesh
+from tests.models.moe import reference
+
+CONFIG = testing.smallest_config()
+MESHES = [
+    dict(),
+    dict(data=8),
+    dict(fsdp=2, tensor=2, expert=2),
+    dict(slice=2, data=2, context=2),
+    dict(expert=4, context=2),
+]
+
+
+def perturbed(weights, scale=0.3):
+    """Weights whose norms and router biases are not the ones and zeros of a fresh model."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(weights)
+    random = np.random.default_rng(5)
+
+    def change(path, a):
+        if moe.is_controller_state(path):
+            return a + jnp.asarray(random.normal(size=a.shape) * 0.05, a.dtype)
+        if "norm" in str(path[-1]):
+            return a + jnp.asarray(random.normal(size=a.shape) * scale, a.dtype)
+        return a
+
+    return jax.tree_util.tree_unflatten(tree, [change(path, leaf) for path, leaf in leaves])
+
+
+@functools.cache
+def fresh(config=CONFIG):
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    return graphdef, perturbed(weights)
+
+
+def call(graphdef, method="__call__"):
+    """A compiled method of the model, as a function of weights and arguments."""
+
+    def function(weights, *args, **kwargs):
+        return getattr(nnx.merge(graphdef, nnx.State(weights)), method)(*args, **kwargs)
+
+    return jax.jit(function)
+
+
+def random_tokens(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        testing.smallest_config(
+            vocab_size=40,
+            num_layers=3,
+            num_heads=3,
+            q_lora_rank=40,  # a rank above the width: alpha_q < 1
+            num_experts=5,
+            num_zero_experts=3,
+            num_chosen=5,
+            target_ffn_experts=3.5,
+            gate_scale=6.0,
+            rms_norm_eps=1e-3,
+            lora_norm_eps=1e-2,
+            rope_theta=50.0,
+            max_position=64,
+        ),
+        testing.smallest_config(
+            num_zero_experts=0, num_layers=1, num_chosen=1, target_ffn_experts=1
+        ),
+    ],
+    ids=["smallest", "every field", "no zero experts"],
+)
+def test_logits_and_loads_follow_the_equations(config):
+    graphdef, weights = fresh(config)
+    tokens = random_tokens(2, 9) % config.vocab_size
+    output = call(graphdef)(weights, tokens)
+    expected = [reference.model(weights, row, config) for row in tokens]
+    logits = np.stack([logits for logits, _ in expected])
+    assert output.logits.dtype == jnp.float32
+    rms = np.sqrt((logits**2).mean())
+    np.testing.assert_allclose(output.logits, logits, rtol=0, atol=2e-5 * max(1, rms))
+    np.testing.assert_array_equal(output.load, sum(load for _, load in expected))
+
+
+def test_gradient_follows_finite_differences_of_the_reference():
+    graphdef, weights = fresh()
+    tokens = random_tokens(1, 5)
+    direction_TV = np.random.default_rng(1).normal(size=(1, 5, CONFIG.vocab_size))
+
+    def loss(weights):
+        return (call(graphdef)(weights, tokens).logits * direction_TV).sum()
+
+    gradient = jax.grad(loss)(weights)
+    step = 1e-6
+    for name in ("embedding", "head", "final_norm"):
+        check_direction(weights, gradient, (name,), tokens, direction_TV, step)
+    for path in (
+        ("attention_0", "query_down"),
+        ("attention_0", "latent_up"),
+        ("attention_1", "latent_norm"),
+        ("router", "kernel"),
+        ("experts", "gate_up"),
+        ("experts", "down"),
+        ("ffn_1", "gate"),
+        ("ffn_norm_0",),
+    ):
+        check_direction(weights, gradient, ("layers", *path), tokens, direction_TV, step)
+    assert not np.any(gradient["layers"]["router"]["bias"])
+
+
+def check_direction(weights, gradient, path, tokens, direction_TV, step):
+    """The derivative along one random direction of one tensor, by central differences."""
+    leaf = functools.reduce(lambda tree, key: tree[key], path, weights)
+    along = np.random.default_rng(len(str(path))).normal(size=leaf.shape)
+
+    def value(amount):
+        changed = jax.tree.map(lambda a: np.asarray(a, np.float64), weights)
+        node = functools.reduce(lambda tree, key: tree[key], path[:-1], changed)
+        node[path[-1]] = node[path[-1]] + amount * along
+        return (reference.model(changed, tokens[0], CONFIG)[0] * direction_TV[0]).sum()
+
+    expected = (value(step) - value(-step)) / (2 * step)
+    got = (functools.reduce(lambda tree, key: tree[key], path, gradient) * along).sum()
+    assert got == pytest.approx(expected, rel=3e-4, abs=3e-3), path
+
+
+def test_decode_equals_the_full_forward():
+    graphdef, weights = fresh()
+    tokens, capacity = random_tokens(3, 12), 14
+    whole = call(graphdef)(weights, tokens)
+    decode = call(graphdef, "decode")
+    cache = moe.LatentCache.zeros(CONFIG, 3, capacity)
+    for t in range(12):
+        logits, cache = decode(weights, tokens[:, t], jnp.full(3, t), cache)
+        np.testing.assert_allclose(logits, whole.logits[:, t], rtol=0, atol=2e-5)
+
+
+def test_decode_goes_on_after_right_padded_prefill():
+    graphdef, weights = fresh()
+    tokens, length = random_tokens(3, 8), np.array([3, 8, 1])
+    mask = np.arange(6)[None] < np.minimum(length, 6)[:, None]
+    whole = call(graphdef)(weights, tokens)
+    output, cache = call(graphdef, "prefill")(weights, tokens[:, :6], mask)
+    np.testing.assert_allclose(output.logits[mask], whole.logits[:, :6][mask], atol=2e-5)
+    pad = [(0, 0)] * 3 + [(0, 2), (0, 0)]
+    cache = jax.tree.map(lambda a: jnp.pad(a, pad, constant_values=1e3), cache)
+    position = np.minimum(length, 6)
+    for _ in range(2):
+        at = np.minimum(position, 7)
+        logits, cache = call(graphdef, "decode")(weights, tokens[np.arange(3), at], at, cache)
+        np.testing.assert_allclose(logits, whole.logits[np.arange(3), at], rtol=0, atol=2e-5)
+        position = position + 1
+
+
+def test_packed_equals_separate_and_padding_side_is_immaterial():
+    graphdef, weights = fresh()
+    model = call(graphdef)
+    first, second = random_tokens(1, 7), random_tokens(1, 4, seed=1)
+    alone = [model(weights, first), model(weights, second)]
+    padding = random_tokens(1, 1, seed=2)
+    packed = np.concatenate([first, second, padding], axis=1)
+    segments = np.array([[1] * 7 + [2] * 4 + [0]])
+    positions = np.array([[*range(7), *range(4), 0]])
+    for given in (positions, None):
+        output = model(weights, packed, given, segment_ids=segments)
+        np.testing.assert_allclose(output.logits[:, :7], alone[0].logits, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(output.logits[:, 7:11], alone[1].logits, rtol=0, atol=2e-5)
+        np.testing.assert_array_equal(output.load, alone[0].load + alone[1].load)
+    three = random_tokens(1, 3, seed=3)
+    left = model(weights, np.concatenate([three, second], axis=1), mask=np.arange(7)[None] >= 3)
+    right = model(weights, np.concatenate([second, three], axis=1), mask=np.arange(7)[None] < 4)
+    np.testing.assert_allclose(left.logits[:, 3:], alone[1].logits, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(right.logits[:, :4], alone[1].logits, rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(left.load, right.load)
+    assert np.isfinite(left.logits).all()
+
+
+def test_positions_restart_with_every_segment():
+    segments = jnp.array([[1, 1, 2, 2, 2, 0], [0, 0, 1, 1, 1, 3]])
+    np.testing.assert_array_equal(
+        restarting_positions(segments), [[0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]]
+    )
+
+
+def loss_and_gradient(graphdef):
+    def loss(weights, tokens, mask):
+        output = nnx.merge(graphdef, nnx.State(weights))(tokens, mask=mask)
+        logprob = jax.nn.log_softmax(output.logits)
+        return jnp.sum(jnp.where(mask[..., None], logprob, 0)) / 1000, output
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@functools.cache
+def single_device():
+    graphdef, weights = fresh()
+    tokens = random_tokens(8, 6)
+    mask = np.arange(6)[None] < np.array([6, 4, 6, 1, 6, 6, 2, 6])[:, None]
+    return tokens, mask, loss_and_gradient(graphdef)(weights, tokens, mask)
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_sharded_equals_single_device(sizes):
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    _, weights = fresh()
+    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    tokens, mask, ((loss, output), gradient) = single_device()
+    (sharded_loss, sharded), sharded_gradient = loss_and_gradient(graphdef)(placed, tokens, mask)
+    assert float(sharded_loss) == pytest.approx(float(loss), rel=1e-6)
+    logits = np.asarray(sharded.logits)
+    np.testing.assert_allclose(logits[mask], output.logits[mask], rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(sharded.load, output.load)
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(gradient),
+        jax.tree.leaves(sharded_gradient),
+        strict=True,
+    ):
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9, err_msg=where)
+    for a, b in zip(jax.tree.leaves(placed), jax.tree.leaves(sharded_gradient), strict=True):
+        assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
+
+
+@pytest.mark.parametrize("sizes", [MESHES[2], MESHES[4]], ids=str)
+def test_sharded_decode_equals_single_device(sizes):
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    _, weights = fresh()
+    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    tokens, mask, ((_, output), _) = single_device()
+    _, cache = call(graphdef, "prefill")(placed, tokens[:, :4], mask[:, :4])
+    cache = jax.tree.map(
+        lambda a, b: jnp.zeros_like(b).at[..., :4, :].set(a),
+        cache,
+        moe.LatentCache.zeros(CONFIG, 8, 6, rules),
+    )
+    for t in (4, 5):
+        logits, cache = call(graphdef, "decode")(placed, tokens[:, t], np.full(8, t), cache)
+        np.testing.assert_allclose(
+            np.asarray(logits)[mask[:, t]], output.logits[:, t][mask[:, t]], rtol=0, atol=2e-5
+        )
+
+
+def test_fresh_weights_do_not_depend_on_the_mesh():
+    _, alone = moe.init_weights(CONFIG, jax.random.key(3))
+    rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
+    _, sharded = moe.init_weights(CONFIG, jax.random.key(3), rules)
+    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(sharded), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_published_size_has_the_published_number_of_parameters():
+    config = moe.MoEConfig.flash()
+    shapes = jax.eval_shape(
+        lambda key: nnx.to_pure_dict(
+            nnx.split(moe.LongcatFlash(config, rngs=nnx.Rngs(key)), graph=False)[1]
+        ),
+        jax.random.key(0),
+    )
+    assert sum(a.size for a in jax.tree.leaves(shapes)) == pytest.approx(560.665e9, rel=1e-5)

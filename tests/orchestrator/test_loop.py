@@ -1,0 +1,218 @@
+"""The event loop on a virtual clock: thousands of schedules, no thread, no array program.
+
+Invariants: one version per response, staleness bounded at admission and at consumption, every
+ticket in exactly one end, deterministic mode independent of timing, a resumed run equal to one
+that was never interrupted.
+"""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loong_jax.environments.problem import Problem
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.tickets import MixedStream, TicketSource
+from loong_jax.rl import grading
+from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.buffer import Buffer
+from loong_jax.testing.fake_world import FakeTimes, FakeWorld
+
+
+def problem_at(cursor):
+    return Problem(
+        uid=f"fake/{cursor}",
+        domain="stem",
+        environment="fake",
+        level=1,
+        seed=cursor,
+        canonical=str(cursor),
+        prompt="?",
+        verifier="fake",
+    )
+
+
+class EndlessVersions:
+    """A version store that only counts."""
+
+    def __init__(self):
+        self.alive = set()
+
+    def numbers(self):
+        return tuple(self.alive)
+
+    def retire(self, version):
+        self.alive.discard(version)
+        return True
+
+
+class Log:
+    def __init__(self):
+        self.events, self.steps, self.dispositions = [], [], []
+
+    def event(self, record):
+        self.events.append(record)
+
+    def step(self, step, metrics, groups):
+        self.steps.append((step, metrics["tickets"]))
+
+    def judged(self, group, disposition):
+        self.dispositions.append(disposition)
+
+
+def outcomes(uid, number, attempt):
+    """Decided by the problem: a fifth all right, a fifth all wrong, some broken verifiers."""
+    kind = int(uid.split("/")[1]) % 10
+    if kind in (0, 1):
+        return "right"
+    if kind in (2, 3):
+        return "wrong"
+    if kind == 4:
+        return "broken"
+    if kind == 5:
+        return "broken" if attempt == 0 else "mixed"
+    return "mixed"
+
+
+def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
+    return Orchestrator(
+        name="test",
+        settings=LoopSettings(
+            total_steps=total_steps,
+            scheduler=policy,
+            checkpoint_every=checkpoint_every,
+            stall_timeout_s=1000.0,
+        ),
+        trainer=world,
+        replicas=world,
+        verifiers=world,
+        tickets=TicketSource(MixedStream(streams=(problem_at,)), max_issues=max_issues),
+        buffer=Buffer(max_staleness=policy.max_staleness),
+        versions=EndlessVersions(),
+        grade=lambda group: grading.grade(group, RewardRule()),
+        log=Log(),
+        clock=world.clock,
+        events=world,
+    )
+
+
+policies = st.builds(
+    DoraPolicy,
+    groups_per_step=st.integers(1, 6),
+    max_staleness=st.integers(0, 3),
+    max_ahead=st.sampled_from([1.0, 1.5, 4.0]),
+    score_at_least=st.integers(1, 8),
+    deterministic=st.booleans(),
+)
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 2**20),
+    policy=policies,
+    num_replicas=st.integers(1, 4),
+    groups_per_replica=st.integers(1, 6),
+    stragglers=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_invariants_hold_on_any_schedule(
+    seed, policy, num_replicas, groups_per_replica, stragglers
+):
+    world = FakeWorld(
+        seed=seed,
+        num_replicas=num_replicas,
+        groups_per_replica=groups_per_replica,
+        times=FakeTimes(straggler_share=stragglers),
+        outcome_of=outcomes,
+    )
+    run = make_run(world, policy=policy, max_issues=1 if policy.deterministic else 2)
+    final = run.run()
+    counts = final.counts()
+    assert counts["issued"] == sum(n for name, n in counts.items() if name != "issued")
+    assert counts["trained"] == 6 * policy.groups_per_step
+    assert run.buffer.counts() == counts | {"open": 0}
+    written = dict(world.versions_seen)
+    for step, batch in world.trained:
+        assert len(batch) == policy.groups_per_step
+        for ticket, version in batch:
+            assert written[ticket] == version
+            assert 0 <= step - 1 - version <= policy.max_staleness
+    assert [step for step, _ in run.log.steps] == list(range(1, 7))
+
+
+@settings(max_examples=25)
+@given(
+    seeds=st.tuples(st.integers(0, 999), st.integers(1000, 1999)),
+    staleness=st.integers(0, 3),
+    groups_per_step=st.integers(1, 5),
+    shapes=st.tuples(st.integers(1, 4), st.integers(1, 6)),
+)
+def test_deterministic_mode_does_not_depend_on_timing(seeds, staleness, groups_per_step, shapes):
+    policy = DoraPolicy(
+        groups_per_step=groups_per_step, max_staleness=staleness, deterministic=True
+    )
+    trained = []
+    for seed, num_replicas in zip(seeds, shapes, strict=True):
+        world = FakeWorld(
+            seed=seed, num_replicas=num_replicas, groups_per_replica=3, outcome_of=outcomes
+        )
+        make_run(world, policy=policy).run()
+        trained.append(world.trained)
+    assert trained[0] == trained[1]
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 999), staleness=st.integers(0, 2), deterministic=st.booleans())
+def test_a_resumed_run_loses_no_ticket(seed, staleness, deterministic):
+    """From every checkpoint the run ends with the same sum; deterministically, with the same steps."""
+    policy = DoraPolicy(groups_per_step=3, max_staleness=staleness, deterministic=deterministic)
+    world = FakeWorld(seed=seed, outcome_of=outcomes)
+    make_run(world, policy=policy).run()
+    assert [step for step, _ in world.saved] == [2, 4, 6]
+    for step, control in world.saved[:-1]:
+        other = FakeWorld(seed=seed + 7919, outcome_of=outcomes)
+        resumed = make_run(other, policy=policy)
+        resumed.restore(control)
+        counts = resumed.run().counts()
+        assert counts["trained"] == 18
+        if deterministic:
+            assert other.trained == world.trained[step:]
+
+
+def test_staleness_zero_trains_on_the_newest_version_alone():
+    world = FakeWorld(seed=1, outcome_of=outcomes)
+    make_run(world, policy=DoraPolicy(groups_per_step=4, max_staleness=0)).run()
+    for step, batch in world.trained:
+        assert {version for _, version in batch} == {step - 1}
+
+
+def test_several_versions_decode_at_once_and_generation_overlaps_training():
+    """With slow training, tickets of different versions are in flight together."""
+    world = FakeWorld(seed=3, times=FakeTimes(train_s=3.0), outcome_of=outcomes)
+    run = make_run(world, policy=DoraPolicy(groups_per_step=4, max_staleness=2), total_steps=12)
+    seen = set()
+    decide = run._act
+
+    def watch():
+        decide()
+        seen.add(frozenset(t.version for t in run.state.in_phase("decoding")))
+
+    run._act = watch
+    run.run()
+    assert max(map(len, seen)) >= 2
+
+
+def test_a_run_that_learns_nothing_stops_with_the_reason():
+    world = FakeWorld(seed=1, outcome_of=lambda *_: "wrong")
+    run = make_run(world, policy=DoraPolicy(groups_per_step=2))
+    run.settings = dataclasses.replace(run.settings, max_tickets_per_step=50)
+    with pytest.raises(RunStalled, match="50 tickets"):
+        run.run()
+
+
+def test_silence_stops_the_run_and_names_what_blocks():
+    world = FakeWorld(seed=1, times=FakeTimes(generate_s=1e9))
+    run = make_run(world, policy=DoraPolicy(groups_per_step=2))
+    with pytest.raises(RunStalled, match="decoding"):
+        run.run()

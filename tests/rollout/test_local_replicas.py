@@ -1,0 +1,205 @@
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.rollout.events import BlockDecoded, GroupGenerated, ReplicaIdle, WorkerFailed
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.versions import VersionError, VersionStore
+from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+
+ENGINE = fake_engine()
+GROUP_SIZE = 2
+LONG = 20
+
+
+class Harness:
+    """A started group, its store with versions 0 and 1, and its events in order."""
+
+    def __init__(self, num_replicas=1, max_new_tokens=LONG):
+        self.store = VersionStore(1)
+        for version in range(2):
+            self.store.put(version, fake_weights(version))
+        self.group = LocalReplicaGroup(
+            ENGINE,
+            self.store,
+            num_replicas=num_replicas,
+            group_size=GROUP_SIZE,
+            sampling=SamplingSettings(max_new_tokens=max_new_tokens),
+            seed=0,
+        )
+        self.events = queue.Queue()
+
+    def __enter__(self):
+        self.group.start(self.events.put)
+        return self
+
+    def __exit__(self, *_):
+        self.group.close(30.0)
+        assert not [t for t in threading.enumerate() if t.name.startswith("replica-")]
+
+    def until(self, kind, count=1):
+        """All events up to the `count`-th of `kind`."""
+        seen = []
+        while sum(isinstance(event, kind) for event in seen) < count:
+            seen.append(self.events.get(timeout=60))
+            assert kind is WorkerFailed or not isinstance(seen[-1], WorkerFailed), seen[-1]
+        return seen
+
+    def dispatch(self, replica, numbers, version):
+        tickets = [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
+        self.group.dispatch(replica, tickets, version)
+
+
+def groups_of(events):
+    return {e.group.ticket.number: e.group for e in events if isinstance(e, GroupGenerated)}
+
+
+def content(groups):
+    return {
+        n: [(r.tokens.tolist(), r.engine_logprob.tolist()) for r in g.rollouts]
+        for n, g in groups.items()
+    }
+
+
+def test_groups_and_blocks_are_reported_with_their_version():
+    with Harness() as h:
+        assert (h.group.slots_per_replica, h.group.groups_per_replica) == (8, 4)
+        h.group.assign(0, 0)
+        h.dispatch(0, range(6), 0)
+        events = h.until(ReplicaIdle)
+        assert sorted(groups_of(events)) == list(range(6))
+        assert {g.version for g in groups_of(events).values()} == {0}
+        blocks = [e for e in events if isinstance(e, BlockDecoded)]
+        num_tokens = sum(len(r.tokens) for g in groups_of(events).values() for r in g.rollouts)
+        assert sum(block.num_tokens for block in blocks) == num_tokens
+        assert all(b.start_s < b.end_s and b.version == b.replica == 0 for b in blocks)
+        assert blocks[0].active_slots == 8
+
+
+def test_a_version_changes_between_groups_and_is_held_meanwhile():
+    with Harness() as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, [0, 1], 0)
+        first = groups_of(h.until(ReplicaIdle))
+        h.store.retire(0)
+        assert h.store.snapshot()[0]["holders"] == {"replica-0": 1}
+        h.group.assign(0, 1)
+        h.dispatch(0, [0, 1], 1)
+        second = groups_of(h.until(ReplicaIdle))
+        assert [e["version"] for e in h.store.snapshot()] == [1]
+        assert {g.version for g in first.values()} == {0}
+        assert {r.versions for g in second.values() for r in g.rollouts} == {((0, 1),)}
+        assert content(first) != content(second)
+    assert h.store.snapshot()[0]["holders"] == {}
+
+
+def test_samples_do_not_depend_on_the_number_of_replicas():
+    with Harness() as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, range(8), 0)
+        alone = groups_of(h.until(ReplicaIdle))
+    with Harness(num_replicas=3) as h:
+        for replica in range(3):
+            h.group.assign(replica, 0)
+        for number in range(8):
+            h.dispatch(number % 3, [number], 0)
+        shared = groups_of(h.until(GroupGenerated, 8))
+    assert content(shared) == content(alone)
+
+
+def test_two_replicas_decode_two_versions_at_once():
+    with Harness(num_replicas=2) as h:
+        for replica in range(2):
+            h.group.assign(replica, replica)
+            h.dispatch(replica, range(replica * 12, replica * 12 + 12), replica)
+        events = h.until(GroupGenerated, 24)
+        assert {n: g.version for n, g in groups_of(events).items()} == {
+            n: n // 12 for n in range(24)
+        }
+        order = [e.version for e in events if isinstance(e, BlockDecoded)]
+        assert order != sorted(order)
+        assert order != sorted(order, reverse=True)
+
+
+def test_cancelled_tickets_are_not_reported():
+    with Harness() as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, range(40), 0)
+        h.until(BlockDecoded)
+        h.group.cancel(0, range(1, 40))
+        events = h.until(ReplicaIdle)
+        assert len(groups_of(events)) < 12
+        h.dispatch(0, [50], 0)
+        assert sorted(groups_of(h.until(ReplicaIdle))) == [50]
+        h.dispatch(0, [60], 0)
+        h.group.cancel(0, [60])
+        h.group.assign(0, 1)  # possible, since the replica is empty one way or the other
+        h.dispatch(0, [70], 1)
+        assert 70 in groups_of(h.until(GroupGenerated, 1) + h.until(ReplicaIdle))
+
+
+def test_an_error_becomes_an_event():
+    with Harness() as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, [0], 1)
+        failed = h.until(WorkerFailed)[-1]
+        assert failed.where == "replica 0"
+        assert "version 1 came to a replica that hosts 0" in failed.error
+    assert h.store.snapshot()[0]["holders"] == {}
+
+
+def test_unknown_versions_are_refused_at_once():
+    with Harness() as h, pytest.raises(VersionError):
+        h.group.assign(0, 5)
+
+
+def test_closing_does_not_wait_for_the_work_but_names_who_is_late():
+    with Harness() as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, range(3000), 0)
+        h.until(BlockDecoded)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+
+    late = Harness()
+    release = threading.Event()
+    late.group.start(late.events.put)
+    late.group._commands[0].put(lambda replica: release.wait(30))
+    time.sleep(0.3)
+    with pytest.raises(LoongError, match="replica-0"):
+        late.group.close(0.05)
+    release.set()
+    late.group.close(10.0)
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ConfigError, match="num_replicas"):
+        Harness(num_replicas=0)
+    with Harness() as h, pytest.raises(RuntimeError, match="started before"):
+        h.group.start(h.events.put)
+
+
+def test_the_clock_is_the_one_given():
+    store = VersionStore(1)
+    store.put(0, fake_weights(0))
+    ticks = iter(np.arange(1000.0, 9000.0))
+    group = LocalReplicaGroup(
+        ENGINE,
+        store,
+        num_replicas=1,
+        group_size=1,
+        sampling=SamplingSettings(max_new_tokens=4),
+        seed=0,
+        clock=lambda: float(next(ticks)),
+    )
+    events = queue.Queue()
+    group.start(events.put)
+    group.assign(0, 0)
+    group.dispatch(0, [Ticket(number=0, problem=fake_problem(0))], 0)
+    assert events.get(timeout=60).start_s == 1000.0
+    group.close(30.0)

@@ -1,0 +1,97 @@
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+
+from loong_jax.errors import CheckpointError
+from loong_jax.rollout import plain
+from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.testing.fake_model import fake_problem
+from loong_jax.verifiers.verdict import Verdict
+
+
+def make_group(number: int = 3, version: int = 5, size: int = 2) -> Group:
+    """Every field of its rollouts differs from the default."""
+    generator = np.random.default_rng(number)
+    ticket = Ticket(number=number, problem=fake_problem(number), issue=2)
+    rollouts = tuple(
+        Rollout(
+            ticket=number,
+            attempt=attempt,
+            prompt=np.array([1, 40, 41], np.int32),
+            tokens=generator.integers(3, 128, 4 + attempt, dtype=np.int32),
+            loss_mask=np.array([True] * (3 + attempt) + [False]),
+            engine_logprob=generator.normal(size=4 + attempt).astype(np.float32),
+            behavior_logprob=generator.normal(size=4 + attempt).astype(np.float32),
+            sampling=SamplingSettings(temperature=0.7, max_new_tokens=9, greedy=True, top_k=4),
+            versions=((0, version),),
+            finish_reason="length",
+            text="a",
+            started_s=1.5,
+            ended_s=2.5,
+            verdict=Verdict(outcome="wrong", reason="value", cost_s=0.25, isolation="process"),
+            reward=0.5,
+            failure="none",
+        )
+        for attempt in range(size)
+    )
+    return Group(ticket=ticket, version=version, rollouts=rollouts)
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+    elif dataclasses.is_dataclass(one):
+        for field in dataclasses.fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    elif isinstance(one, tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    else:
+        assert one == other
+
+
+def test_a_group_survives_a_file_without_pickle():
+    groups = [make_group(3), make_group(4, size=1)]
+    bare = dataclasses.replace(
+        groups[1].rollouts[0], behavior_logprob=None, verdict=None, reward=None
+    )
+    groups.append(groups[1].replace_rollouts((bare,)))
+    snapshot = {"groups": [plain.group_to_plain(group) for group in groups], "n": np.int64(4)}
+    arrays = plain.to_arrays(snapshot)
+    assert sorted(arrays) == ["bool", "float32", "int32", "json"]
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    file.seek(0)
+    back = plain.from_arrays(dict(np.load(file, allow_pickle=False)))
+    assert back["n"] == 4
+    for record, group in zip(back["groups"], groups, strict=True):
+        assert_same(plain.group_from_plain(record), group)
+
+
+def test_arrays_travel_by_reference():
+    group = make_group()
+    record = plain.group_to_plain(group)
+    assert record["rollouts"][0]["tokens"] is group.rollouts[0].tokens
+    assert plain.group_from_plain(record).rollouts[1].tokens is group.rollouts[1].tokens
+
+
+def test_a_ticket_is_json():
+    ticket = make_group().ticket
+    record = json.loads(json.dumps(plain.ticket_to_plain(ticket)))
+    assert plain.ticket_from_plain(record) == ticket
+
+
+def test_damage_is_named():
+    arrays = plain.to_arrays({"tokens": np.arange(5, dtype=np.int32)})
+    with pytest.raises(CheckpointError, match="'int32' is missing or shorter than 5"):
+        plain.from_arrays(arrays | {"int32": np.arange(4, dtype=np.int32)})
+    with pytest.raises(CheckpointError, match="no snapshot"):
+        plain.from_arrays({"int32": np.arange(4)})
+    with pytest.raises(ValueError, match=r"shape \(2, 2\)"):
+        plain.to_arrays({"a": np.zeros((2, 2))})

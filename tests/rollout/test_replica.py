@@ -1,0 +1,217 @@
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.replica import Replica
+from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+
+ENGINE = fake_engine()
+WEIGHTS = [fake_weights(seed) for seed in range(3)]
+SAMPLING = SamplingSettings(max_new_tokens=20)
+
+
+def make_replica(engine=ENGINE, version=0, **settings) -> Replica:
+    settings = {"group_size": 3, "sampling": SAMPLING, "seed": 1} | settings
+    replica = Replica(engine, **settings)
+    replica.assign(version, WEIGHTS[version])
+    return replica
+
+
+def tickets(numbers) -> list[Ticket]:
+    return [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
+
+
+def finish(replica: Replica):
+    groups, blocks = {}, []
+    while not replica.is_empty:
+        done, stats = replica.step()
+        groups |= {group.ticket.number: group for group in done}
+        blocks.append(stats)
+        assert len(blocks) < 1000
+    return groups, blocks
+
+
+def content(groups):
+    return {
+        (n, r.attempt): (r.tokens.tolist(), r.engine_logprob.tolist())
+        for n, group in groups.items()
+        for r in group.rollouts
+    }
+
+
+@pytest.fixture(scope="module")
+def reference():
+    replica = make_replica()
+    replica.submit(tickets(range(10)))
+    return finish(replica)
+
+
+def test_groups_come_out_whole(reference):
+    groups, blocks = reference
+    assert sorted(groups) == list(range(10))
+    tokenizer = AsciiTokenizer()
+    reasons = set()
+    for number, group in groups.items():
+        assert [r.attempt for r in group.rollouts] == [0, 1, 2]
+        for rollout in group.rollouts:
+            assert rollout.ticket == number
+            assert rollout.versions == ((0, 0),)
+            assert rollout.text == tokenizer.decode(rollout.tokens)
+            prompt = [tokenizer.bos_id, *tokenizer.encode(group.ticket.problem.prompt)]
+            assert rollout.prompt.tolist() == prompt
+            assert len(rollout.tokens) == len(rollout.engine_logprob) == len(rollout.loss_mask)
+            assert rollout.loss_mask.all()
+            assert rollout.engine_logprob.dtype == np.float32
+            assert rollout.tokens.dtype == np.int32
+            assert (rollout.engine_logprob < 0).all()
+            ends_with_stop = rollout.tokens[-1] == tokenizer.eos_id
+            assert rollout.finish_reason == ("stop" if ends_with_stop else "length")
+            assert ends_with_stop or len(rollout.tokens) == 20
+            assert tokenizer.eos_id not in rollout.tokens[:-1]
+            assert rollout.started_s < rollout.ended_s
+            reasons.add(rollout.finish_reason)
+    assert reasons == {"stop", "length"}
+    num_tokens = sum(len(r.tokens) for group in groups.values() for r in group.rollouts)
+    assert sum(stats.num_tokens for stats in blocks) == num_tokens
+
+
+def test_samples_follow_the_table_of_the_model(reference):
+    groups, _ = reference
+    table = np.asarray(WEIGHTS[0]["table"], np.float64)
+    log_table = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    for group in groups.values():
+        for rollout in group.rollouts:
+            total = int(rollout.prompt.sum())
+            for token, log_prob in zip(rollout.tokens, rollout.engine_logprob, strict=True):
+                assert abs(log_table[total % len(table), token] - log_prob) < 1e-5
+                total += int(token)
+
+
+def test_slots_are_refilled_while_others_go_on(reference):
+    _, blocks = reference
+    assert [stats.active_slots for stats in blocks[:3]] == [8, 8, 8]
+    # 30 samples of up to 20 tokens on 8 slots: batch by batch would take 4 * 5 blocks.
+    assert len(blocks) < 20
+
+
+def test_a_sample_does_not_depend_on_order_slots_or_company(reference):
+    expected = content(reference[0])
+    shuffled = make_replica()
+    for number in (7, 3, 9, 0, 1, 2, 8, 4, 6, 5):
+        shuffled.submit(tickets([number]))
+        shuffled.step()
+    # `step` handed some groups on already; these are those that were left.
+    left = content(finish(shuffled)[0])
+    assert left
+    assert left.items() <= expected.items()
+    small = make_replica(fake_engine(num_slots=2, prefill_batch=1, prefill_members=2))
+    small.submit(tickets([5, 2]))
+    assert content(finish(small)[0]).items() <= expected.items()
+    narrow = make_replica(fake_engine(narrow_slots=(2, 5)))
+    narrow.submit(tickets([1, 2]))
+    assert content(finish(narrow)[0]).items() <= expected.items()
+
+
+def test_issues_and_seeds_draw_differently(reference):
+    replica = make_replica()
+    replica.submit([Ticket(number=3, problem=fake_problem(3), issue=1)])
+    other_issue = content(finish(replica)[0])
+    replica = make_replica(seed=2)
+    replica.submit(tickets([3]))
+    other_seed = content(finish(replica)[0])
+    expected = content(reference[0])
+    for key, value in expected.items():
+        assert value != other_issue.get(key)
+        assert value != other_seed.get(key)
+
+
+def test_a_group_larger_than_all_slots_is_written(reference):
+    replica = make_replica()
+    replica.submit(tickets([4]), group_size=21, sampling=SAMPLING)
+    groups, _ = finish(replica)
+    assert len(groups[4].rollouts) == 21
+    assert (
+        content(groups).items()
+        >= {key: value for key, value in content(reference[0]).items() if key[0] == 4}.items()
+    )
+
+
+def test_the_version_changes_only_when_empty_and_tags_follow_it(reference):
+    replica = make_replica()
+    replica.submit(tickets([0, 1]))
+    replica.step()
+    with pytest.raises(RuntimeError, match="being written under version 0"):
+        replica.assign(1, WEIGHTS[1])
+    first, _ = finish(replica)
+    replica.assign(1, WEIGHTS[1])
+    replica.submit(tickets([0, 1]))
+    second, _ = finish(replica)
+    for groups, version in ((first, 0), (second, 1)):
+        assert {g.version for g in groups.values()} == {version}
+        assert {r.versions for g in groups.values() for r in g.rollouts} == {((0, version),)}
+    assert content(first).items() <= content(reference[0]).items()
+    assert content(first) != content(second)
+    fresh = make_replica(version=1)
+    fresh.submit(tickets([0, 1]))
+    assert content(finish(fresh)[0]) == content(second)
+
+
+def test_cancel_frees_slots_and_leaves_the_others_alone(reference):
+    replica = make_replica()
+    replica.submit(tickets(range(6)))  # 0, 1 and two attempts of 2 run, the rest waits
+    replica.step()
+    replica.cancel([0, 2, 5, 99])
+    assert replica.active_slots <= 3
+    groups, _ = finish(replica)
+    assert sorted(groups) == [1, 3, 4]
+    assert content(groups).items() <= content(reference[0]).items()
+    assert replica.active_slots == 0
+    replica.submit(tickets([0]))  # a cancelled ticket may come again
+    assert content(finish(replica)[0]).items() <= content(reference[0]).items()
+    replica.submit(tickets([1]))
+    replica.step()
+    replica.cancel([1])
+    assert replica.is_empty
+    replica.assign(1, WEIGHTS[1])
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ConfigError, match="group_size"):
+        make_replica(group_size=0)
+    with pytest.raises(ConfigError, match="top_k"):
+        make_replica(sampling=SamplingSettings(top_k=3))
+    with pytest.raises(RuntimeError, match="Assign a version"):
+        Replica(ENGINE, group_size=1, sampling=SAMPLING, seed=0).submit(tickets([0]))
+    replica = make_replica()
+    with pytest.raises(ValueError, match="largest bucket"):
+        replica.submit([Ticket(number=0, problem=fake_problem(0, "q" * 24))])
+    assert replica.is_empty
+    replica.submit(tickets([0]))
+    with pytest.raises(ValueError, match="here already"):
+        replica.submit(tickets([0]))
+
+
+def test_an_empty_step_does_nothing():
+    groups, stats = make_replica().step()
+    assert groups == []
+    assert (stats.num_tokens, stats.active_slots, stats.num_prompts) == (0, 0, 0)
+
+
+def test_a_prompt_is_read_once_for_all_attempts(reference):
+    groups, blocks = reference
+    # Groups of 3 do not divide prefills of 8 members: some prompt is read a second time.
+    assert len(groups) <= sum(stats.num_prompts for stats in blocks) <= len(groups) * 8 / 6
+    wide = make_replica(fake_engine(prefill_members=12))
+    wide.submit(tickets(range(10)))
+    assert sum(stats.num_prompts for stats in finish(wide)[1]) == 10
+
+
+def test_weights_are_not_touched():
+    before = jax.tree.map(np.array, WEIGHTS[2])
+    replica = make_replica(version=2)
+    replica.submit(tickets([0]))
+    finish(replica)
+    jax.tree.map(np.testing.assert_array_equal, before, WEIGHTS[2])

@@ -1,0 +1,134 @@
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from loong_jax.rollout.versions import Leaf, VersionError, VersionStore
+
+
+def weights(value: float = 0.0, **changes):
+    return {"layers": {0: {"w": jnp.full((2, 3), float(value))}}, "bias": jnp.zeros(4)} | changes
+
+
+def test_manifest_names_every_array_and_another_model_is_refused():
+    store = VersionStore(2)
+    assert store.manifest is None
+    store.put(0, weights())
+    assert store.manifest == (Leaf("bias", (4,), "float32"), Leaf("layers/0/w", (2, 3), "float32"))
+    with pytest.raises(VersionError, match=r"bias \(5,\) float32 \(expected bias \(4,\) float32\)"):
+        store.put(1, weights(bias=jnp.zeros(5)))
+    with pytest.raises(VersionError, match="int32"):
+        store.put(1, weights(bias=jnp.zeros(4, jnp.int32)))
+    with pytest.raises(VersionError, match="number of arrays"):
+        store.put(1, weights(more=jnp.zeros(1)))
+    assert store.numbers() == (0,)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_at_most_the_serving_versions_and_a_staged_one(max_staleness):
+    store = VersionStore(max_staleness)
+    for version in range(max_staleness + 2):
+        store.put(version, weights(version))
+    store.acquire(0, "replica-0")
+    with pytest.raises(VersionError, match="'replica-0': 1"):
+        store.put(9, weights())
+    assert not store.retire(0)
+    with pytest.raises(VersionError, match="at most"):
+        store.put(9, weights())
+    store.release(0, "replica-0")
+    store.put(9, weights())
+
+
+def test_a_retired_version_goes_with_its_last_holder():
+    store = VersionStore(2)
+    given = weights(1.0)
+    store.put(4, given)
+    assert store.acquire(4, "a") is given
+    store.acquire(4, "a")
+    store.acquire(4, "b")
+    assert not store.retire(4)
+    assert store.numbers() == ()
+    assert store.get(4) is given
+    store.release(4, "a")
+    store.release(4, "b")
+    assert store.get(4) is given
+    store.release(4, "a")
+    with pytest.raises(VersionError, match="not in the store"):
+        store.get(4)
+    assert store.retire(4)  # again, and of what is not there: nothing to do
+    assert store.retire(77)
+
+
+def test_an_unheld_version_stays_until_retired():
+    store = VersionStore(1)
+    store.put(0, weights())
+    store.acquire(0, "a")
+    store.release(0, "a")
+    assert store.numbers() == (0,)
+    assert store.retire(0)
+    assert store.numbers() == ()
+
+
+def test_misuse_is_refused():
+    store = VersionStore(1)
+    store.put(0, weights())
+    with pytest.raises(VersionError, match="there already"):
+        store.put(0, weights())
+    with pytest.raises(VersionError, match="does not hold"):
+        store.release(0, "nobody")
+    with pytest.raises(VersionError, match="never put"):
+        store.acquire(1, "a")
+    with pytest.raises(ValueError, match="max_staleness"):
+        VersionStore(-1)
+
+
+def test_checksums_tell_weights_apart_and_find_damage():
+    store = VersionStore(2)
+    mutable = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)}
+    store.put(0, mutable)
+    store.put(1, {"w": mutable["w"].copy()})
+    store.put(2, {"w": mutable["w"] + 1})
+    assert store.checksum(0) == store.checksum(1) != store.checksum(2)
+    store.verify(0)
+    mutable["w"][1, 2] = 7
+    with pytest.raises(VersionError, match="w of version 0 has changed"):
+        store.verify(0)
+
+
+def test_snapshot_holds_numbers_alone():
+    store = VersionStore(2)
+    store.put(3, weights())
+    store.put(4, weights(1.0))
+    store.acquire(3, "replica-1")
+    store.retire(3)
+    assert store.snapshot() == [
+        {
+            "version": 3,
+            "checksum": store.checksum(3),
+            "holders": {"replica-1": 1},
+            "is_retired": True,
+        },
+        {"version": 4, "checksum": store.checksum(4), "holders": {}, "is_retired": False},
+    ]
+
+
+def test_holders_in_many_threads_add_up():
+    store = VersionStore(0)
+    store.put(0, weights())
+    store.acquire(0, "first")
+    store.retire(0)
+
+    def hold(name):
+        for _ in range(300):
+            store.acquire(0, name)
+            store.release(0, name)
+
+    threads = [threading.Thread(target=hold, args=(f"t{i % 2}",)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert store.snapshot()[0]["holders"] == {"first": 1}
+    store.release(0, "first")
+    assert store.snapshot() == []

@@ -1,0 +1,214 @@
+"""The command line: help at once, recipes with overrides, errors in one line."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from loong_jax import cli, options, process
+from loong_jax.errors import ConfigError
+from loong_jax.launch import recipes, run
+from loong_jax.merge import checkpoints
+from loong_jax.testing import nested_config
+from loong_jax.testing.nested_config import Adam, Inner
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """What would be trained, as (config, run_dir, only, source); the recipe is the toy."""
+    calls = []
+
+    def train(recipe, run_dir, *, only=None, source=None):
+        calls.append((recipe, run_dir, only, source))
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(recipes, "RECIPES", {"toy": "loong_jax.testing.nested_config:toy"})
+    return calls
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_help_is_the_same_by_either_name_and_imports_no_room():
+    loong = Path(sys.executable).with_name("loong")
+    by_module = run_python("-m", "loong_jax.cli", "--help")
+    assert by_module.returncode == 0
+    if loong.exists():
+        by_name = subprocess.run([loong, "--help"], capture_output=True, text=True, check=False)
+        assert by_name.stdout == by_module.stdout
+    code = (
+        "import sys; from loong_jax import cli; assert cli.main(['--help']) == 0;"
+        "slow = {'jax', 'numpy', 'tyro', 'ray', 'rich', 'matplotlib'} & set(sys.modules);"
+        "assert not slow, slow"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
+def test_help_names_every_command(arguments, capsys):
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert command.usage.split()[0] == name
+        assert command.usage in shown
+        assert command.summary in shown
+    assert "example" in shown
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_teaches(name, capsys):
+    with contextlib.suppress(SystemExit):  # tyro prints and leaves
+        assert cli.main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"usage: loong {name}" in shown
+    assert f"loong {name}" in shown.split("xample", 1)[1]
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("loong_jax 0.")
+
+
+def test_an_unknown_command_is_bad_usage(capsys):
+    assert cli.main(["serve-coffee"]) == 2
+    assert "'serve-coffee' is no command. Choose one of: train" in capsys.readouterr().err
+
+
+def test_train_runs_the_recipe_as_it_is(runs):
+    assert cli.main(["train", "toy"]) == 0
+    assert runs == [(nested_config.toy(), Path("runs/toy"), None, None)]
+
+
+def test_train_passes_on_what_is_overridden(runs):
+    words = "--run-dir r --only rl_stem --from other --seed 4 --optimizer.beta 0.5"
+    words += " --inners.1.levels 3 4 --num-steps 7 --dtype bfloat16 --path elsewhere"
+    assert cli.main(["train", "toy", *words.split()]) == 0
+    ((config, run_dir, only, source),) = runs
+    assert (run_dir, only, source) == (Path("r"), "rl_stem", Path("other"))
+    assert (config.seed, config.num_steps, config.path) == (4, 7, Path("elsewhere"))
+    assert config.optimizer == Adam(beta=0.5)
+    assert config.inners == (Inner(name="first"), Inner(name="second", levels=(3, 4)))
+    assert config.dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def test_train_help_shows_recipe_defaults_and_hides_what_is_fixed(runs, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "toy", "--help"])
+    shown = capsys.readouterr().out
+    assert "A recipe that runs nothing." in shown
+    for word in ("--run-dir", "runs/toy", "--from", "--optimizer.beta", "--inners.1.name"):
+        assert word in shown
+    assert "momentum" not in shown  # the recipe chose Adam
+
+
+@pytest.mark.parametrize(
+    "words", ["--no-such 3", "--seed x", "--optimizer.momentum 1", "--dtype float9"]
+)
+def test_overrides_that_do_not_fit_are_bad_usage(runs, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "toy", *words.split()])
+    assert stop.value.code == 2
+    assert runs == []
+
+
+def test_a_rule_of_the_config_holds_for_overrides(runs, capsys):
+    assert cli.main(["train", "toy", "--num-steps", "0"]) == 1
+    assert "num_steps=0 must be at least 1" in capsys.readouterr().err
+    assert runs == []
+
+
+@pytest.mark.parametrize("words", [["nope"], ["--seed", "1"]])
+def test_train_names_the_recipes(runs, words, capsys):
+    assert cli.main(["train", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("loong train: ")
+    assert error.count("\n") == 1
+
+
+def test_an_error_is_one_line_and_a_traceback_on_request(runs, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise ConfigError("seed=1 is not 2. Use 2.")
+
+    monkeypatch.setattr(run, "train", refuse)
+    assert cli.main(["train", "toy"]) == 1
+    assert capsys.readouterr().err == "loong train: seed=1 is not 2. Use 2.\n"
+    monkeypatch.setenv("LOONG_TRACEBACK", "1")
+    with pytest.raises(ConfigError):
+        cli.main(["train", "toy"])
+
+
+def test_a_bug_is_not_hidden_and_an_interrupt_is_no_error(runs, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise ZeroDivisionError
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", "toy"])
+    monkeypatch.setattr(run, "train", interrupt)
+    assert cli.main(["train", "toy"]) == 130
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_every_recipe_loads_and_its_config_survives_json_and_the_command_line(name):
+    from loong_jax import configs
+
+    recipe = recipes.get_recipe(name)
+    config = recipe()
+    assert configs.from_json(configs.to_json(config)) == config
+    chosen = options.parse_train(name, recipe.__doc__ or "", config, [])
+    assert chosen.config == config
+    assert f"loong train {name}" in (recipe.__doc__ or ""), "say the command in the docstring"
+
+
+@pytest.mark.parametrize("name", cli.METHODS)
+def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
+    import loong_jax.merge
+
+    seen = []
+    monkeypatch.setattr(checkpoints, "main", lambda config: seen.append(config) or 0)
+    words = f"--base {tmp_path} --experts a b --output {tmp_path}/o --weights 1 2"
+    assert cli.main(["merge", name, *words.split()]) == 0
+    (config,) = seen
+    assert isinstance(config, checkpoints.MergeConfig)
+    assert type(config.method) is getattr(loong_jax.merge, cli.METHODS[name])
+    assert config.experts == (Path("a"), Path("b"))
+    assert config.weights == (1.0, 2.0)
+
+
+def test_report_writes_the_page_of_a_run(monkeypatch, tmp_path, capsys):
+    from loong_jax.report import page
+
+    monkeypatch.setattr(page, "write_report", lambda run_dir: run_dir / "report.html")
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+    assert cli.main(["report", str(tmp_path / "nowhere")]) == 1
+    assert "is no run" in capsys.readouterr().err
+
+
+def test_merge_refuses_what_it_does_not_know(capsys):
+    assert cli.main(["merge", "soup"]) == 1
+    assert "longcat" in capsys.readouterr().err
+
+
+def test_preparing_keeps_what_the_user_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    process.prepare()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert process.compile_cache_dir() == tmp_path / "loong_jax" / "jax"

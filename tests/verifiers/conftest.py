@@ -1,0 +1,40 @@
+"""Sandboxes of each isolation tier, one for all tests of a module."""
+
+import os
+
+import pytest
+
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import sandbox as sandbox_module
+from loong_jax.verifiers.sandbox import Sandbox
+from tests.verifiers.sandbox_checks import LIMITS
+
+
+def require_namespaces() -> None:
+    try:
+        sandbox_module.isolation("namespaces")
+    except VerifierError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must have namespaces: {error}")
+        pytest.skip(f"no isolation by namespaces here: {error}")
+
+
+@pytest.fixture(scope="module")
+def namespaces():
+    require_namespaces()
+    with Sandbox(LIMITS, tier="namespaces") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def process():
+    with Sandbox(LIMITS, tier="process") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(
+    scope="module",
+    params=["process", pytest.param("namespaces", marks=pytest.mark.bubblewrap)],
+)
+def sandbox(request):
+    return request.getfixturevalue(request.param)

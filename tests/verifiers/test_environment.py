@@ -1,0 +1,141 @@
+"""Verifier "environment" with environments of its own; the real ones are judged in theirs."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loong_jax import environments, verifiers
+from loong_jax.data.response import render_response
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.runner import SandboxLost, SandboxRunner
+from loong_jax.verifiers.sandbox import Limits, Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """The answer is the gold."""
+
+    def verify(self, problem, answer):
+        if answer == problem.gold:
+            return verdict.correct("e" * 10**6)
+        return verdict.wrong("value", answer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubling:
+    """The answer is an expression that doubles x."""
+
+    run: Callable[..., Any] | None = None
+
+    def verify(self, problem, answer):
+        (values,) = self.run([(answer, [{"x": x} for x in (1, 2, -5)])])
+        if isinstance(values, str):
+            return verdict.wrong("error", values)
+        return verdict.correct() if values == [2, 4, -10] else verdict.wrong("value")
+
+
+KINDS = {"same": Same, "doubling": Doubling}
+
+
+@pytest.fixture
+def verifier(monkeypatch):
+    monkeypatch.setattr(environments, "ENVIRONMENTS", KINDS)
+    monkeypatch.setattr(environments, "get_environment", lambda name, **s: KINDS[name](**s))
+    verifier = verifiers.get_verifier("environment", limits={"cpu_s": 0.3})
+    yield verifier
+    verifier.close()
+
+
+def problem(name: str, gold: str = "1") -> Problem:
+    return Problem(
+        uid=f"{name}/1/0",
+        domain="stem",
+        environment=name,
+        level=1,
+        seed=0,
+        canonical="c",
+        prompt="p",
+        verifier="environment",
+        arguments={"environment": name},
+        gold=gold,
+    )
+
+
+def test_judges_the_answer_inside_its_tags(verifier):
+    assert verifier.verify(problem("same"), render_response("t", "1")).is_correct
+    judged = verifier.verify(problem("same"), render_response("t", "2"))
+    assert (judged.outcome, judged.reason, judged.evidence) == ("wrong", "value", "2")
+    assert judged.isolation == "none"
+    assert 0 < judged.cost_s < 1
+
+
+def test_a_broken_form_is_wrong_even_with_the_right_answer(verifier):
+    judged = verifier.verify(problem("same"), "1")
+    assert (judged.outcome, judged.reason) == ("wrong", "format")
+
+
+def test_evidence_is_short(verifier):
+    assert len(verifier.verify(problem("same"), render_response("t", "1")).evidence) == 500
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "reason"),
+    [
+        ("x+x", "correct", ""),
+        ("x*3-x", "correct", ""),
+        ("x", "wrong", "value"),
+        ("[x]", "wrong", "value"),
+        ("x/0", "wrong", "error"),
+        ("9**9**9**9", "wrong", "error"),
+        ("__import__('os').kill(-1, 9)", "wrong", "error"),
+        ("", "wrong", "error"),
+        ("x" * 10**6, "wrong", "error"),
+    ],
+)
+def test_answers_that_are_code_run_in_the_sandbox(verifier, answer, outcome, reason):
+    judged = verifier.verify(problem("doubling"), render_response("t", answer))
+    assert (judged.outcome, judged.reason) == (outcome, reason)
+    assert judged.isolation in ("process", "namespaces")
+
+
+def test_an_unknown_environment_or_verifier_is_our_mistake(verifier):
+    with pytest.raises(VerifierError, match="'nowhere', which is not one of"):
+        verifier.verify(problem("nowhere"), "1")
+    with pytest.raises(VerifierError, match="'nothing' is unknown"):
+        verifiers.get_verifier("nothing")
+
+
+def test_a_lost_sandbox_makes_the_answer_ungradable(verifier, monkeypatch):
+    def lose(*_):
+        raise SandboxLost("gone. Run it again.")
+
+    monkeypatch.setattr(SandboxRunner, "__call__", lose)
+    judged = verifier.verify(problem("doubling"), render_response("t", "x+x"))
+    assert (judged.outcome, judged.reason) == ("ungradable", "sandbox")
+
+
+def test_a_program_that_sleeps_is_not_judged():
+    runner = SandboxRunner(Limits(cpu_s=2.0, wall_s=0.3))
+    source = "def f():\n while input is not None:\n  pass"
+    with pytest.raises(SandboxLost, match="slept, or the machine is overloaded"):
+        runner.run([Program(source=source, arguments=[[]])])
+    runner.close()
+
+
+def test_runner_takes_several_names_and_none():
+    runner = SandboxRunner()
+    runs = [
+        ("a-b", [{"a": 3, "b": 1}, {"a": 1, "b": 3}]),
+        ("7", [{}]),
+        ("7", []),
+        ("y", [{"x": 1}]),
+    ]
+    *values, why = runner(runs)
+    assert values == [[2, -2], [7], []]
+    assert why.startswith("error: NameError")
+    assert runner.num_runs == 4
+    runner.close()
