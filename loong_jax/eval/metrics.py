@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 NUM_RESAMPLES = 4000
 CONFIDENCE = 0.95
-_BLOCK = 4_000_000  # indices drawn at once, to bound memory
 
-Statistic = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class Estimate(NamedTuple):
@@ -70,20 +69,21 @@ def mean_at_k(outcome_PK: ArrayLike) -> float:
 
 
 def bootstrap(
-    statistic: Statistic, num_problems: int, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+    statistic: Statistic, row_PX: NDArray, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> tuple[float, float]:
     """Percentile interval of `statistic` under resampling of problems with replacement.
 
-    `statistic` maps indices [R, P] to one value per row. The seed makes the interval repeatable.
+    Problem i is the row `row_PX[i]` of all that the statistic needs to know about it. The statistic
+    maps sums over the P drawn rows, [R, X], to one value for each of R resamples. Problems with
+    equal rows are drawn together (one multinomial over distinct rows), which is the same draw and
+    much less work. The seed makes the interval repeatable.
     """
+    distinct_UX, count_U = np.unique(row_PX, axis=0, return_counts=True)
     rng = np.random.Generator(np.random.PCG64(seed))
-    rows = max(1, _BLOCK // max(num_problems, 1))
-    values = []
-    for first in range(0, num_resamples, rows):
-        count = min(rows, num_resamples - first)
-        values.append(statistic(rng.integers(0, num_problems, (count, num_problems))))
+    drawn_RU = rng.multinomial(len(row_PX), count_U / len(row_PX), num_resamples)
+    values = statistic(drawn_RU.astype(np.float64) @ distinct_UX)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(np.concatenate(values), [tail, 1 - tail])
+    low, high = np.nanquantile(values, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -97,8 +97,8 @@ def mean_estimate(
     if not len(value_P):
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
     low, high = bootstrap(
-        lambda rows: value_P[rows].mean(axis=1),
-        len(value_P),
+        lambda sum_R1: sum_R1[:, 0] / len(value_P),
+        value_P[:, None],
         seed=seed,
         num_resamples=num_resamples,
     )
@@ -129,8 +129,8 @@ def pooled_ratio(
     if not counted_P.sum():
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
     low, high = bootstrap(
-        lambda rows: _ratio(correct_P[rows], counted_P[rows]),
-        len(correct_P),
+        lambda sum_R2: _ratio(sum_R2[:, 0], sum_R2[:, 1]),
+        np.stack([correct_P, counted_P], axis=1),
         seed=seed,
         num_resamples=num_resamples,
     )
@@ -150,14 +150,13 @@ def paired_ratio_difference(
     shared = sorted(after.keys() & before.keys())
     if not shared:
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
-    a_P2 = np.array([after[uid] for uid in shared], np.float64)
-    b_P2 = np.array([before[uid] for uid in shared], np.float64)
+    row_P4 = np.array([[*after[uid], *before[uid]] for uid in shared], np.float64)
 
-    def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return _ratio(a_P2[rows, 0], a_P2[rows, 1]) - _ratio(b_P2[rows, 0], b_P2[rows, 1])
+    def difference(sum_R4: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _ratio(sum_R4[:, 0], sum_R4[:, 1]) - _ratio(sum_R4[:, 2], sum_R4[:, 3])
 
-    low, high = bootstrap(difference, len(shared), seed=seed, num_resamples=num_resamples)
-    value = float(difference(np.arange(len(shared))[None])[0])
+    low, high = bootstrap(difference, row_P4, seed=seed, num_resamples=num_resamples)
+    value = float(difference(row_P4.sum(axis=0)[None])[0])
     return Estimate(value, low, high, len(shared))
 
 
@@ -172,8 +171,11 @@ def by_group(
     }
 
 
-def _ratio(numerator_RP: NDArray, denominator_RP: NDArray) -> NDArray[np.float64]:
-    total = denominator_RP.sum(axis=1)
+def _ratio(numerator_R: NDArray, denominator_R: NDArray) -> NDArray[np.float64]:
+    """NaN where nothing was counted."""
     return np.divide(
-        numerator_RP.sum(axis=1), total, out=np.full(len(total), np.nan), where=total > 0
+        numerator_R,
+        denominator_R,
+        out=np.full(len(denominator_R), np.nan),
+        where=denominator_R > 0,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax import configs
+from loong_jax.data import json_files
 from loong_jax.launch import stages
 from loong_jax.launch.recipe import FusionStage, Recipe, RlStage, SftStage, StageSettings
 from loong_jax.launch.session import Session
@@ -13,10 +14,8 @@ from loong_jax.orchestrator.pipeline import (
     Stage,
     StageDirectories,
     is_done,
-    read_json,
     run_stages,
     stage_directory,
-    write_json,
 )
 from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.progress import Progress
@@ -89,7 +88,7 @@ class RunUsage:
 
     def __init__(self, run_dir: Path):
         self._path = run_dir / "usage.json"
-        earlier = read_json(self._path) if self._path.exists() else {}
+        earlier = json_files.read_json(self._path) if self._path.exists() else {}
         self._earlier_s = earlier.get("wall_s", 0.0)
         self._earlier_gb = earlier.get("peak_gb", 0.0)
         self._started_s = time.monotonic()
@@ -104,7 +103,7 @@ class RunUsage:
         self.save()
 
     def save(self) -> None:
-        write_json(
+        json_files.write_json(
             self._path,
             {
                 "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),

@@ -19,7 +19,7 @@ from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.pipeline import StageDirectories, write_json
+from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
@@ -215,7 +215,7 @@ def run_fusion(
         keep_rates=settings.keep_rates,
     )
     fused, report = merge_report.fuse_with_report(base, experts, method=result.method)
-    write_json(own / "fusion.json", {"search": result.to_json(), "report": report})
+    json_files.write_json(own / "fusion.json", {"search": result.to_json(), "report": report})
     return _finish(session, name, fused, 0, own, progress, DOMAINS)
 
 

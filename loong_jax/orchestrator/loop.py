@@ -14,12 +14,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import policy as policies
 from loong_jax.orchestrator import state as states
-from loong_jax.orchestrator.protocols import ReplicaGroup, TrainerGroup, VerifierPool
+from loong_jax.orchestrator.protocols import ReplicaGroup, TrainerGroup, VerifierPool, Versions
 from loong_jax.orchestrator.state import RunState
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
@@ -27,7 +27,6 @@ from loong_jax.rl.grading import Disposition
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, TicketEnd
-from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.verdict import Verdict
 
@@ -51,6 +50,7 @@ class GroupVerified(NamedTuple):
     end_s: float
 
 
+@runtime_checkable
 class EventQueue(Protocol):
     """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
 
@@ -61,6 +61,7 @@ class EventQueue(Protocol):
         ...
 
 
+@runtime_checkable
 class RunLog(Protocol):
     """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
 
@@ -94,7 +95,7 @@ class Orchestrator:
         verifiers: VerifierPool,
         tickets: TicketSource,
         buffer: Buffer,
-        versions: VersionStore,
+        versions: Versions,
         grade: Grade,
         log: RunLog,
         clock: Callable[[], float] = time.monotonic,

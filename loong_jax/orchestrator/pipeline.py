@@ -5,13 +5,12 @@ A stage reads what earlier stages left in their directories, writes into its own
 """
 
 import dataclasses
-import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 
 
@@ -81,7 +80,9 @@ def run_stages(
         on_stage(stage.name, "start")
         start_s = time.monotonic()
         result = stage.run(StageDirectories(own=own, inputs=inputs))
-        write_json(own / "done.json", {"wall_s": round(time.monotonic() - start_s, 2), **result})
+        json_files.write_json(
+            own / "done.json", {"wall_s": round(time.monotonic() - start_s, 2), **result}
+        )
         on_stage(stage.name, "done")
 
 
@@ -94,18 +95,3 @@ def _find_done(name: str, run_dir: Path, source: Path | None) -> Path:
         f"stage {name!r} is not done in {places}, and a later stage needs it. Run it first, or "
         "name a run that has it with --from."
     )
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes all of `value` or nothing, so that a reader never meets half a file."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def read_json(path: Path) -> Any:
-    with path.open() as file:
-        return json.load(file)

@@ -60,3 +60,14 @@ class VerifierPool(Protocol):
     def submit(self, requests: Sequence[Any]) -> list[Future[Verdict]]: ...
 
     def close(self, timeout_s: float) -> None: ...
+
+
+@runtime_checkable
+class Versions(Protocol):
+    """The part of the version store that an orchestrator uses; see `loong_jax.rollout.versions`."""
+
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def retire(self, version: int) -> bool:
+        """No new work asks for `version`; it goes with its last holder."""
+        ...

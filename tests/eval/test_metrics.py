@@ -52,7 +52,7 @@ def test_problems_with_too_few_samples_leave_pass_at_k():
 
 
 def test_interval_is_deterministic_and_matches_the_normal_one():
-    values = (np.random.default_rng(0).random(600) < 0.4).astype(float)
+    values = np.random.default_rng(0).random(600)
     one, two = metrics.mean_estimate(values), metrics.mean_estimate(values)
     assert one == two
     assert metrics.mean_estimate(values, seed=1) != one
@@ -68,6 +68,18 @@ def test_bootstrap_equals_an_exhaustive_one_on_three_problems():
     estimate = metrics.mean_estimate(values, num_resamples=20_000)
     # 1 of 27 resamples is all zeros (3.7 % > 2.5 %) and 1 of 27 all ones, so both tails end there.
     assert (estimate.low, estimate.high) == (every[0], every[-1]) == (0.0, 1.0)
+
+
+def test_drawing_distinct_rows_equals_drawing_problems():
+    rng = np.random.default_rng(4)
+    correct = rng.integers(0, 5, 80)
+    counted = np.minimum(4, correct + rng.integers(0, 3, 80))
+    drawn = rng.integers(0, 80, (20_000, 80))
+    ratios = correct[drawn].sum(1) / counted[drawn].sum(1)
+    estimate = metrics.pooled_ratio(correct, counted, num_resamples=20_000)
+    np.testing.assert_allclose(
+        [estimate.low, estimate.high], np.quantile(ratios, [0.025, 0.975]), atol=0.004
+    )
 
 
 def test_interval_covers_the_truth_about_95_times_in_100():

@@ -2,8 +2,9 @@
 
 import pytest
 
+from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.orchestrator.pipeline import Stage, read_json, run_stages, stage_directory
+from loong_jax.orchestrator.pipeline import Stage, run_stages, stage_directory
 
 
 def recording_stages(log, fail_in=None):
@@ -29,7 +30,7 @@ def test_runs_in_order_and_skips_what_is_done(tmp_path):
         run_stages(recording_stages(log, fail_in="b"), tmp_path)
     run_stages(recording_stages(log), tmp_path)
     assert log == [("a", []), ("b", ["a"]), ("b", ["a"]), ("c", ["a", "b"])]
-    assert read_json(stage_directory(tmp_path, "c") / "done.json")["name"] == "c"
+    assert json_files.read_json(stage_directory(tmp_path, "c") / "done.json")["name"] == "c"
     run_stages(recording_stages(log), tmp_path)
     assert len(log) == 4
 

@@ -1,0 +1,244 @@
+"""The charts of a report: each takes plain figures and returns a matplotlib figure.
+
+All are made under `theme.style`, small enough to be read on a phone one above the other. Shares
+come in as 0..1 and are drawn in per cent.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from loong_jax.report import theme
+from loong_jax.report.theme import PAGE, Palette
+
+WIDTH, HEIGHT = 360, 220  # CSS pixels of a chart, three to a row
+NARROW, NARROW_HEIGHT = 270, 190  # four to a row
+
+
+class Row(NamedTuple):
+    """One model in a fusion panel."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    role: str  # "before", "own expert", "other expert", "result"
+
+
+MARKERS = {"before": "o", "own expert": "o", "other expert": "o", "result": "D"}
+
+
+def fusion_panel(
+    axes: Axes,
+    rows: Sequence[Row],
+    color: str,
+    limits: tuple[float, float],
+    palette: Palette = PAGE,
+) -> None:
+    """Dots with 95 % intervals, one row per model; the starting point is a line to compare with."""
+    for place, row in enumerate(rows):
+        strong = row.role in ("own expert", "result")
+        shade = color if strong else palette.muted
+        interval = [[100 * (row.value - row.low)], [100 * (row.high - row.value)]]
+        axes.errorbar(
+            100 * row.value,
+            place,
+            xerr=interval,
+            fmt=MARKERS[row.role],
+            color=shade,
+            markersize=8 if strong else 6.5,
+            markerfacecolor=shade if row.role != "other expert" else palette.paper,
+            elinewidth=2 if strong else 1.5,
+            zorder=3,
+        )
+        axes.annotate(
+            f"{100 * row.value:.1f}",
+            (100 * row.high, place),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+            color=palette.ink if strong else palette.muted,
+            fontweight="bold" if strong else "normal",
+            fontsize=11,
+        )
+        if row.role == "before":
+            axes.axvline(100 * row.value, color=palette.muted, lw=1, ls=(0, (2, 3)), zorder=1)
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(*limits)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("pass@1 (%)")
+
+
+def fusion_limits(panels: Mapping[str, Sequence[Row]]) -> tuple[float, float]:
+    """Axis shared by all panels, in per cent: from the tens below to the tens above, with room for
+    the figures."""
+    values = [100 * end for rows in panels.values() for row in rows for end in (row.low, row.high)]
+    low = 10 * np.floor(min(values, default=0) / 10)
+    high = 10 * np.ceil(max(values, default=100) / 10)
+    return max(0.0, float(low)), float(high) + 0.16 * float(high - low)
+
+
+def fusion(panels: Mapping[str, Sequence[Row]], palette: Palette = PAGE) -> Figure:
+    """All domains side by side, for a wide page or a README (cf. arXiv:2509.18883, Fig. 8)."""
+    figure, axes = theme.new_figure(1080, 340, columns=max(1, len(panels)), sharey=True)
+    limits = fusion_limits(panels)
+    for place, (domain, rows) in enumerate(panels.items()):
+        fusion_panel(axes[place], rows, theme.domain_color(domain), limits, palette)
+        axes[place].set_title(domain, color=theme.domain_color(domain))
+        if place:
+            axes[place].tick_params(labelleft=False)
+    figure.suptitle(
+        "Sampled pass@1 on held-out problems with 95 % intervals", x=0.012, ha="left",
+        fontsize=13, color=palette.muted,
+    )  # fmt: skip
+    figure.get_layout_engine().set(w_pad=0.16, h_pad=0.16, wspace=0.03)
+    return figure
+
+
+def fusion_one(domain: str, rows: Sequence[Row], limits: tuple[float, float]) -> Figure:
+    """One domain of `fusion` by itself."""
+    figure, (axes,) = theme.new_figure(WIDTH, 270)
+    fusion_panel(axes, rows, theme.domain_color(domain), limits)
+    axes.set_title(domain, color=theme.domain_color(domain))
+    return figure
+
+
+def smoothed(values: NDArray, width: int) -> NDArray:
+    """Mean over a centred window that shrinks at the ends; NaN entries are ignored."""
+    half = width // 2
+    with np.errstate(invalid="ignore"):
+        return np.array(
+            [
+                np.nanmean(part) if np.isfinite(part).any() else np.nan
+                for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+            ]
+        )
+
+
+class Series(NamedTuple):
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    color: str
+
+
+def lines(
+    title: str,
+    series: Sequence[Series],
+    *,
+    ylabel: str = "",
+    xlabel: str = "step",
+    scale: float = 1.0,
+    smooth: bool = True,
+    floor: float | None = None,
+    reference: float | None = None,
+    limits: tuple[float, float] | None = None,
+    color: str = PAGE.ink,
+    width: int = WIDTH,
+) -> Figure:
+    """Curves over steps: the measured values faint, their moving average strong.
+
+    `reference` is a dotted horizontal line; it and `limits` are in the units of the data. Which
+    colour is which stands in the page, not in the chart.
+    """
+    figure, (axes,) = theme.new_figure(width, HEIGHT if width == WIDTH else NARROW_HEIGHT)
+    for one in series:
+        y = scale * np.array([np.nan if v is None else v for v in one.y], np.float64)
+        window = max(3, len(y) // 12) if smooth else 1
+        if smooth and len(y) > 8:
+            axes.plot(one.x, y, color=one.color, lw=1, alpha=0.3)
+            y = smoothed(y, window)
+        axes.plot(one.x, y, color=one.color, label=one.label)
+    if reference is not None:
+        axes.axhline(scale * reference, color=PAGE.muted, lw=1, ls=(0, (2, 3)))
+    if limits is not None:
+        axes.set_ylim(scale * limits[0], scale * limits[1])
+    if floor is not None:
+        axes.set_ylim(bottom=floor)
+    axes.set_title(title, color=color)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.margins(x=0.01)
+    return figure
+
+
+def shared_limits(groups: Iterable[Sequence[Series]]) -> tuple[float, float] | None:
+    """One vertical range for charts that are compared: all values, and 5 % more on both sides."""
+    values = [v for series in groups for one in series for v in one.y if v is not None]
+    if not values:
+        return None
+    room = 0.05 * (max(values) - min(values)) or 0.05 * abs(values[0]) or 0.05
+    return min(values) - room, max(values) + room
+
+
+def staleness(counts: Mapping[str, Mapping[str, int]], labels: Mapping[str, str]) -> Figure:
+    """Trained samples by staleness, one stacked bar per stage."""
+    figure, (axes,) = theme.new_figure(WIDTH, HEIGHT)
+    lags = sorted({int(lag) for histogram in counts.values() for lag in histogram})
+    left = np.zeros(len(counts))
+    for lag in lags:
+        share = np.array(
+            [100 * h.get(str(lag), 0) / max(1, sum(h.values())) for h in counts.values()]
+        )
+        axes.barh(
+            range(len(counts)), share, left=left, height=0.62, color=theme.lag_color(lag),
+            edgecolor=PAGE.paper, linewidth=1,
+        )  # fmt: skip
+        for place, (start, width) in enumerate(zip(left, share, strict=True)):
+            if width > 9:
+                axes.text(start + width / 2, place, f"{width:.0f}", ha="center", va="center",
+                          color="white", fontsize=11)  # fmt: skip
+        left += share
+    axes.set_yticks(range(len(counts)), [labels[stage] for stage in counts])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.grid(visible=False)
+    axes.set_xlabel("share of trained samples (%)")
+    axes.set_title("Trained samples by staleness")
+    return figure
+
+
+def gains(title: str, rows: Sequence[tuple[str, float, float, float]], color: str) -> Figure:
+    """Paired gains with intervals, one row each (label, gain, low, high), around a zero line."""
+    figure, (axes,) = theme.new_figure(WIDTH, 74 + 30 * len(rows))
+    for place, (_, value, low, high) in enumerate(rows):
+        axes.errorbar(
+            100 * value, place, xerr=[[100 * (value - low)], [100 * (high - value)]], fmt="o",
+            color=color, markersize=7, elinewidth=2, zorder=3,
+        )  # fmt: skip
+    axes.axvline(0, color=PAGE.muted, lw=1)
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_title(title, color=color)
+    axes.set_xlabel("gain in pass@1 (points)")
+    return figure
+
+
+def over_steps(
+    metrics: Sequence[Mapping[str, Any]], name: str, key: str | None = None
+) -> tuple[list[float], list[float | None]]:
+    """Steps and values of a metric (or of one key of a metric by key), where it was written."""
+    x: list[float] = []
+    y: list[float | None] = []
+    for line in metrics:
+        value = line.get(name)
+        if key is not None:
+            value = (value or {}).get(key)
+        if value is not None:
+            x.append(float(line["step"]))
+            y.append(float(value))
+    return x, y
+
+
+def keys_of(metrics: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """All keys that a metric by key ever had, in order (lags as numbers)."""
+    keys = {key for line in metrics for key in (line.get(name) or {})}
+    return sorted(keys, key=lambda key: (0, int(key), "") if key.isdigit() else (1, 0, key))

@@ -1,0 +1,270 @@
+"""Sections of the page about how good the models are: headline, pipeline, fusion chart, gains."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loong_jax.report import charts, theme
+from loong_jax.report import html_parts as h
+from loong_jax.report.charts import Row
+from loong_jax.report.html_parts import Markup
+from loong_jax.report.run_record import LABELS, RunRecord
+
+BAR_POINTS = 0.05  # how much the fused model may lose against an expert
+
+
+def expert_gain(run: RunRecord, domain: str) -> dict[str, Any]:
+    """Paired gain of the expert over SFT in its own domain, or {}."""
+    return run.gains.get("over_sft", {}).get(f"rl_{domain}", {}).get(domain, {})
+
+
+def fused_loss(run: RunRecord, domain: str) -> dict[str, Any]:
+    return run.gains.get("fused_minus_expert", {}).get(domain, {})
+
+
+def headline(run: RunRecord) -> str:
+    """One or two sentences that say no more than the intervals allow."""
+    found = {d: g for d in run.domains if h.is_number((g := expert_gain(run, d)).get("gain"))}
+    if not found:
+        return "No expert has been evaluated against its starting point yet."
+    up = [d for d, g in found.items() if g["ci95"][0] > 0]
+    down = [d for d, g in found.items() if g["ci95"][1] < 0]
+    flat = [d for d in found if d not in up and d not in down]
+
+    def listed(names: list[str]) -> str:
+        return _and([f"{h.points(found[d]['gain'])} in {d}" for d in names])
+
+    sentences = []
+    if up:
+        who = "Every expert" if len(up) == len(found) and len(up) > 1 else "RL"
+        verb = "gained points of pass@1 on held-out problems"
+        sentences.append(f"{who} {verb}: {listed(up)}.")
+    if flat:
+        sentences.append(f"No measurable change in {_and(flat)}.")
+    if down:
+        sentences.append(f"RL lost: {listed(down)} points.")
+    kept = {d: fused_loss(run, d).get("gain") for d in found}
+    kept = {d: value for d, value in kept.items() if h.is_number(value)}
+    if kept and up:
+        worst = min(kept, key=lambda d: kept[d])
+        if kept[worst] >= 0:
+            sentences.append("The fused model is as good as each of them.")
+        elif kept[worst] >= -BAR_POINTS:
+            sentences.append(
+                f"One fused model stays within {-100 * kept[worst]:.1f} points of each of them."
+            )
+        else:
+            sentences.append(f"The fused model loses {-100 * kept[worst]:.1f} points in {worst}.")
+    return " ".join(sentences)
+
+
+def cards(run: RunRecord) -> Markup:
+    """One card per domain: the gain, before and after, and what stands beside it."""
+    parts = []
+    for domain in run.domains:
+        gain = expert_gain(run, domain)
+        before, after = run.figures("sft", domain), run.figures(f"rl_{domain}", domain)
+        if not before or not after:
+            continue
+        lines = [
+            ("pass@1", _before_after(before, after, "pass@1")),
+            ("greedy", _before_after(before, after, "greedy")),
+            ("pass@16", _before_after(before, after, "pass@16")),
+            ("95 % intervals disjoint", h.yes_no(gain.get("disjoint_intervals"))),
+        ]
+        lost = fused_loss(run, domain)
+        if lost:
+            text = f"{h.points(lost['gain'])} {h.interval(lost['ci95'], h.points)}"
+            lines.append(("fused minus expert", text))
+        parts.append(
+            f'<div class="card" style="--accent:{theme.domain_color(domain)}">'
+            f'<div class="name">{h.escape(domain)}</div>'
+            f'<div class="big">{h.points(gain.get("gain"))} '
+            f"<small>points {h.interval(gain.get('ci95'), h.points)}</small></div><dl>"
+            + "".join(f"<dt>{h.escape(k)}</dt><dd>{h.escape(v)}</dd>" for k, v in lines)
+            + "</dl></div>"
+        )
+    if not parts:
+        return Markup("")
+    first = next(iter(run.figures("sft", d) for d in run.domains))
+    return Markup(
+        f'<div class="cards">{"".join(parts)}</div>'
+        + h.paragraph(
+            f"Gain of each RL expert over its SFT start in its own domain, paired over the same "
+            f"{first.get('n')} held-out problems, {first.get('samples_per_problem')} samples each "
+            "at temperature 1. Brackets: 95 % bootstrap intervals over problems.",
+            "note",
+        )
+    )
+
+
+def pipeline(run: RunRecord) -> Markup:
+    """The stages as a picture: what each took and where it arrived."""
+
+    def stage(name: str, domains: list[str]) -> str:
+        record = run.stages.get(name)
+        accent = theme.domain_color(domains[0]) if len(domains) == 1 else "var(--muted)"
+        if record is None:
+            return f'<div class="stage absent"><b>{LABELS[name]}</b><span>not run</span></div>'
+        reached = " · ".join(
+            f"<em>{h.escape(d)} {h.percent(run.figures(name, d).get('pass@1'), 0)}</em>"
+            for d in domains
+            if run.figures(name, d)
+        )
+        facts = [f"{record.metrics[-1]['step']} steps"] if record.metrics else []
+        if record.done.get("wall_s") is not None:
+            facts.append(h.duration(record.done["wall_s"]))
+        return (
+            f'<div class="stage" style="--accent:{accent}"><b>{h.escape(record.label)}</b>'
+            f"<span>{reached}</span><span>{' · '.join(facts)}</span></div>"
+        )
+
+    arrow = '<div class="arrow" aria-hidden="true">→</div>'
+    experts = "".join(
+        stage(f"rl_{d}", [d]) for d in run.domains if f"rl_{d}" in LABELS or f"rl_{d}" in run.stages
+    )
+    columns = [stage("sft", run.domains), experts]
+    columns += [stage(name, run.domains) for name in ("fused", "general")]
+    return Markup(
+        '<div class="pipeline">'
+        + arrow.join(f'<div class="column">{column}</div>' for column in columns if column)
+        + "</div>"
+    )
+
+
+def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
+    """Rows of the fusion chart by domain: SFT, the experts, fused, general."""
+    panels: dict[str, list[Row]] = {}
+    for domain in run.domains:
+        rows = []
+        for name, stage in run.stages.items():
+            figures = stage.evaluation.get(domain, {})
+            if not h.is_number(figures.get("pass@1")):
+                continue
+            if name == "sft":
+                role = "before"
+            elif name.startswith("rl_"):
+                role = "own expert" if name == f"rl_{domain}" else "other expert"
+            else:
+                role = "result"
+            low, high = figures["ci95"]
+            rows.append(Row(stage.label, float(figures["pass@1"]), float(low), float(high), role))
+        if rows:
+            panels[domain] = rows
+    return panels
+
+
+def fusion_chart(run: RunRecord) -> Markup:
+    panels = fusion_rows(run)
+    limits = charts.fusion_limits(panels)
+    return h.grid(
+        [
+            h.chart(charts.fusion_one(d, rows, limits), f"pass@1 of every model in {d}")
+            for d, rows in panels.items()
+        ]
+    )
+
+
+def evaluation_table(run: RunRecord) -> Markup:
+    """Every stage in every domain, in full."""
+    rows = []
+    for stage in run.stages.values():
+        for domain, f in stage.evaluation.items():
+            rows.append(
+                [
+                    stage.label,
+                    h.dot(domain),
+                    h.with_interval(h.percent(f.get("pass@1")), h.interval(f.get("ci95"))),
+                    h.with_interval(h.percent(f.get("greedy")), h.interval(f.get("greedy_ci95"))),
+                    h.with_interval(h.percent(f.get("pass@16")), h.interval(f.get("pass@16_ci95"))),
+                    h.percent(f.get("well_formed")),
+                    h.number(f.get("mean_length")),
+                    f"{f.get('n', 0)} {h.TIMES} {f.get('samples_per_problem', 0)}",
+                    f.get("pass@16_n", h.ABSENT),
+                    f.get("ungradable", 0),
+                ]
+            )
+    if not rows:
+        return Markup("")
+    head = ["stage", "domain", "pass@1 (T = 1)", "greedy", "pass@16", "well-formed", "tokens",
+            f"problems {h.TIMES} samples", "n of pass@16", "ungradable"]  # fmt: skip
+    return h.table(head, rows, text_columns=[])
+
+
+def gains_table(run: RunRecord) -> Markup:
+    """What is left of each gain under stricter questions."""
+    rows = []
+    for domain in run.domains:
+        gain = expert_gain(run, domain)
+        if not gain:
+            continue
+        before, after = run.figures("sft", domain), run.figures(f"rl_{domain}", domain)
+        rows.append(
+            [
+                h.dot(domain),
+                _gain(gain),
+                _gain(gain.get("without_format_failures", {})),
+                _gain(gain.get("greedy", {})),
+                _before_after(before, after, "pass@16"),
+                _before_after(before, after, "well_formed"),
+                gain.get("n"),
+            ]
+        )
+    if not rows:
+        return Markup("")
+    head = ["expert minus SFT", "sampled pass@1", "format failures removed", "greedy", "pass@16",
+            "well-formed", "problems"]  # fmt: skip
+    return h.table(head, rows)
+
+
+def comparisons_table(run: RunRecord) -> Markup:
+    """Fused minus expert, fused and general over SFT, general minus fused: paired."""
+    rows = []
+    over = run.gains.get("over_sft", {})
+    for domain in run.domains:
+        cells = [
+            run.gains.get("fused_minus_expert", {}).get(domain, {}),
+            over.get("fused", {}).get(domain, {}),
+            run.gains.get("general_minus_fused", {}).get(domain, {}),
+            over.get("general", {}).get(domain, {}),
+        ]
+        if any(cells):
+            rows.append([h.dot(domain), *map(_gain, cells)])
+    if not rows:
+        return Markup("")
+    head = ["paired by problem", "fused minus expert", "fused minus SFT", "general minus fused",
+            "general minus SFT"]  # fmt: skip
+    return h.table(head, rows)
+
+
+def gains_by_level(run: RunRecord) -> Markup:
+    parts = []
+    for domain in run.domains:
+        levels: Mapping[str, Any] = expert_gain(run, domain).get("by_level", {})
+        rows = [
+            (
+                f"level {level} (n={g['n']})",
+                float(g["gain"]),
+                float(g["ci95"][0]),
+                float(g["ci95"][1]),
+            )
+            for level, g in levels.items()
+            if h.is_number(g.get("gain"))
+        ]
+        if rows:
+            figure = charts.gains(domain, rows, theme.domain_color(domain))
+            parts.append(h.chart(figure, f"gain of the {domain} expert by level"))
+    return h.grid(parts)
+
+
+def _gain(gain: Mapping[str, Any]) -> Markup:
+    return h.with_interval(h.points(gain.get("gain")), h.interval(gain.get("ci95"), h.points))
+
+
+def _before_after(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
+    if not h.is_number(before.get(name)) and not h.is_number(after.get(name)):
+        return h.ABSENT
+    return f"{h.percent(before.get(name))} → {h.percent(after.get(name))}"
+
+
+def _and(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]

@@ -1,0 +1,101 @@
+"""Sample rollouts for people: which ones are shown, and how."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loong_jax.report import html_parts as h
+from loong_jax.report import theme
+from loong_jax.report.html_parts import Markup
+from loong_jax.report.run_record import LABELS, RunRecord
+
+NUM_SHOWN = 10
+LONGEST = 1500  # characters of thinking or text
+
+
+def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
+    """Rollouts by a fixed rule, so that nobody picked the nice ones.
+
+    Domains take turns; within a domain the latest step comes first, right and other rollouts take
+    turns, and no problem appears twice while others are left.
+    """
+    queues = [_alternating(r) for r in _by_domain(run).values()]
+    chosen: list[dict[str, Any]] = []
+    while len(chosen) < count and any(queues):
+        for queue in queues:
+            if queue and len(chosen) < count:
+                chosen.append(queue.pop(0))
+    return chosen
+
+
+def _by_domain(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for stage in run.rl_stages:
+        for record in stage.rollouts:
+            found.setdefault(record["domain"], []).append(record)
+    return found
+
+
+def _alternating(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    latest = sorted(records, key=lambda r: r["step"], reverse=True)[:200]
+    ordered: list[dict[str, Any]] = []
+    while latest:
+        wanted = not ordered or ordered[-1]["outcome"] != "correct"  # a right one next
+        seen = {record["uid"] for record in ordered}
+        best = min(
+            latest,  # the first of the best, so the latest
+            key=lambda r: (r["uid"] in seen, (r["outcome"] == "correct") != wanted),
+        )
+        latest.remove(best)
+        ordered.append(best)
+    return ordered
+
+
+def rollouts(run: RunRecord) -> Markup:
+    chosen = choose(run)
+    if not chosen:
+        return Markup("")
+    return Markup(
+        h.paragraph(
+            "From training, chosen by rule and not by hand: domains take turns, latest steps "
+            "first, right and wrong answers alternate.",
+            "note",
+        )
+        + '<div class="rollouts">'
+        + "".join(_rollout(record) for record in chosen)
+        + "</div>"
+    )
+
+
+def _rollout(record: Mapping[str, Any]) -> str:
+    outcome = record.get("outcome") or "ungradable"
+    facts = [
+        f"{LABELS.get(record['stage'], record['stage'])}, step {record['step']}",
+        f"level {record['level']}",
+        f"version {record['version']}",
+        f"staleness {record['staleness']}",
+        f"{record['num_tokens']} tokens",
+    ]
+    if record.get("finish_reason") != "stop":
+        facts.append(f"ended by {record.get('finish_reason')}")
+    reason = f" ({record['reason']})" if record.get("reason") else ""
+    parts = [("Problem", record["prompt"])]
+    if record.get("answer") is None:
+        parts.append(("Response, form broken", record["text"]))
+    else:
+        parts += [("Thinking", record["thinking"]), ("Answer", record["answer"])]
+    if record.get("evidence"):
+        parts.append(("Evidence of the verifier", record["evidence"]))
+    body = "".join(
+        f"<h4>{h.escape(name)}</h4><pre>{h.escape(_shortened(text))}</pre>" for name, text in parts
+    )
+    mark = {"correct": "✓ correct", "wrong": "✗ wrong"}.get(outcome, outcome)
+    return (
+        f'<article class="rollout" style="--accent:{theme.domain_color(record["domain"])}">'
+        f'<header><span class="verdict {h.escape(outcome)}">{h.escape(mark + reason)}</span>'
+        f"<span>{h.dot(record['domain'])}</span><span>{h.escape(' · '.join(facts))}</span>"
+        f"</header>{body}</article>"
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST] + f" … ({len(text)} characters)"

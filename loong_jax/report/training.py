@@ -1,0 +1,289 @@
+"""Sections of the page about how the models were trained: curves, asynchrony, fusion, tickets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loong_jax.report import charts, theme, timeline
+from loong_jax.report import html_parts as h
+from loong_jax.report.charts import Series, over_steps
+from loong_jax.report.html_parts import Markup
+from loong_jax.report.run_record import LABELS, TICKET_KEYS, RunRecord, StageRecord
+from loong_jax.report.theme import PAGE
+
+
+def stage_color(stage: StageRecord) -> str:
+    """An expert has the accent of its domain; a stage over all domains has ink."""
+    domain = stage.name.removeprefix("rl_")
+    return theme.domain_color(domain) if domain in theme.DOMAIN_COLORS else PAGE.ink
+
+
+def learning_curves(run: RunRecord) -> Markup:
+    """Share of right answers in training, by domain, or the reward where that was not counted."""
+    drawn: dict[str, list[Series]] = {}
+    for stage in run.rl_stages:
+        series = [
+            Series(domain, *over_steps(stage.metrics, "correct/by_domain", domain), color)
+            for domain in charts.keys_of(stage.metrics, "correct/by_domain")
+            if (color := theme.domain_color(domain))
+        ]
+        if not series:
+            x, y = over_steps(stage.metrics, "rewards/all_groups_mean")
+            series = [Series("reward", x, y, stage_color(stage))] if x else []
+        if series:
+            drawn[stage.name] = series
+    legend = h.legend([(theme.domain_color(d), d) for d in run.domains])
+    return _row_of_charts(
+        run,
+        drawn,
+        "right answers (%)",
+        legend,
+        scale=100.0,
+        limits=charts.shared_limits(drawn.values()),
+    )
+
+
+def reward_curves(run: RunRecord) -> Markup:
+    """Reward over steps for each stage: all judged groups beside those trained on."""
+    drawn: dict[str, list[Series]] = {}
+    for stage in run.rl_stages:
+        series = [
+            Series(label, *over_steps(stage.metrics, name), color)
+            for name, label, color in (
+                ("rewards/mean", "trained on", PAGE.muted),
+                ("rewards/all_groups_mean", "all groups", stage_color(stage)),
+            )
+        ]
+        if any(one.x for one in series):
+            drawn[stage.name] = [one for one in series if one.x]
+    legend = h.legend([(PAGE.ink, "all judged groups (in colour)"), (PAGE.muted, "trained on")])
+    return _row_of_charts(
+        run, drawn, "mean reward", legend, limits=charts.shared_limits(drawn.values())
+    )
+
+
+def by_lag(run: RunRecord, name: str, ylabel: str, **kwargs: Any) -> Markup:
+    """A metric by version lag, one chart per RL stage."""
+    drawn: dict[str, list[Series]] = {}
+    lags: set[str] = set()
+    for stage in run.rl_stages:
+        found = charts.keys_of(stage.metrics, name)
+        lags.update(found)
+        if found:
+            drawn[stage.name] = [
+                Series(lag, *over_steps(stage.metrics, name, lag), theme.lag_color(int(lag)))
+                for lag in found
+            ]
+    legend = h.legend([(theme.lag_color(int(x)), f"lag {x}") for x in sorted(lags, key=int)])
+    return _row_of_charts(run, drawn, ylabel, legend, **kwargs)
+
+
+def _row_of_charts(
+    run: RunRecord, drawn: Mapping[str, list[Series]], ylabel: str, legend: Markup, **kwargs: Any
+) -> Markup:
+    """One narrow chart per stage under a common legend."""
+    if not drawn:
+        return Markup("")
+    parts = []
+    for name, series in drawn.items():
+        stage = run.stages[name]
+        figure = charts.lines(
+            stage.label, series, ylabel=ylabel, color=stage_color(stage), width=charts.NARROW,
+            **kwargs,
+        )  # fmt: skip
+        parts.append(h.chart(figure, f"{ylabel} over steps, {stage.label}"))
+    return Markup(legend + h.grid(parts, "four"))
+
+
+def across_stages(run: RunRecord) -> Markup:
+    """Length, entropy and the rest: one chart each, one line per RL stage."""
+    parts = []
+    for name, title, ylabel, scale, floor in (
+        ("completions/mean_length", "Response length", "tokens", 1.0, None),
+        ("entropy", "Entropy of the policy", "nats per token", 1.0, 0.0),
+        ("completions/well_formed", "Well-formed responses", "%", 100.0, None),
+        ("load/ffn_experts_per_token", "FFN experts per token", "experts", 1.0, None),
+        ("load/max_over_mean", "Load of the busiest expert", "over the mean", 1.0, None),
+        ("engine_ratio/max", "Largest engine ratio", "exp(behavior - engine)", 1.0, None),
+        ("grad_norm", "Norm of the gradient", "", 1.0, 0.0),
+    ):
+        series = []
+        for stage in run.rl_stages:
+            x, y = over_steps(stage.metrics, name)
+            if x:
+                series.append(Series(stage.label, x, y, stage_color(stage)))
+        if series:
+            figure = charts.lines(title, series, ylabel=ylabel, scale=scale, floor=floor)
+            parts.append(h.chart(figure, title))
+    sft = run.stages.get("sft")
+    x, y = over_steps(sft.metrics, "loss") if sft is not None else ([], [])
+    if x:
+        series = [Series("SFT", x, y, PAGE.ink)]
+        figure = charts.lines("Loss of SFT", series, ylabel="nats per token", floor=0.0)
+        parts.append(h.chart(figure, "loss of SFT"))
+    legend = h.legend([(stage_color(s), s.label) for s in run.rl_stages])
+    return Markup(legend + h.grid(parts) if parts else "")
+
+
+def staleness_chart(run: RunRecord) -> Markup:
+    counts = {s.name: s.staleness for s in run.rl_stages if s.staleness}
+    if not counts:
+        return Markup("")
+    figure = charts.staleness(counts, {s.name: s.label for s in run.rl_stages})
+    lags = sorted({int(lag) for histogram in counts.values() for lag in histogram})
+    legend = h.legend(
+        [
+            (theme.lag_color(x), "on-policy" if not x else _count(x, "version") + " behind")
+            for x in lags
+        ]
+    )
+    return Markup(f"{legend}{h.grid([h.chart(figure, 'trained samples by staleness')])}")
+
+
+def overlap_table(summary: Mapping[str, Any]) -> Markup:
+    """The overlap figures with what each means and what the recipe asks of it."""
+    figures = summary.get("overlap") or {}
+    within = next((k for k in figures if k.startswith("two_versions_within_")), "")
+    rows = (
+        (
+            "two_versions_decoding",
+            "at least 20 %",
+            "RL time at which two or more policy versions are being decoded at the same moment",
+        ),
+        (
+            within,
+            "",
+            f"RL time in intervals of {within.rpartition('_')[2].rstrip('s')} s in which blocks "
+            "of two or more versions end",
+        ),
+        (
+            "training_covered_by_decoding",
+            "at least 20 %",
+            "training time covered by decode blocks that end inside the same training step",
+        ),
+        (
+            "trained_at_staleness_1_or_more",
+            "20 to 80 %",
+            "trained samples that an older version than the trainer's wrote",
+        ),
+    )
+    cells = [
+        [_overlap_name(name), h.percent(figures[name]), asked or h.ABSENT, meaning]
+        for name, asked, meaning in rows
+        if name in figures
+    ]
+    cells += [
+        [f"{lane} idle", h.percent(share), h.ABSENT, "share of RL time, compilation included"]
+        for lane, share in (figures.get("idle") or {}).items()
+    ]
+    if not cells:
+        return Markup("")
+    return h.table(["overlap", "measured", "asked", "meaning"], cells, text_columns=[3])
+
+
+def timelines(run: RunRecord) -> Markup:
+    stages = [stage for stage in run.rl_stages if stage.events]
+    if not stages:
+        return Markup("")
+    drawn = [
+        h.chart(
+            timeline.timeline(stage.events, f"{stage.label}: a few training steps"),
+            f"timeline of {stage.label}",
+            wide=True,
+        )
+        for stage in stages
+    ]
+    legend = Markup(
+        '<div class="versions">older <i></i> newer policy version</div>'
+        + h.paragraph(
+            "Numbers in the bars are versions; the trainer's is the one it produces. Grey: "
+            "verifying and scoring. Dotted: a version is published. Idle shares are of the whole "
+            "stage.",
+            "note",
+        )
+    )
+    rest = (
+        h.details(f"The other {len(drawn) - 1} RL stages", "".join(drawn[1:])) if drawn[1:] else ""
+    )
+    return Markup(legend + drawn[0] + rest)
+
+
+def fusion_report(run: RunRecord) -> Markup:
+    """Task vectors, what was kept and erased, and how scale and keep rate were chosen."""
+    record = run.stages["fused"].fusion if "fused" in run.stages else {}
+    if not record:
+        return Markup("")
+    parts, notes = [], ""
+    experts = record.get("experts") or list(record.get("norms") or {})
+    norms, cosines = record.get("norms") or {}, record.get("cosines") or []
+    if experts and (norms or cosines):
+        labels = [LABELS.get(name, name) for name in experts]
+        rows = [
+            [
+                labels[i],
+                h.number(norms.get(name), 3),
+                *(h.number(value, 3) for value in (cosines[i] if i < len(cosines) else [])),
+            ]
+            for i, name in enumerate(experts)
+        ]
+        head = ["task vector", "norm", *(f"cosine with {name}" for name in labels[: len(cosines)])]
+        parts.append(h.table(head, rows))
+    shares = [
+        [label, h.percent(record[name])]
+        for name, label in (
+            ("sign_agreement", "signs agree in all experts"),
+            ("kept_share", "kept by dropout"),
+            ("erased_share", "erased as a minority direction"),
+        )
+        if h.is_number(record.get(name))
+    ]
+    if shares:
+        parts.append(h.table(["entries of the task vectors", "share"], shares))
+    grid, choice = record.get("grid") or [], record.get("choice") or {}
+    if grid:
+        names = list(grid[0])
+        chosen = [
+            i for i, row in enumerate(grid)
+            if choice and all(row.get(k) == v for k, v in choice.items() if k in row)
+        ]  # fmt: skip
+        rows = [
+            [h.number(row.get(n), 3) if h.is_number(row.get(n)) else row.get(n) for n in names]
+            for row in grid
+        ]
+        parts.append(h.table([n.replace("_", " ") for n in names], rows, strong_rows=chosen))
+        notes = h.paragraph(
+            "Bold: the setting chosen, on validation problems and never on test problems.", "note"
+        )
+    return Markup(h.side_by_side(parts) + notes) if parts else Markup("")
+
+
+def _overlap_name(name: str) -> str:
+    if name.startswith("two_versions_within_"):
+        return f"two versions within {name.rpartition('_')[2].rstrip('s')} s"
+    return {
+        "two_versions_decoding": "two versions decoding at once",
+        "training_covered_by_decoding": "training covered by decoding",
+        "trained_at_staleness_1_or_more": "trained at staleness 1 or more",
+    }.get(name, name.replace("_", " "))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def tickets_table(run: RunRecord, total: Mapping[str, int]) -> Markup:
+    rows = [
+        [stage.label, *(stage.tickets.get(key, 0) for key in TICKET_KEYS), _adds_up(stage.tickets)]
+        for stage in run.rl_stages
+        if stage.tickets
+    ]
+    if not rows:
+        return Markup("")
+    rows.append(["all", *(total.get(key, 0) for key in TICKET_KEYS), _adds_up(total)])
+    head = ["stage", *(key.replace("_", " ") for key in TICKET_KEYS), "adds up"]
+    return h.table(head, rows, strong_rows=[len(rows) - 1])
+
+
+def _adds_up(counts: Mapping[str, int]) -> Markup:
+    ended = sum(counts.get(key, 0) for key in TICKET_KEYS[1:])
+    left = counts.get("issued", 0) - ended
+    return h.yes_no(True) if not left else Markup(f"{left} open")

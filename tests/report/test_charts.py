@@ -1,0 +1,67 @@
+"""What charts are computed from, and that their SVG can live in a page."""
+
+import numpy as np
+import pytest
+
+from loong_jax.report import charts, theme
+from loong_jax.report.charts import Row, Series
+
+
+def test_moving_average_against_a_convolution():
+    values = np.random.default_rng(0).normal(size=50)
+    ones = np.ones(5)
+    counts = np.convolve(np.ones(50), ones, "same")
+    np.testing.assert_allclose(
+        charts.smoothed(values, 5), np.convolve(values, ones, "same") / counts, rtol=1e-12
+    )
+
+
+def test_moving_average_skips_gaps():
+    values = np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan, 5.0])
+    smooth = charts.smoothed(values, 3)
+    assert smooth[1] == 2.0
+    assert np.isnan(smooth[4])
+
+
+def test_limits_hold_every_interval():
+    rows = [Row("SFT", 0.31, 0.28, 0.34, "before"), Row("x", 0.55, 0.52, 0.587, "own expert")]
+    low, high = charts.fusion_limits({"stem": rows})
+    assert (low, high > 58.7) == (20.0, True)
+    assert charts.fusion_limits({}) == (0.0, pytest.approx(116))
+    assert charts.shared_limits([]) is None
+    low, high = charts.shared_limits([[Series("a", [1, 2], [0.0, 1.0], "k")]])
+    assert (low, high) == (-0.05, 1.05)
+
+
+def test_metrics_over_steps_leave_out_what_was_not_written():
+    lines = [
+        {"step": 1, "clip": {"0": 0.1}},
+        {"step": 2},
+        {"step": 3, "clip": {"0": None, "10": 1}},
+    ]
+    assert charts.over_steps(lines, "clip", "0") == ([1.0], [0.1])
+    assert charts.over_steps(lines, "absent") == ([], [])
+    assert charts.keys_of([*lines, {"clip": {"2": 0}}], "clip") == ["0", "2", "10"]
+
+
+def test_svg_is_inline_themed_and_repeatable():
+    def draw():
+        with theme.style():
+            figure = charts.lines("a < b", [Series("x", [1.0, 2.0], [1.0, None], theme.PAGE.ink)])
+            return theme.to_svg(figure, 'chart of "x"')
+
+    svg = draw()
+    assert svg == draw()
+    assert svg.startswith('<svg role="img" aria-label="chart of &quot;x&quot;"')
+    assert "var(--ink)" in svg
+    assert not any(placeholder in svg for placeholder in theme.PAGE)
+    assert 'id="figure' not in svg
+    assert "a &lt; b" in svg
+    assert "<?xml" not in svg
+
+
+def test_every_domain_has_its_own_accent():
+    colors = [theme.domain_color(domain) for domain in ("stem", "logic", "code")]
+    assert len(set(colors)) == 3
+    assert theme.domain_color("agentic") not in colors
+    assert theme.lag_color(99) == theme.LAG_COLORS[-1]
