@@ -79,7 +79,8 @@ class SftStage:
     optimizer: AdamW
     rows: int = 48
     row_length: int = 128
-    careful_share: float = 0.5  # of demonstrations in the careful style
+    careful_pairs: int = 0  # the first demonstrations, all in the careful style
+    careful_share: float = 0.5  # of those after them; the others are hurried
     checkpoint_every: int = 100
     after: str | None = None  # None: from fresh weights
 

@@ -17,7 +17,7 @@ from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import DOMAINS, Problem, ProblemStream
 from loong_jax.eval import evaluation
-from loong_jax.launch.recipe import DomainProblems, RayVerifiers, Recipe
+from loong_jax.launch.recipe import DomainProblems, RayVerifiers, Recipe, SftStage
 from loong_jax.models import moe
 from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import longcat_policy
@@ -95,12 +95,12 @@ class Session:
         """The same distinct problems for every stage and every seed of the recipe."""
         return self.stream(domain, split, seed=HELD_OUT_SEED).take_distinct(count)
 
-    def demonstrations(self, careful_share: float):
+    def demonstrations(self, settings: SftStage) -> "Demonstrations":
         """Endless (prompt, response) pairs of the cold start, domains and styles mixed by chance.
 
         Each pair is a pure function of the recipe's seed and its number.
         """
-        return Demonstrations(self, careful_share)
+        return Demonstrations(self, settings)
 
     def _domain(self, domain: str) -> DomainProblems:
         return self.recipe.problems.by_domain()[domain]
@@ -154,7 +154,7 @@ class Demonstrations:
     """An endless sequence; iterating twice gives the same pairs."""
 
     session: Session
-    careful_share: float
+    settings: SftStage
 
     def __iter__(self):
         recipe = self.session.recipe
@@ -166,7 +166,8 @@ class Demonstrations:
             rng = np.random.default_rng((recipe.seed, 1, number))
             stream = streams[int(rng.choice(len(streams), p=shares / shares.sum()))]
             problem = stream.problem_at(number)
-            style = "careful" if rng.random() < self.careful_share else "hurried"
+            is_careful = rng.random() < self.settings.careful_share
+            style = "careful" if is_careful or number < self.settings.careful_pairs else "hurried"
             solution = stream.environment.solve(problem, rng, style)
             yield problem.prompt, render_response(solution.thinking, solution.answer)
             number += 1

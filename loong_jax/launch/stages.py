@@ -87,7 +87,7 @@ def run_sft(
             session.policy,
             sft_settings,
             state,
-            session.demonstrations(settings.careful_share),
+            session.demonstrations(settings),
             session.tokenizer,
             cursor=cursor,
             on_step=on_step,
