@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data import packing
 from loong_jax.rl import advantages
@@ -13,17 +13,20 @@ from loong_jax.rollout.records import Group, Rollout
 
 
 class TrajectoryBatch(NamedTuple):
-    """Packed rows; entry t is about token t, given the tokens before it in its segment."""
+    """Packed rows; entry t is about token t, given the tokens before it in its segment.
 
-    tokens: Int[np.ndarray, "B T"]
-    segment_ids: Int[np.ndarray, "B T"]  # from 1 in each row; 0 is padding
-    positions: Int[np.ndarray, "B T"]
-    loss_mask: Bool[np.ndarray, "B T"]  # the policy wrote the token and it trains
-    engine_logprob: Float[np.ndarray, "B T"]
-    behavior_logprob: Float[np.ndarray, "B T"]
-    advantage: Float[np.ndarray, "B T"]
-    version_lag: Int[np.ndarray, "B T"]  # trainer's version minus the token's
-    reference_logprob: Float[np.ndarray, "B T"] | None = None
+    Made of NumPy arrays; a program sees them as its own.
+    """
+
+    tokens: Int[Array, "B T"]
+    segment_ids: Int[Array, "B T"]  # from 1 in each row; 0 is padding
+    positions: Int[Array, "B T"]
+    loss_mask: Bool[Array, "B T"]  # the policy wrote the token and it trains
+    engine_logprob: Float[Array, "B T"]
+    behavior_logprob: Float[Array, "B T"]
+    advantage: Float[Array, "B T"]
+    version_lag: Int[Array, "B T"]  # trainer's version minus the token's
+    reference_logprob: Float[Array, "B T"] | None = None
 
 
 def whole(rollout: Rollout, values: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -70,7 +73,8 @@ def make_batches(
             if reference_logprob is not None:
                 known = reference_logprob[rollout.ticket, rollout.attempt]
                 sequences[-1]["reference_logprob"] = whole(rollout, known, np.float32)
-    return [TrajectoryBatch(**fields) for fields in packing.pack(sequences, row_length, rows)]
+    packed: list[dict[str, Any]] = list(packing.pack(sequences, row_length, rows))
+    return [TrajectoryBatch(**fields) for fields in packed]
 
 
 def common_temperature(groups: Sequence[Group]) -> float:
@@ -80,8 +84,7 @@ def common_temperature(groups: Sequence[Group]) -> float:
         if sampling.greedy or sampling.is_truncated:
             raise ValueError(
                 f"rollouts drawn with {sampling} cannot train: the support they were drawn from "
-                "is not stored. "
-                "Sample training data with greedy=False, top_p=1, top_k=0."
+                "is not stored. Sample training data with greedy=False, top_p=1, top_k=0."
             )
     temperatures = {sampling.temperature for sampling in settings}
     if len(temperatures) != 1:
@@ -100,8 +103,7 @@ def _fields(rollout: Rollout, advantage: float, trainer_version: int) -> dict[st
     if lag.min() < 0:
         raise ValueError(
             f"{name} has version {trainer_version - lag.min()}, later than the trainer's "
-            f"{trainer_version}. Train on what "
-            "published versions wrote."
+            f"{trainer_version}. Train on what published versions wrote."
         )
     mask = whole(rollout, rollout.loss_mask, bool)
     return {

@@ -78,11 +78,11 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
         wanted = "a checkpoint" if step is None else f"checkpoint {step}"
         raise CheckpointError(
             f"{directory} does not hold {wanted}; finished there: {available or 'none'}. Give "
-            "another directory or step, "
-            "or start anew."
+            "another directory or step, or start anew."
         )
     candidates = [s for s in reversed(available) if step is None or s <= step]
     skipped: list[str] = []
+    cause: Exception | None = None
     for candidate in candidates if fall_back else candidates[:1]:
         try:
             arrays, metadata = _read(directory, candidate)
@@ -93,8 +93,8 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
             cause = error
     raise CheckpointError(
         f"damaged in {directory}: {'; '.join(skipped)}. Delete "
-        f"{Path(directory) / str(candidates[0])} and resume from the "
-        f"checkpoint before it (finished there: {available}), or start anew."
+        f"{Path(directory) / str(candidates[0])} and resume from the checkpoint before it "
+        f"(finished there: {available}), or start anew."
     ) from cause
 
 
@@ -149,8 +149,7 @@ def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         if not is_plain and not isinstance(key, int):
             raise ValueError(
                 f"key {key!r} under {prefix or 'the top'!r} must be an integer or a non-empty "
-                "string without '/' that does "
-                "not start with '#'. Rename it."
+                "string without '/' that does not start with '#'. Rename it."
             )
         name = prefix + (f"#{key}" if isinstance(key, int) else key)
         if isinstance(value, Mapping):
@@ -189,16 +188,14 @@ def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
     if missing := sorted(set(names) ^ set(plain)):
         raise CheckpointError(
             f"the checkpoint and this configuration disagree about {missing[:3]} ({len(missing)} "
-            "arrays). Resume with the "
-            "configuration the run began with."
+            "arrays). Resume with the configuration the run began with."
         )
     for name, (_, leaf) in zip(names, leaves, strict=True):
         have, want = (plain[name].shape, plain[name].dtype), (leaf.shape, leaf.dtype)
         if have != want:
             raise CheckpointError(
                 f"{name} is {have} in the checkpoint, {want} in this configuration. Resume with "
-                "the configuration the "
-                "run began with."
+                "the configuration the run began with."
             )
     return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(plain[n]) for n in names])
 
@@ -207,10 +204,8 @@ def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
 
 
 def encode_record(record: Any) -> np.ndarray:
-    """Nested plain values with NumPy arrays among them, as one uint8 array; for a buffer's
-    snapshot.
-    """
-    arrays: dict[str, np.ndarray] = {}
+    """Nested plain values with NumPy arrays among them (a buffer's snapshot) as one uint8 array."""
+    arrays: dict[str, Any] = {}
 
     def replace(value):
         if isinstance(value, (np.ndarray, np.generic)):
@@ -226,8 +221,7 @@ def encode_record(record: Any) -> np.ndarray:
             return value
         raise ValueError(
             f"{type(value).__name__} cannot be stored: a record holds numbers, text, None, "
-            "arrays, and lists, tuples and "
-            "dicts of them. Convert it first."
+            "arrays, and lists, tuples and dicts of them. Convert it first."
         )
 
     text = json.dumps(replace(record))

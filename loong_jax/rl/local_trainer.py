@@ -79,10 +79,9 @@ class LocalTrainer:
         self._state = state
         self._versions = versions
         self._checkpoints = Path(checkpoints)
-        self._reference = reference
+        self._reference = reference if settings.objective.kl is not None else None
         self._clock = clock
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._emit: Emit | None = None
         self._thread: threading.Thread | None = None
         self._failure = ""
 
@@ -94,8 +93,9 @@ class LocalTrainer:
         """
         if self._thread is not None:
             raise RuntimeError("this trainer has been started already. Make a new one.")
-        self._emit = emit
-        self._thread = threading.Thread(target=self._work, name="trainer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(emit,), name="trainer", daemon=True
+        )
         self._thread.start()
 
     def score(self, groups: Sequence[Group]) -> None:
@@ -129,24 +129,23 @@ class LocalTrainer:
             if self._thread.is_alive():
                 raise TimeoutError(
                     f"the trainer is still busy after {timeout_s} s. Wait longer, or end the "
-                    "process: checkpoints are "
-                    "atomic."
+                    "process: checkpoints are atomic."
                 )
 
     # ---- the trainer's thread -----------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, emit: Emit) -> None:
         while (command := self._commands.get()) is not None:
             name, carry_out = command
             if self._failure:
-                self._emit(events.WorkerFailed(f"trainer/{name}", f"not run: {self._failure}"))
+                emit(events.WorkerFailed(f"trainer/{name}", f"not run: {self._failure}"))
                 continue
             try:
                 event = carry_out()
             except Exception as error:  # whatever it is, the orchestrator must hear of it
                 self._failure = f"{name} failed: {type(error).__name__}: {error}"
                 event = events.WorkerFailed(f"trainer/{name}", f"{type(error).__name__}: {error}")
-            self._emit(event)
+            emit(event)
 
     def _hold(self, versions: set[int], holder: str) -> list[tuple[int, str]]:
         held: list[tuple[int, str]] = []
@@ -204,20 +203,21 @@ class LocalTrainer:
     def _reference_logprobs(
         self, groups: Sequence[Group]
     ) -> dict[tuple[int, int], np.ndarray] | None:
-        if self.settings.objective.kl is None:
+        if self._reference is None:
             return None
-        scored = [
-            score_group(self._programs, self._reference, group, self.settings) for group in groups
-        ]
-        return {(r.ticket, r.attempt): r.behavior_logprob for g in scored for r in g.rollouts}
+        known = {}
+        for group in groups:
+            found = group_logprobs(self._programs, self._reference, group, self.settings)
+            for rollout, logprob in zip(group.rollouts, found, strict=True):
+                known[rollout.ticket, rollout.attempt] = logprob
+        return known
 
     def _publish(self, version: int) -> events.VersionPublished:
         start_s = self._clock()
         if version != int(self._state.step):
             raise ValueError(
                 f"version {version} was to be published, the weights are version "
-                f"{int(self._state.step)}. Publish each "
-                "step after it is trained."
+                f"{int(self._state.step)}. Publish each step after it is trained."
             )
         publish.publish(self._versions, version, self._state.weights, self._programs.copy)
         return events.VersionPublished(version, start_s, self._clock())
@@ -245,7 +245,20 @@ class LocalTrainer:
 def score_group(
     programs: trainer.TrainerPrograms, weights: Weights, group: Group, settings: TrainerSettings
 ) -> Group:
-    """The group with `behavior_logprob` under `weights`, float32 aligned with each response.
+    """The group with `behavior_logprob` under `weights`."""
+    found = group_logprobs(programs, weights, group, settings)
+    return group.replace_rollouts(
+        tuple(
+            dataclasses.replace(r, behavior_logprob=logprob)
+            for r, logprob in zip(group.rollouts, found, strict=True)
+        )
+    )
+
+
+def group_logprobs(
+    programs: trainer.TrainerPrograms, weights: Weights, group: Group, settings: TrainerSettings
+) -> list[np.ndarray]:
+    """Log-probabilities of each response under `weights`, in nats, float32.
 
     A group is packed on its own, so its values do not depend on what else is scored with it.
     """
@@ -253,21 +266,17 @@ def score_group(
     sequences = [_score_fields(index, r) for index, r in enumerate(group.rollouts)]
     found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
     for packed in packing.pack(sequences, settings.row_length, settings.score_rows):
-        logprob = np.asarray(
+        packed["logprob"] = np.asarray(
             programs.logprobs(
                 weights, packed["tokens"], packed["segment_ids"], packed["positions"], temperature
             )
         )
-        owners = packing.unpack(packed, "owner")
-        for owner, values in zip(owners, packing.unpack(packed | {"v": logprob}, "v"), strict=True):
+        for owner, logprob in zip(
+            packing.unpack(packed, "owner"), packing.unpack(packed, "logprob"), strict=True
+        ):
             index = int(owner[0])
-            found[index] = values[len(group.rollouts[index].prompt) :].copy()
-    return group.replace_rollouts(
-        tuple(
-            dataclasses.replace(r, behavior_logprob=logprob)
-            for r, logprob in zip(group.rollouts, found, strict=True)
-        )
-    )
+            found[index] = logprob[len(group.rollouts[index].prompt) :]
+    return found
 
 
 def _score_fields(index: int, rollout: Rollout) -> dict[str, np.ndarray]:

@@ -58,14 +58,14 @@ class TripletClip:
         if not 0 <= self.eps_neg_low <= 1 or self.eps_pos_high < 0:
             raise ConfigError(
                 f"eps_neg_low={self.eps_neg_low} must lie in [0, 1] and "
-                f"eps_pos_high={self.eps_pos_high} be >= 0: "
-                "they are distances from a ratio of 1. Correct the recipe."
+                f"eps_pos_high={self.eps_pos_high} be >= 0: they are distances from a ratio of 1. "
+                "Correct the recipe."
             )
         if self.eps_neg_high < 1:
             raise ConfigError(
                 f"eps_neg_high={self.eps_neg_high} is below 1: it is a cap on the ratio of "
-                "negative advantages, not a "
-                "distance, and below 1 it would stop on-policy tokens. Use a value such as 3."
+                "negative advantages, not a distance, and below 1 it would stop on-policy "
+                "tokens. Use a value such as 3."
             )
 
 
@@ -104,9 +104,8 @@ class TokenSumOverConstant:
     def __post_init__(self):
         if self.group_size < 1 or self.max_response_tokens < 1:
             raise ConfigError(
-                f"group_size={self.group_size} and "
-                f"max_response_tokens={self.max_response_tokens} must be >= 1."
-                " Correct the recipe."
+                f"group_size={self.group_size} and max_response_tokens={self.max_response_tokens} "
+                "must be >= 1. Correct the recipe."
             )
 
 
@@ -272,9 +271,8 @@ def policy_loss(
     if objective.kl is not None:
         if reference_logprob is None:
             raise ValueError(
-                f"objective.kl={objective.kl} needs reference_logprob. Pass the "
-                "log-probabilities of the reference, "
-                "or use kl=None."
+                f"objective.kl={objective.kl} needs reference_logprob. Pass the log-probabilities "
+                "of the reference, or use kl=None."
             )
         distance, is_known = _safe_log_ratio(
             stop(reference_logprob), policy_logprob, loss_mask, bound

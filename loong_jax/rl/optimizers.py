@@ -156,7 +156,7 @@ def transformation(
         return "muon" if is_turned else "adam"
 
     decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
-    parts = {
+    parts: dict[Any, optax.GradientTransformation] = {
         "controller": optax.set_to_zero(),
         "adam": optax.chain(
             optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps), decay

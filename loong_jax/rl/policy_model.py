@@ -83,9 +83,7 @@ MATRIX_AXES = {
 
 @functools.lru_cache(maxsize=16)
 def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) -> PolicyModel:
-    """LongCat-Flash as a policy; `bias_rate` is the step of the routers' bias controller, 0 to hold
-    it.
-    """
+    """LongCat-Flash as a policy; `bias_rate` is the step of the bias controller, 0 to hold it."""
 
     def forward(weights, tokens, positions, segment_ids):
         model = nnx.merge(graphdef, nnx.State(weights))

@@ -31,8 +31,7 @@ class RepetitionDetector:
         if not self.threshold > 1 or not 0 < self.min_length <= self.window:
             raise ConfigError(
                 f"threshold={self.threshold} must exceed 1 and min_length={self.min_length} lie "
-                "in 1.."
-                f"window={self.window}. Correct the recipe."
+                f"in 1..window={self.window}. Correct the recipe."
             )
 
     def is_repetitive(self, text: str) -> bool:
@@ -77,15 +76,14 @@ class RewardRule:
         if self.correct <= max(self.wrong, self.malformed, self.repetitive):
             raise ConfigError(
                 f"correct={self.correct} must exceed wrong={self.wrong}, "
-                f"malformed={self.malformed} and "
-                f"repetitive={self.repetitive}. Correct the recipe."
+                f"malformed={self.malformed} and repetitive={self.repetitive}. Correct the "
+                "recipe."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoiseReward:
-    """Negative control: each group's rewards, dealt out again among its own valid rollouts at
-    random.
+    """Negative control: each group's rewards, dealt out at random among its valid rollouts.
 
     Mean and variance of every group stay exactly what `rule` gives, so the same groups are filtered
     and the advantages are as large, but what a rollout receives no longer depends on what it says.

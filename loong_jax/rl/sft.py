@@ -117,8 +117,7 @@ def run(
         if batch is None:
             raise ValueError(
                 f"the pairs ended after {cursor}, at step {int(state.step)} of "
-                f"{settings.num_steps}. Give more, or train for "
-                "fewer steps."
+                f"{settings.num_steps}. Give more, or train for fewer steps."
             )
         state, metrics, load = step(state, batch)
         cursor += taken

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int
 
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
@@ -124,7 +123,7 @@ def apply_gradient(
     direction, optimizer_state = transformation.update(
         gradient, state.optimizer_state, state.weights
     )
-    weights = optax.apply_updates(state.weights, jax.tree.map(lambda d: -rate * d, direction))
+    weights = jax.tree.map(lambda w, d: (w - rate * d).astype(w.dtype), state.weights, direction)
     weights = model.update_controllers(weights, load)
     is_finite = jnp.isfinite(norm)
     weights, optimizer_state = jax.tree.map(
@@ -218,13 +217,10 @@ def train_step(
     temperature: float,
 ) -> tuple[TrainState, dict[str, Any]]:
     """One whole step over its micro-batches; `state` is donated. Metrics are plain numbers."""
-    temperature = jnp.asarray(temperature, jnp.float32)
-    num_groups = jnp.asarray(num_groups, jnp.int32)
+    scalars = jnp.asarray(num_groups, jnp.int32), jnp.asarray(temperature, jnp.float32)
     accumulated = programs.begin(state.weights)
     for batch in batches:
-        accumulated = programs.accumulate(
-            state.weights, accumulated, batch, num_groups, temperature
-        )
+        accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
     state, metrics, sums, load = programs.update(state, accumulated)
     numbers = {name: float(value) for name, value in metrics.items()}
     return state, numbers | objectives.summarise(sums) | model.load_metrics(load)

@@ -32,7 +32,9 @@ def _forward(weights, tokens, positions, segment_ids):
     seen_BTS = (same_BTS & (index[None, :, None] >= index[None, None, :])).astype(jnp.float32)
     sum_BTD = jnp.einsum("BTS,BSD->BTD", seen_BTS, x_BTD)
     mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
-    logits = jnp.einsum("BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"], weights["head"])
+    logits = jnp.einsum(
+        "BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"][None, None], weights["head"]
+    )
     load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
     return logits, load[None].astype(jnp.int32)
 

@@ -1,6 +1,5 @@
 import queue
 import threading
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -9,36 +8,21 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.rl import events, local_trainer, objectives, optimizers, trainer
+from loong_jax.rollout.versions import VersionError, VersionStore
 from loong_jax.testing.toy_policy import toy_group, toy_policy, toy_weights
 
 TIMEOUT_S = 60.0
 
 
-class DictStore:
-    """The version store's contract over a dict; remembers who held what."""
+def make_store(weights_by_version):
+    store = VersionStore(max_staleness=6)
+    for version, weights in sorted(weights_by_version.items()):
+        store.put(version, weights)
+    return store
 
-    def __init__(self, **versions):
-        self.weights = {int(name[1:]): weights for name, weights in versions.items()}
-        self.held = Counter()
 
-    def put(self, version, weights):
-        assert version not in self.weights
-        self.weights[version] = weights
-
-    def get(self, version):
-        return self.weights[version]
-
-    def acquire(self, version, holder):
-        if version not in self.weights:
-            raise KeyError(version)
-        self.held[version, holder] += 1
-
-    def release(self, version, holder):
-        self.held[version, holder] -= 1
-
-    def retire(self, version):
-        assert not any(count for (v, _), count in self.held.items() if v == version)
-        del self.weights[version]
+def holders(store):
+    return [name for version in store.snapshot() for name in version["holders"]]
 
 
 def settings(**changes):
@@ -58,7 +42,7 @@ def settings(**changes):
 def make(tmp_path, state=None, store=None, chosen=None, **kwargs):
     chosen = chosen or settings()
     state = state or trainer.initial_state(toy_policy(), chosen.optimizer, toy_weights())
-    store = store or DictStore(v0=toy_weights())
+    store = store or make_store({0: toy_weights()})
     worker = local_trainer.LocalTrainer(
         model=toy_policy(),
         settings=chosen,
@@ -105,15 +89,15 @@ def test_commands_are_carried_out_in_order(tmp_path):
     assert trained.metrics["rewards/mean"] == pytest.approx(1 / 3)
     assert trained.metrics["ratio/mean_by_lag"]["0"] == pytest.approx(1, abs=1e-5)
     assert jnp.any(store.get(1)["head"] != store.get(0)["head"])
-    assert not any(store.held.values())
+    assert holders(store) == []
     one_step(worker, heard, 2)  # published buffers survive the donation of the next step
-    assert np.isfinite(np.asarray(store.get(1)["head"])).all()
+    store.verify(1)
     worker.close(TIMEOUT_S)
     assert not any(t.name == "trainer" and t.is_alive() for t in threading.enumerate())
 
 
 def test_each_group_is_scored_under_its_own_version(tmp_path):
-    store = DictStore(v0=toy_weights(0), v1=toy_weights(1))
+    store = make_store({0: toy_weights(0), 1: toy_weights(1)})
     worker, store, heard = make(tmp_path, store=store)
     both = [toy_group(7, (1.0, 0.0), version=1), toy_group(8, (1.0, 0.0), version=0)]
     worker.score(both)
@@ -151,15 +135,24 @@ def test_a_version_stays_alive_while_it_waits_to_be_scored(tmp_path):
         model=toy_policy(),
         settings=settings(),
         state=trainer.initial_state(toy_policy(), settings().optimizer, toy_weights()),
-        versions=(store := DictStore(v0=toy_weights())),
+        versions=(store := make_store({0: toy_weights()})),
         checkpoints=tmp_path,
     )
     worker.score(groups(0))
-    assert sum(store.held.values()) == 1
+    assert len(holders(store)) == 1
+    assert not store.retire(0)
     heard = queue.Queue()
     worker.start(heard.put)
     get(heard, events.GroupsScored)
-    assert sum(store.held.values()) == 0
+    assert store.snapshot() == []
+    worker.close(TIMEOUT_S)
+
+
+def test_a_version_that_is_gone_is_refused_and_nothing_stays_held(tmp_path):
+    worker, store, _ = make(tmp_path)
+    with pytest.raises(VersionError, match="version 3"):
+        worker.score([toy_group(0, (1.0, 0.0)), toy_group(1, (1.0, 0.0), version=3)])
+    assert holders(store) == []
     worker.close(TIMEOUT_S)
 
 
@@ -215,9 +208,7 @@ def test_resume_equals_uninterrupted_bit_for_bit(tmp_path):
     np.testing.assert_array_equal(again["buffer"]["tokens"], [0, 1, 2])
     assert again["counts"] == (1, None)
     jax.tree.map(np.testing.assert_array_equal, versions[1], store.get(1))
-    resumed = DictStore()
-    resumed.weights.update(versions)
-    worker, resumed, heard = make(tmp_path / "b", state=state, store=resumed)
+    worker, resumed, heard = make(tmp_path / "b", state=state, store=make_store(versions))
     for step in (3, 4):
         one_step(worker, heard, step)
     worker.close(TIMEOUT_S)
