@@ -176,7 +176,7 @@ def manifest_of(weights: Weights) -> Manifest:
 def checksums_of(weights: Weights) -> tuple[int, ...]:
     """CRC-32 of the bytes of every array. Waits until they are computed."""
     return tuple(
-        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8))
+        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8).data)
         for a in jax.tree.leaves(weights)
     )
 
