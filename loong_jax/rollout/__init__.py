@@ -1,1 +1,12 @@
-"""From prompts and weights to rollouts: engine, replicas, policy versions, buffer."""
+"""From prompts and weights to rollouts.
+
+    engine, longcat_engine   the contract of what samples tokens, and the engine over LongCat-Flash
+    draw, slots              one random stream per sample; what the slots of an engine hold
+    replica, local_replicas  continuous batching under one policy version; replicas in threads
+    versions                 the living policy versions
+    buffer                   groups on their way to training, and the ledger of all tickets
+    sampling                 many problems to the end, for evaluation
+    records, events, plain   tickets, groups, rollouts; what replicas report; JSON and arrays
+
+Importing the package itself imports nothing, so that processes without JAX may use the records.
+"""

@@ -262,7 +262,7 @@ class LongcatEngine:
     def warm_up(self, params: Params) -> None:
         """Compiles everything that decoding needs, so that no block stands still for it later."""
         state = self.init_decode_state()
-        request = SampleRequest(stream=(0,) * 5, sampling=SamplingSettings(max_new_tokens=1))
+        request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=SamplingSettings(max_new_tokens=1))
         for length in self.config.prefill_lengths:
             prompt = np.full(length, self.tokenizer.bos_id, np.int32)
             prefix, _ = self.prefill_batch(
@@ -353,7 +353,8 @@ class LongcatEngine:
             temperature[i], greedy[i] = sampling.temperature, sampling.greedy
         exists = np.arange(count) < len(requests)
         stop = np.full(count, self.tokenizer.eos_id, np.int32)
-        return Members(row, exists, stream, max_new_tokens, temperature, greedy, stop)
+        columns = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
+        return Members(*(jnp.asarray(column) for column in columns))
 
     def _prefill_and_draw(
         self,

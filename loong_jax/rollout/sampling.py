@@ -1,15 +1,20 @@
 """Sampling many problems to the end with one set of weights, as evaluation needs it."""
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rollout.engine import Engine, Params
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
 
 Progress = Callable[[int, int], None]  # finished groups, all groups
+
+JOIN_TIMEOUT_S = 60.0  # a block, at most
 
 
 def generate_all(
@@ -22,6 +27,7 @@ def generate_all(
     seed: int,
     version: int = 0,
     issues: Sequence[int] | None = None,
+    num_threads: int = 1,
     encode_prompt: EncodePrompt | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -29,27 +35,84 @@ def generate_all(
     """Yields the group of every problem as it completes; `ticket.number` is the problem's index.
 
     Equal problems draw equal samples unless `issues` (one per problem, default 0) tells them apart.
+    Each thread has a replica of its own: on CPU a block of a small model keeps one core busy.
     """
-    replica = Replica(
-        engine,
-        group_size=num_samples,
-        sampling=sampling,
-        seed=seed,
-        encode_prompt=encode_prompt,
-        clock=clock,
-    )
-    replica.assign(version, params)
-    replica.submit(
+    if num_threads < 1:
+        raise ConfigError(f"num_threads={num_threads} must be at least 1.")
+    tickets = [
         Ticket(number=i, problem=problem, issue=issues[i] if issues else 0)
         for i, problem in enumerate(problems)
-    )
-    num_finished = 0
+    ]
+
+    def make_replica() -> Replica:
+        replica = Replica(
+            engine,
+            group_size=num_samples,
+            sampling=sampling,
+            seed=seed,
+            encode_prompt=encode_prompt,
+            clock=clock,
+        )
+        replica.assign(version, params)
+        return replica
+
+    if num_threads > 1:
+        engine.warm_up(params)  # or each thread would compile
+        groups = _in_threads(make_replica, [tickets[i::num_threads] for i in range(num_threads)])
+    else:
+        groups = _finish(make_replica(), tickets)
+    for num_finished, group in enumerate(groups, start=1):
+        yield group
+        if progress is not None:
+            progress(num_finished, len(problems))
+
+
+def _finish(replica: Replica, tickets: Sequence[Ticket]) -> Iterator[Group]:
+    replica.submit(tickets)
     while not replica.is_empty:
         groups, _ = replica.step()
         yield from groups
-        num_finished += len(groups)
-        if progress is not None and groups:
-            progress(num_finished, len(problems))
+
+
+def _in_threads(
+    make_replica: Callable[[], Replica], shares: Sequence[Sequence[Ticket]]
+) -> Iterator[Group]:
+    """Groups of all shares as they come; the first error of a thread is raised here."""
+    found: queue.Queue[Group | Exception | None] = queue.Queue()
+    stop = threading.Event()
+
+    def work(share: Sequence[Ticket]) -> None:
+        try:
+            for group in _finish(make_replica(), share):
+                found.put(group)
+                if stop.is_set():
+                    return
+            found.put(None)
+        except Exception as error:
+            found.put(error)
+
+    threads = [threading.Thread(target=work, args=(share,), daemon=True) for share in shares]
+    for thread in threads:
+        thread.start()
+    num_running = len(threads)
+    try:
+        while num_running:
+            try:
+                item = found.get(timeout=1.0)
+            except queue.Empty:
+                if not any(thread.is_alive() for thread in threads) and found.empty():
+                    raise LoongError("sampling threads vanished before they were done.") from None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_running -= 1
+            else:
+                yield item
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
 
 
 class ProblemSampler:
@@ -66,11 +129,12 @@ class ProblemSampler:
         *,
         seed: int,
         version: int = 0,
+        num_threads: int = 1,
         encode_prompt: EncodePrompt | None = None,
         progress: Progress | None = None,
     ):
         self._engine, self._params = engine, params
-        self._seed, self._version = seed, version
+        self._seed, self._version, self._num_threads = seed, version, num_threads
         self._encode, self._progress = encode_prompt, progress
         self._issued: Counter[str] = Counter()
 
@@ -91,6 +155,7 @@ class ProblemSampler:
             seed=self._seed,
             version=self._version,
             issues=issues,
+            num_threads=self._num_threads,
             encode_prompt=self._encode,
             progress=self._progress,
         ):

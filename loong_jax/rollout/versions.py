@@ -2,10 +2,12 @@
 
 At most `max_staleness + 1` versions serve while one more is staged, so publishing cannot fill the
 memory. Holders acquire a version by name and release it; a retired version goes when its last
-holder does. All methods may be called from any thread and none of them waits.
+holder does. All methods may be called from any thread; only `put` may wait, for a retired version
+that its last holder is about to release.
 """
 
 import threading
+import time
 import zlib
 from collections import Counter
 from typing import Any, NamedTuple
@@ -48,7 +50,7 @@ class VersionStore:
         if max_staleness < 0:
             raise ValueError(f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy.")
         self.capacity = max_staleness + 2  # serving, and one staged
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()  # notified when a version goes
         self._entries: dict[int, _Entry] = {}
         self._retired: set[int] = set()
         self._manifest: Manifest | None = None
@@ -58,8 +60,12 @@ class VersionStore:
         """Names, shapes and dtypes of every version; None before the first."""
         return self._manifest
 
-    def put(self, version: int, weights: Weights) -> None:
-        """Stores a new version. Raises VersionError where the store may not take it."""
+    def put(self, version: int, weights: Weights, timeout_s: float = 30.0) -> None:
+        """Stores a new version. Raises VersionError where the store may not take it.
+
+        In a full store it waits up to `timeout_s` for a retired version to be released, if there
+        is one.
+        """
         manifest = manifest_of(weights)
         checksums = checksums_of(weights)
         with self._lock:
@@ -71,7 +77,10 @@ class VersionStore:
                 )
             if version in self._entries:
                 raise VersionError(f"version {version} is there already. Count versions up.")
-            if len(self._entries) >= self.capacity:
+            deadline_s = time.monotonic() + timeout_s
+            while self._is_full() and self._retired and time.monotonic() < deadline_s:
+                self._lock.wait(max(0.0, deadline_s - time.monotonic()))
+            if self._is_full():
                 held = {v: dict(self._entries[v].holders) for v in sorted(self._entries)}
                 raise VersionError(
                     f"version {version} would be number {len(self._entries) + 1}, but at most "
@@ -149,6 +158,9 @@ class VersionStore:
                 for version, entry in sorted(self._entries.items())
             ]
 
+    def _is_full(self) -> bool:
+        return len(self._entries) >= self.capacity
+
     def _entry(self, version: int) -> _Entry:
         if version not in self._entries:
             raise VersionError(
@@ -161,6 +173,7 @@ class VersionStore:
         if version in self._retired and not self._entries[version].holders:
             del self._entries[version]
             self._retired.discard(version)
+            self._lock.notify_all()
             return True
         return False
 
@@ -176,7 +189,7 @@ def manifest_of(weights: Weights) -> Manifest:
 def checksums_of(weights: Weights) -> tuple[int, ...]:
     """CRC-32 of the bytes of every array. Waits until they are computed."""
     return tuple(
-        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8))
+        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8).data)
         for a in jax.tree.leaves(weights)
     )
 

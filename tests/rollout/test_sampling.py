@@ -1,5 +1,9 @@
-import numpy as np
+import threading
 
+import numpy as np
+import pytest
+
+from loong_jax.errors import ConfigError
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.sampling import ProblemSampler, generate_all
 from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
@@ -52,3 +56,33 @@ def test_greedy_samples_are_equal():
     rollouts = ProblemSampler(ENGINE, WEIGHTS, seed=0)(PROBLEMS[:1], 2, greedy)[0]
     np.testing.assert_array_equal(rollouts[0].tokens, rollouts[1].tokens)
     assert len(rollouts[0].tokens) <= 6
+
+
+def test_threads_change_nothing_but_the_order():
+    one, several = (
+        ProblemSampler(ENGINE, WEIGHTS, seed=3, num_threads=n)(PROBLEMS, 4, SAMPLING)
+        for n in (1, 3)
+    )
+    assert texts(one) == texts(several)
+    for a, b in zip(one, several, strict=True):
+        np.testing.assert_array_equal(a[0].engine_logprob, b[0].engine_logprob)
+
+
+def test_an_error_in_a_thread_is_raised_and_all_threads_end():
+    before = threading.active_count()
+    long = [*PROBLEMS, fake_problem(9, "q" * 40)]
+    with pytest.raises(ValueError, match="largest bucket"):
+        ProblemSampler(ENGINE, WEIGHTS, seed=3, num_threads=2)(long, 4, SAMPLING)
+    assert threading.active_count() == before
+    with pytest.raises(ConfigError, match="num_threads"):
+        ProblemSampler(ENGINE, WEIGHTS, seed=3, num_threads=0)(PROBLEMS, 4, SAMPLING)
+
+
+def test_whoever_stops_listening_stops_the_threads():
+    before = threading.active_count()
+    groups = generate_all(
+        ENGINE, WEIGHTS, PROBLEMS * 40, num_samples=2, sampling=SAMPLING, seed=0, num_threads=2
+    )
+    next(groups)
+    groups.close()
+    assert threading.active_count() == before

@@ -35,9 +35,22 @@ def test_at_most_the_serving_versions_and_a_staged_one(max_staleness):
         store.put(9, weights())
     assert not store.retire(0)
     with pytest.raises(VersionError, match="at most"):
-        store.put(9, weights())
+        store.put(9, weights(), timeout_s=0.01)
     store.release(0, "replica-0")
     store.put(9, weights())
+
+
+def test_a_full_store_waits_for_a_retired_version_to_be_released():
+    store = VersionStore(0)
+    store.put(0, weights())
+    store.put(1, weights())
+    store.acquire(0, "replica-0")
+    store.retire(0)
+    late = threading.Timer(0.1, store.release, (0, "replica-0"))
+    late.start()
+    store.put(2, weights(), timeout_s=20.0)
+    late.join(20)
+    assert store.numbers() == (1, 2)
 
 
 def test_a_retired_version_goes_with_its_last_holder():
