@@ -174,9 +174,9 @@ def report(arguments: Arguments) -> int:
         raise CheckpointError(
             f"{chosen.run_dir} holds no config.json, so it is no run. Name a run directory."
         )
-    from loong_jax.report import page
+    from loong_jax.launch import run
 
-    print(page.write_report(chosen.run_dir))
+    run.write_report(chosen.run_dir)
     return 0
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
 from loong_jax.environments.folding import Folding
 from loong_jax.environments.gates import Gates
+from loong_jax.environments.masks import Masks
 from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
 from loong_jax.environments.stream import ProblemStream
 from loong_jax.environments.vector_sum import VectorSum
@@ -12,6 +13,7 @@ from loong_jax.environments.vector_sum import VectorSum
 ENVIRONMENTS: dict[str, type] = {
     "vector_sum": VectorSum,
     "gates": Gates,
+    "masks": Masks,
     "folding": Folding,
 }
 

@@ -1,6 +1,6 @@
-"""Logic: a row of five bits goes through gates, `10110&01101^11001|00010&11110`.
+"""Logic: a row of four bits goes through gates, `1011&0110^1100|0001&1111`.
 
-Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 32. Working longer
+Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 16. Working longer
 helps: one gate is a table of 12 entries for each bit, a leap over two already one of 72.
 """
 
@@ -18,7 +18,7 @@ from loong_jax.environments.problem import Domain, Problem
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
-NUM_BITS = 5
+NUM_BITS = 4
 GATES = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
 NUM_GATES = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 MAX_ANSWER_CHARS = 16
@@ -32,7 +32,7 @@ def after_gate(row: str, gate: tuple[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gates:
-    """State: {"row": "10110", "gates": [["&", "01101"], ...]}; the last row is asked for."""
+    """State: {"row": "1011", "gates": [["&", "0110"], ...]}; the last row is asked for."""
 
     name: str = "gates"
     domain: Domain = "logic"
@@ -42,7 +42,7 @@ class Gates:
         rng = environment.rng_of(self.name, level, seed)
         count = NUM_GATES[level]
         row, *masks = ("".join(map(str, bits)) for bits in rng.integers(2, size=(count + 1, NUM_BITS)))
-        gates = [[str(symbol), mask] for symbol, mask in zip(rng.choice(list(GATES), count), masks)]
+        gates = [[str(symbol), mask] for symbol, mask in zip(rng.choice(list(GATES), count), masks, strict=True)]
         text = row + "".join(symbol + mask for symbol, mask in gates)
         return environment.make_problem(
             self,

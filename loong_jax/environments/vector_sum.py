@@ -1,7 +1,7 @@
-"""Stem: sums and differences of vectors in (Z/5)^3, `314+204-130`.
+"""Stem: sums and differences of vectors in (Z/3)^4, `2012+2010-1201`.
 
-The digits are coordinates; each is added modulo 5 by itself. A guess is right in 1 of 125. Working
-longer helps: one operation is a table of 50 entries for each coordinate, a leap over two one of 500.
+The digits are coordinates; each is added modulo 3 by itself. A guess is right in 1 of 81. Working
+longer helps: one operation is a table of 18 entries for each coordinate, a leap over two one of 108.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from loong_jax.environments.problem import Domain, Problem
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
-MODULUS, NUM_COORDINATES = 5, 3
+MODULUS, NUM_COORDINATES = 3, 4
 NUM_OPERATIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_ANSWER_CHARS = 16
 
@@ -33,7 +33,7 @@ def after_operation(vector: str, operation: tuple[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """State: {"start": "314", "operations": [["+", "204"], ...]}; the last vector is asked for."""
+    """State: {"start": "2012", "operations": [["+", "2010"], ...]}; the last vector is asked for."""
 
     name: str = "vector_sum"
     domain: Domain = "stem"
@@ -67,7 +67,7 @@ class VectorSum:
         return Response(environment.write_steps(vectors[1:], rng, style), vectors[-1])
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
-        """Sums each coordinate as a whole number; correct is agreement modulo 5 on all of them."""
+        """Sums each coordinate as a whole number; correct is agreement modulo 3 on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")
         answer = answer.strip()

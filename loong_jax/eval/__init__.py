@@ -1,1 +1,5 @@
-"""How good a policy is: sampling problems, pass@k, intervals."""
+"""How good a policy is: sampling problems, pass@k, intervals.
+
+`evaluation.evaluate` judges one set of weights, `compare.write_gains` sets stages beside each other
+by problem, `metrics` holds the estimates.
+"""

@@ -18,6 +18,7 @@ from loong_jax.orchestrator.pipeline import (
     stage_directory,
 )
 from loong_jax.report.memory import MemoryMonitor
+from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
 
 
@@ -52,9 +53,22 @@ def train(
         ]
         run_stages(graph, run_dir, only=only, source=source, on_stage=on_stage)
     if all(is_done(run_dir, name) for name in settings):
-        from loong_jax.report.page import write_report
+        write_report(run_dir)
 
-        print(f"report: {write_report(run_dir)}")
+
+def write_report(run_dir: Path) -> None:
+    """(Re)writes summary, gains and report of a finished run from what its stages left."""
+    from loong_jax.eval import compare
+    from loong_jax.report import page
+
+    compare.write_gains(run_dir)
+    merge_stage_metrics(run_dir, list(_finished(run_dir)))
+    usage = json_files.read_json(run_dir / "usage.json", {})
+    print(f"report: {page.write_report(run_dir, **usage)}")
+
+
+def _finished(run_dir: Path) -> list[str]:
+    return [name for name in configs.load(run_dir).stages() if is_done(run_dir, name)]
 
 
 def _inputs(stage: StageSettings) -> tuple[str, ...]:

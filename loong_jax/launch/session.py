@@ -1,6 +1,6 @@
 """What the stages of a run share: model, engine programs, verifier pool, problems.
 
-Built once per process, so stages with equal shapes share compiled programs and the pool starts once.
+Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
 import dataclasses

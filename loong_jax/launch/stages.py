@@ -4,6 +4,7 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 `metrics.jsonl`, sample rollouts, and `checkpoints/` from which it resumes.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from loong_jax.launch.recipe import FusionStage, RlStage, SftStage
 from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
+from loong_jax.merge.checkpoints import longcat_stacks
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
@@ -189,23 +191,29 @@ def run_fusion(
     problems = {
         domain: session.held_out(domain, "validation", settings.num_problems) for domain in DOMAINS
     }
-    total = len(settings.scales) * len(settings.keep_rates)
-    progress.start(name, total_steps=total)
-    tried = 0
+    progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
+    sampling = session.recipe.evaluation.sampling
 
-    def score(weights: Weights) -> dict[str, float]:
-        nonlocal tried
-        sample = session.sampler(weights)
-        found = {}
+    def pass_rates(weights: Weights) -> dict[str, float]:
+        sample, found = session.sampler(weights), {}
         for domain, asked in problems.items():
-            rollouts = [r for (r,) in sample(asked, 1, session.recipe.evaluation.sampling)]
-            verdicts = session.verify(asked, rollouts)
+            verdicts = session.verify(asked, [r for (r,) in sample(asked, 1, sampling)])
             graded = [verdict for verdict in verdicts if verdict.is_graded]
             found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
-        tried += 1
-        progress.step(tried, {})
         return found
 
+    own_domain = {f"rl_{domain}": domain for domain in DOMAINS}
+    expert_rate = {
+        own_domain[expert]: pass_rates(weights)[own_domain[expert]]
+        for expert, weights in experts.items()
+    }
+
+    def score(weights: Weights) -> dict[str, float]:
+        """By domain, how far the fused model is above the expert of that domain."""
+        rates = pass_rates(weights)
+        return {domain: rates[domain] - rate for domain, rate in expert_rate.items()}
+
+    tried = itertools.count(1)
     result = search.grid_search(
         base,
         experts,
@@ -213,9 +221,17 @@ def run_fusion(
         method=settings.method,
         scales=settings.scales,
         keep_rates=settings.keep_rates,
+        reduce=search.worst_score,
+        on_point=lambda point: progress.step(next(tried), {}),
+        batch_axes=longcat_stacks,
     )
-    fused, report = merge_report.fuse_with_report(base, experts, method=result.method)
-    json_files.write_json(own / "fusion.json", {"search": result.to_json(), "report": report})
+    fused, report = merge_report.fuse_with_report(
+        base, experts, method=result.method, batch_axes=longcat_stacks
+    )
+    found = result.to_json()
+    json_files.write_json(
+        own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
+    )
     return _finish(session, name, fused, 0, own, progress, DOMAINS)
 
 

@@ -1,1 +1,6 @@
-"""The page a run leaves behind, and the charts on it."""
+"""The page a run leaves behind, the charts on it, and the logs they are drawn from.
+
+`page.write_report` writes a run's page and summary, `page.write_controls_report` the one that sets
+controls beside it; while a run goes, `metrics_log.MetricsLog`, `progress.Progress` and
+`memory.MemoryMonitor` write, show and measure.
+"""

@@ -97,7 +97,7 @@ def fusion(panels: Mapping[str, Sequence[Row]], palette: Palette = PAGE) -> Figu
         "Sampled pass@1 on held-out problems with 95 % intervals", x=0.012, ha="left",
         fontsize=13, color=palette.muted,
     )  # fmt: skip
-    figure.get_layout_engine().set(w_pad=0.16, h_pad=0.16, wspace=0.03)
+    figure.set_layout_engine("constrained", w_pad=0.16, h_pad=0.16, wspace=0.03)
     return figure
 
 

@@ -160,14 +160,16 @@ def events_through(events: Sequence[dict[str, Any]], step: int) -> list[dict[str
 
 def trained_metrics(groups: Sequence[Group], *, trainer_version: int) -> dict[str, Any]:
     """What the rollouts of a batch say about themselves; {} for an empty batch."""
-    rollouts = [(group, r) for group in groups for r in group.rollouts if r.reward is not None]
+    rollouts = [(g, r, r.reward) for g in groups for r in g.rollouts if r.reward is not None]
     if not rollouts:
         return {}
-    lengths = [len(r.tokens) for _, r in rollouts]
-    staleness = [trainer_version - r.version for _, r in rollouts]
+    lengths = [len(r.tokens) for _, r, _ in rollouts]
+    staleness = [trainer_version - r.version for _, r, _ in rollouts]
     return {
-        "rewards/mean": float(np.mean([r.reward for _, r in rollouts])),
-        "rewards/by_domain": _mean_by((g.ticket.problem.domain, r.reward) for g, r in rollouts),
+        "rewards/mean": float(np.mean([reward for _, _, reward in rollouts])),
+        "rewards/by_domain": _mean_by(
+            (g.ticket.problem.domain, reward) for g, _, reward in rollouts
+        ),
         "completions/mean_length": float(np.mean(lengths)),
         "completions/max_length": max(lengths),
         "staleness/mean": float(np.mean(staleness)),

@@ -202,8 +202,9 @@ def write_controls_report(
 ) -> Path:
     """A page that sets a real run beside its controls; returns its path.
 
-    `runs` maps a name to a run directory, the real run first. `directory` holds `controls.json`
-    (`loong_jax.eval.compare.write_controls`), whose names are those of `runs`.
+    `runs` maps a name to a run directory, the real run first (`{"real run": ..., ...}`).
+    `directory` holds `controls.json` (`loong_jax.eval.compare.write_controls`), whose names are
+    those of `runs`.
     """
     directory = Path(directory)
     records = {label: read_run(path) for label, path in runs.items()}
@@ -245,16 +246,19 @@ def render_controls(
         "<h1>loong_jax · controls</h1>"
         + h.paragraph(controls_headline(real, table), "lead")
         + h.paragraph(
-            "The same start, the same test problems and the same wall time. Noise reward: each "
-            "group's rewards dealt out again at random among its rollouts, so mean and variance "
-            "stay and meaning goes. Continued SFT: the demonstrations go on instead of RL.",
+            "A gain counts only where a run that cannot have learned from right and wrong does not "
+            "have it too. Noise reward: each group's rewards dealt out again at random among its "
+            "rollouts, so mean and variance stay and meaning goes. Continued SFT: demonstrations "
+            "go on instead of RL. Differences are paired over the same test problems; brackets are "
+            "95 % bootstrap intervals over problems. Where each run started and how long it took "
+            "stands below."
         )
         + h.section("Gain over SFT", "gains", h.grid(parts))
         + h.section(
             "Paired by problem",
             "table",
             h.table(["domain", "control", f"gain of {real}", "gain of the control",
-                     f"{real} minus control", "interval above zero"], rows),
+                     f"{real} minus control", "interval above zero"], rows, text_columns=[1]),
         )
         + h.section(
             "Runs",
@@ -276,7 +280,7 @@ def controls_headline(real: str, table: Mapping[str, Mapping[str, Any]]) -> str:
         sentences.append(
             f"{label[:1].upper()}{label[1:]} "
             + (f"gains in {', '.join(gained)}" if gained else "gains in no domain")
-            + f"; {real} beats it "
+            + f"; the {real} beats it "
             + ("everywhere." if not missed else f"in {', '.join(beaten) or 'no domain'}.")
         )
     return " ".join(sentences) or "No control has been compared yet."

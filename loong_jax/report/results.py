@@ -42,8 +42,9 @@ def headline(run: RunRecord) -> str:
         sentences.append(f"No measurable change in {_and(flat)}.")
     if down:
         sentences.append(f"RL lost: {listed(down)} points.")
-    kept = {d: fused_loss(run, d).get("gain") for d in found}
-    kept = {d: value for d, value in kept.items() if h.is_number(value)}
+    kept = {
+        d: float(g["gain"]) for d in found if h.is_number((g := fused_loss(run, d)).get("gain"))
+    }
     if kept and up:
         worst = min(kept, key=lambda d: kept[d])
         if kept[worst] >= 0:

@@ -101,7 +101,7 @@ def to_png(figure: Figure, dpi: int = 160) -> bytes:
     return stream.getvalue()
 
 
-def _settings(palette: Palette) -> dict[str, Any]:
+def _settings(palette: Palette) -> Any:  # names of settings are literals to a type checker
     return {
         "font.family": "DejaVu Sans",
         "font.size": 12,

@@ -213,37 +213,35 @@ def fusion_report(run: RunRecord) -> Markup:
     if not record:
         return Markup("")
     parts, notes = [], ""
-    experts = record.get("experts") or list(record.get("norms") or {})
-    norms, cosines = record.get("norms") or {}, record.get("cosines") or []
-    if experts and (norms or cosines):
+    experts, measured = record.get("experts") or [], record.get("global") or {}
+    if experts and measured:
         labels = [LABELS.get(name, name) for name in experts]
+        columns = (
+            ("norm", h.number, "norm"),
+            ("moved", h.percent, "entries moved"),
+            ("kept", h.percent, "kept by dropout"),
+            ("erased", h.percent, "erased as a minority"),
+        )
         rows = [
             [
                 labels[i],
-                h.number(norms.get(name), 3),
-                *(h.number(value, 3) for value in (cosines[i] if i < len(cosines) else [])),
+                *(form(measured[key][name]) for key, form, _ in columns),
+                *(h.number(value, 3) for value in measured["cosine"][i]),
             ]
             for i, name in enumerate(experts)
         ]
-        head = ["task vector", "norm", *(f"cosine with {name}" for name in labels[: len(cosines)])]
-        parts.append(h.table(head, rows))
-    shares = [
-        [label, h.percent(record[name])]
-        for name, label in (
-            ("sign_agreement", "signs agree in all experts"),
-            ("kept_share", "kept by dropout"),
-            ("erased_share", "erased as a minority direction"),
-        )
-        if h.is_number(record.get(name))
+        head = ["task vector", *(label for *_, label in columns)]
+        parts.append(h.table([*head, *(f"cosine with {name}" for name in labels)], rows))
+    choice = record.get("chosen") or {}
+    grid = [
+        {k: v for k, v in point.items() if k != "scores"} | point.get("scores", {})
+        for point in record.get("grid") or []
     ]
-    if shares:
-        parts.append(h.table(["entries of the task vectors", "share"], shares))
-    grid, choice = record.get("grid") or [], record.get("choice") or {}
     if grid:
         names = list(grid[0])
         chosen = [
             i for i, row in enumerate(grid)
-            if choice and all(row.get(k) == v for k, v in choice.items() if k in row)
+            if choice and all(row[k] == choice.get(k) for k in ("scale", "keep_rate"))
         ]  # fmt: skip
         rows = [
             [h.number(row.get(n), 3) if h.is_number(row.get(n)) else row.get(n) for n in names]

@@ -56,16 +56,16 @@ def test_stacked_equals_separate(name, models):
 def test_order_of_experts_does_not_matter(name, models):
     base, experts = models
     weights = {"expert0": 0.2, "expert1": 0.5, "expert2": 0.3} if name != "sce" else None
-    method = METHODS[name]
-    ordered = merge.fuse(base, experts, method=method, weights=weights)
-    turned = merge.fuse(base, dict(reversed(experts.items())), method=method, weights=weights)
+    settings = {"method": METHODS[name], "batch_axes": examples.STACKS}
+    ordered = merge.fuse(base, experts, **settings, weights=weights)
+    turned = merge.fuse(base, dict(reversed(experts.items())), **settings, weights=weights)
     as_list = merge.fuse(
-        base, list(experts.values()), method=method, weights=weights and list(weights.values())
+        base, list(experts.values()), **settings, weights=weights and list(weights.values())
     )
     as_turned_list = merge.fuse(
         base,
         list(experts.values())[::-1],
-        method=method,
+        **settings,
         weights=weights and list(weights.values())[::-1],
     )
     for one, other in ((ordered, turned), (as_list, as_turned_list)):
@@ -149,10 +149,12 @@ def test_experts_may_be_float32_masters_of_a_bfloat16_base(models):
 def test_router_biases_are_neither_dropped_nor_elected(name, models):
     base, experts = models
     path = "layers/router/bias"
-    kept = flat(merge.fuse(base, experts, method=METHODS[name]))[path]
+    kept = flat(merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS))[path]
     assert np.array_equal(kept, flat(base)[path])
     rules = merge.PathRules(controller_value="average")
-    mean = flat(merge.fuse(base, experts, method=METHODS[name], rules=rules))[path]
+    mean = flat(
+        merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS, rules=rules)
+    )[path]
     expected = np.mean([flat(e)[path] for e in experts.values()], axis=0)
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
 
@@ -160,7 +162,7 @@ def test_router_biases_are_neither_dropped_nor_elected(name, models):
 def test_routers_norms_and_embeddings_are_not_dropped_out(models):
     base, experts = models
     method = merge.LongcatFusion(keep_rate=0.3, erase=False)
-    _, report = merge.fuse_with_report(base, experts, method=method)
+    _, report = merge.fuse_with_report(base, experts, method=method, batch_axes=examples.STACKS)
     for path, record in report["tensors"].items():
         shares = record["kept"].values()
         if path in ("embedding", "layers/router/kernel", "layers/norm"):

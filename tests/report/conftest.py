@@ -46,7 +46,13 @@ def write_synthetic_run(run_dir, *, skill=None, num_problems=300, num_steps=40, 
             domains = DOMAINS if stage == "general" else (stage.removeprefix("rl_"),)
             _rl(directory, stage, domains, rates, num_steps, rng)
         json_files.write_json(
-            directory / "done.json", {"stage": stage, "wall_s": 60.0 + 20 * number, "peak_gb": 2.5}
+            directory / "done.json",
+            {
+                "stage": stage,
+                "wall_s": 60.0 + 20 * number,
+                "peak_gb": 2.5,
+                "tickets": json_files.read_json(directory / "tickets.json"),
+            },
         )
     compare.write_gains(run_dir)
     return run_dir

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from loong_jax.models.moe import grouped, parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.router import Routing
-from loong_jax.sharding import MESH_AXES, ShardingRules
+from loong_jax.sharding import ShardingRules
 
 
 class Experts(nnx.Module):
@@ -79,11 +79,10 @@ class Experts(nnx.Module):
         rows = grouped.block_rows(local.size, num_local)
         blocks = grouped.arrange(local, kept, num_local, rows)
         x_TD, gate_TK = x.reshape(-1, embed), gate.reshape(-1, num_chosen)
+        operands = (x_TD, gate_TK, blocks, gate_up, down)
         if rules.mesh is not None:  # the backward pass of expert_ffn knows nothing of the mesh
-            x_TD, gate_TK, blocks, gate_up, down = jax.tree.map(
-                _varying, (x_TD, gate_TK, blocks, gate_up, down)
-            )
-        out = grouped.expert_ffn(x_TD, gate_TK, blocks, gate_up, down).reshape(-1, length, embed)
+            operands = _varying_alike(operands)
+        out = grouped.expert_ffn(*operands).reshape(-1, length, embed)
         if rules.mesh is not None:
             out = jax.lax.psum(out, "tensor")
         if exchange:
@@ -91,7 +90,16 @@ class Experts(nnx.Module):
         return out
 
 
-def _varying(a: Array) -> Array:
-    """`a` as a value that may differ along every mesh axis, for shard_map's bookkeeping."""
-    missing = tuple(axis for axis in MESH_AXES if axis not in jax.typeof(a).mat.varying)
-    return jax.lax.pcast(a, missing, to="varying") if missing else a
+def _varying_alike(tree):
+    """Marks every array as one that may differ along each mesh axis along which any of them does.
+
+    The transpose of the mark is the sum over the devices that shared an array.
+    """
+    axes = [jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)]
+    union = frozenset().union(*axes)
+
+    def mark(a):
+        missing = tuple(sorted(union - jax.typeof(a).mat.varying))
+        return jax.lax.pcast(a, missing, to="varying") if missing else a
+
+    return jax.tree.map(mark, tree)

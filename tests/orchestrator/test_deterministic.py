@@ -1,0 +1,229 @@
+"""Deterministic mode on the real engine, trainer and threads, with a tiny model."""
+
+import concurrent.futures
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.environments.problem import Problem
+from loong_jax.models import moe
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.rl import grading, local_trainer, trainer
+from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
+from loong_jax.rl.objectives import longcat_objective
+from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
+from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.versions import VersionStore
+from loong_jax.testing import smallest_config, tokenizer
+from loong_jax.verifiers.verdict import correct, wrong
+from tests.orchestrator import straight_line
+
+NUM_STEPS, GROUPS, GROUP_SIZE, SEED = 4, 3, 4, 5
+SAMPLING = SamplingSettings(max_new_tokens=6)
+
+
+def problem_at(cursor):
+    return Problem(
+        uid=f"parity/{cursor}",
+        domain="logic",
+        environment="parity",
+        level=1,
+        seed=cursor,
+        canonical=str(cursor),
+        prompt=f"{cursor}?",
+        verifier="parity",
+    )
+
+
+def judge(text):
+    """Right where the characters sum to an even number: half of all answers, at random."""
+    return correct() if sum(map(ord, text)) % 2 == 0 else wrong("value")
+
+
+class InlinePool:
+    def submit(self, requests):
+        futures = []
+        for request in requests:
+            future = concurrent.futures.Future()
+            future.set_result(judge(request.response_text))
+            futures.append(future)
+        return futures
+
+    def close(self, timeout_s):
+        del timeout_s
+
+
+class Log:
+    def __init__(self):
+        self.metrics, self.trained = [], []
+
+    def event(self, record):
+        del record
+
+    def judged(self, group, disposition):
+        del group, disposition
+
+    def step(self, step, metrics, groups):
+        del step
+        self.metrics.append(metrics)
+        self.trained.append([group.ticket.number for group in groups])
+
+
+@dataclasses.dataclass
+class Parts:
+    engine: LongcatEngine
+    policy: object
+    weights: dict
+    settings: TrainerSettings
+
+
+@pytest.fixture(scope="module")
+def parts():
+    config = smallest_config()
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    engine = LongcatEngine.for_longcat(
+        graphdef,
+        config,
+        tokenizer(),
+        EngineConfig(
+            num_slots=8,
+            cache_length=16,
+            prefill_lengths=(8,),
+            prefill_batch=2,
+            prefill_members=8,
+            block_steps=2,
+        ),
+    )
+    settings = TrainerSettings(
+        objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=6),
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2)),
+        max_staleness=1,
+        row_length=32,
+        rows=4,
+        score_rows=2,
+    )
+    return Parts(engine, longcat_policy(graphdef, config, 0.01), weights, settings)
+
+
+def orchestrated(parts, directory, *, staleness, num_replicas, stop_after=None, resume=False):
+    """One run through threads; returns final weights and log. `stop_after` kills it at a step."""
+    store = VersionStore(max_staleness=staleness)
+    control = None
+    if resume:
+        state, versions, control, _ = local_trainer.restore(
+            parts.policy, parts.settings, parts.weights, directory
+        )
+    else:
+        state = trainer.initial_state(parts.policy, parts.settings.optimizer, parts.weights)
+        versions = {0: parts.weights}
+    for version, weights in sorted(versions.items()):
+        store.put(version, weights)
+    replicas = LocalReplicaGroup(
+        parts.engine,
+        store,
+        num_replicas=num_replicas,
+        group_size=GROUP_SIZE,
+        sampling=SAMPLING,
+        seed=SEED,
+    )
+    learner = LocalTrainer(
+        model=parts.policy,
+        settings=parts.settings,
+        state=state,
+        versions=store,
+        checkpoints=directory,
+    )
+    log = Log()
+    run = Orchestrator(
+        name="test",
+        settings=LoopSettings(
+            total_steps=NUM_STEPS,
+            scheduler=DoraPolicy(
+                groups_per_step=GROUPS, max_staleness=staleness, deterministic=True
+            ),
+            checkpoint_every=2,
+        ),
+        trainer=learner,
+        replicas=replicas,
+        verifiers=InlinePool(),
+        tickets=TicketSource(problem_at),
+        buffer=Buffer(max_staleness=staleness),
+        versions=store,
+        grade=lambda group: grading.grade(group, RewardRule()),
+        log=log,
+    )
+    if control is not None:
+        run.restore(control)
+    if stop_after is not None:
+        step = log.step
+
+        def stop(number, metrics, groups):
+            step(number, metrics, groups)
+            if number == stop_after:
+                raise KeyboardInterrupt
+
+        log.step = stop
+    try:
+        final = run.run()
+        assert final.counts()["trained"] == NUM_STEPS * GROUPS
+        return store.get(final.step), log
+    except KeyboardInterrupt:
+        return None, log
+    finally:
+        replicas.close(30.0)
+        learner.close(30.0)
+
+
+def assert_equal_trees(one, other):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), one, other)
+
+
+def numbers_of(metrics):
+    return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "engine_ratio/mean")}
+
+
+def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
+    def verify(group):
+        return group.replace_rollouts(
+            tuple(dataclasses.replace(r, verdict=judge(r.text)) for r in group.rollouts)
+        )
+
+    expected, history = straight_line.train(
+        engine=parts.engine,
+        model=parts.policy,
+        settings=parts.settings,
+        weights=parts.weights,
+        problem_at=problem_at,
+        verify=verify,
+        num_steps=NUM_STEPS,
+        groups_per_step=GROUPS,
+        group_size=GROUP_SIZE,
+        sampling=SAMPLING,
+        seed=SEED,
+    )
+    weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
+    assert log.trained == [numbers for _, numbers in history]
+    assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m, _ in history]
+    assert_equal_trees(weights, expected)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(parts, tmp_path, staleness):
+    expected, whole = orchestrated(parts, tmp_path / "a", staleness=staleness, num_replicas=2)
+    _, first = orchestrated(
+        parts, tmp_path / "b", staleness=staleness, num_replicas=1, stop_after=3
+    )
+    weights, second = orchestrated(
+        parts, tmp_path / "b", staleness=staleness, num_replicas=2, resume=True
+    )
+    assert first.trained[:2] + second.trained == whole.trained
+    assert_equal_trees(weights, expected)
