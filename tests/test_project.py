@@ -146,7 +146,7 @@ def test_importing_asks_for_no_device_and_brings_no_adapter():
 
 
 FORBIDDEN = {
-    r"/(root|home)/\w|/work/": "a path of one machine",
+    r"/(root|home)/[\w.-]+/|/work/(main|shared|notes|wt)\b": "a path of one machine",
     r"https?://[\w.-]*(pypi|pythonhosted|artifactory|nexus|jfrog)[\w.-]*": "a package index",
     r"--(extra-)?index-url|--find-links": "a package index",
     r"@\s*(file|git\+)": "a dependency by address",
