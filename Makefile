@@ -11,7 +11,8 @@ PEERS := .venv-peers
 RUN ?= runs/quickstart
 # bytecode is compiled at first import, which halves the time of an install
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
-PYTEST = -m pytest -n 2
+# one worker for all the tests that share a Ray
+PYTEST = -m pytest -n 2 --dist loadgroup
 # pytest's exit code 5 says that no test carries the mark
 NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
 

@@ -49,6 +49,9 @@ def main(arguments: Arguments | None = None) -> int:
     except KeyboardInterrupt:
         print(f"loong {name}: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def help_text() -> str:

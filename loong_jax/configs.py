@@ -38,6 +38,7 @@ FREE_ON_RESUME = (
     "*tensorboard*",
     "*progress*",
 )
+_NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
 
 
 class Difference(NamedTuple):
@@ -276,6 +277,8 @@ def dtype_of_name(name: str) -> np.dtype:
 
 
 def _is_free(key: str, free: Sequence[str]) -> bool:
+    if fnmatch.fnmatchcase(key, _NEVER_FREE):
+        return False
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in free)
 
 

@@ -187,13 +187,12 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
     assert config.weights == (1.0, 2.0)
 
 
-def test_report_writes_the_page_of_a_run(monkeypatch, tmp_path, capsys):
-    from loong_jax.report import page
-
-    monkeypatch.setattr(page, "write_report", lambda run_dir: run_dir / "report.html")
+def test_report_asks_for_the_page_of_a_run(monkeypatch, tmp_path, capsys):
+    asked = []
+    monkeypatch.setattr(run, "write_report", asked.append)
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["report", str(tmp_path)]) == 0
-    assert str(tmp_path / "report.html") in capsys.readouterr().out
+    assert asked == [tmp_path]
     assert cli.main(["report", str(tmp_path / "nowhere")]) == 1
     assert "is no run" in capsys.readouterr().err
 

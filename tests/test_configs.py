@@ -145,6 +145,13 @@ def test_a_run_refuses_settings_that_change_what_is_learnt(tmp_path):
     assert (tmp_path / "config.json").read_text() == before
 
 
+def test_a_longer_schedule_is_another_schedule(tmp_path):
+    old = {"num_steps": 10, "optimizer": {"schedule": {"num_steps": 10}}}
+    new = {"num_steps": 20, "optimizer": {"schedule": {"num_steps": 20}}}
+    with pytest.raises(ConfigError, match=r"settings: optimizer\.schedule\.num_steps"):
+        configs.refuse_changes(old, new, run_dir=tmp_path)
+
+
 def test_a_directory_without_a_readable_config_is_no_run(tmp_path):
     with pytest.raises(CheckpointError, match="no run"):
         configs.load(tmp_path)

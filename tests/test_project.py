@@ -146,10 +146,10 @@ def test_importing_asks_for_no_device_and_brings_no_adapter():
 
 
 FORBIDDEN = {
-    r"/(root|home)/\w|/work/": "a path of one machine",
-    r"https?://[\w.-]*(pypi|pythonhosted|artifactory|nexus|jfrog)[\w.-]*": "a package index",
+    r"(?<![\w.~$}])/(root|home|work|Users)/[\w.-]+/": "a path of one machine",
+    r"https?://\S*/simple\b": "a package index",
     r"--(extra-)?index-url|--find-links": "a package index",
-    r"@\s*(file|git\+)": "a dependency by address",
+    r"@\s*(file:|git\+)": "a dependency by address",
 }
 
 
