@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.dense import in_chunks, project
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
 
@@ -101,10 +102,9 @@ class LatentAttention(nnx.Module):
         config, rules = self.config, self.rules
         down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
         up_QNh = rules.gather(self.query_up[...], "q_rank", "heads", "head_width")
-        compressed = jnp.einsum("BTD,DQ->BTQ", x, down_DQ)
         norm_weight = self.query_norm[...] * (config.q_scale * config.attention_scale)
-        compressed = rms_norm(compressed, norm_weight, config.lora_norm_eps)
-        query = jnp.einsum("BTQ,QNh->BTNh", compressed, up_QNh)
+        compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
+        query = project(compressed_BTQ, up_QNh)
         nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
         return nope, rotate(rope, position, config.rope_theta)
 
@@ -112,8 +112,7 @@ class LatentAttention(nnx.Module):
         """The latent and the rotary key of every token, as they are cached."""
         config, rules = self.config, self.rules
         down_Dc = rules.gather(self.latent_down[...], "embed", "kv_rank")
-        compressed = jnp.einsum("BTD,Dc->BTc", x, down_Dc)
-        latent, rope_key = jnp.split(compressed, [config.kv_lora_rank], axis=-1)
+        latent, rope_key = jnp.split(project(x, down_Dc), [config.kv_lora_rank], axis=-1)
         norm_weight = self.latent_norm[...] * config.kv_scale
         latent = rms_norm(latent, norm_weight, config.lora_norm_eps)
         return Latent(latent, rotate(rope_key[:, :, None], position, config.rope_theta)[:, :, 0])
@@ -126,7 +125,7 @@ class LatentAttention(nnx.Module):
         self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
     ) -> Float[Array, "B T D"]:
         out_NUD = self.rules.gather(self.out[...], "heads", "head_width", "embed")
-        return jnp.einsum("BTNU,NUD->BTD", mixed, out_NUD, out_sharding=self.rules.like(x))
+        return project(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
         self,
@@ -139,6 +138,10 @@ class LatentAttention(nnx.Module):
         `allowed[b, t, s]` is true where query t may see key s. A query that may see none gets the
         mean of all values: finite, and meant to be masked by the caller.
         """
+        rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
+        return in_chunks(self._expanded, (x, position, allowed), rows)
+
+    def _expanded(self, x, position, allowed):
         rules = self.rules
         nope_BTNH, rope_BTNR = self.queries(x, position)
         # Queries stay sharded over their length; every one of them meets all keys.
@@ -147,24 +150,16 @@ class LatentAttention(nnx.Module):
             self.compress(x, position),
         )
         key_up_CNH, value_up_CNU = self._up()
-        key_BSNH = jnp.einsum("BSC,CNH->BSNH", cached.latent, key_up_CNH)
-        value_BSNU = jnp.einsum("BSC,CNU->BSNU", cached.latent, value_up_CNU)
-        query = rules.partition("act_batch", "act_length", "act_heads", None)
-        key = rules.partition("act_batch", "act_keys", "act_heads", None)
-        attend = rules.shard_map(
-            attend_in_chunks,
-            in_specs=(
-                query,
-                query,
-                key,
-                rules.partition("act_batch", "act_keys", None),
-                key,
-                rules.partition("act_batch", "act_length", "act_keys"),
-            ),
-            out_specs=query,
-        )
-        mixed_BTNU = attend(nope_BTNH, rope_BTNR, key_BSNH, cached.rope_key, value_BSNU, allowed)
-        return self._project_out(mixed_BTNU, x), cached
+        key_BSNH = project(cached.latent, key_up_CNH)
+        value_BSNU = project(cached.latent, value_up_CNU)
+        shared_BSNR = repeat_heads(cached.rope_key, key_BSNH)
+        query_BTNh = jnp.concatenate([nope_BTNH, rope_BTNR], axis=-1)
+        key_BSNh = jnp.concatenate([key_BSNH, shared_BSNR], axis=-1)
+        score_BNTS = jnp.einsum("BTNh,BSNh->BNTS", query_BTNh, key_BSNh)
+        weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
+        mixed_BNTU = jnp.einsum("BNTS,BSNU->BNTU", weight_BNTS.astype(x.dtype), value_BSNU)
+        mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(x.dtype)
+        return self._project_out(jnp.moveaxis(mixed_BNTU, 1, 2), x), cached
 
     def absorbed(
         self,
@@ -186,52 +181,22 @@ class LatentAttention(nnx.Module):
         return self._project_out(mixed_BTNU, x)
 
 
-def attend_in_chunks(
-    nope: Float[Array, "B T N H"],
-    rope: Float[Array, "B T N R"],
-    key: Float[Array, "B S N H"],
-    rope_key: Float[Array, "B S R"],
-    value: Float[Array, "B S N U"],
-    allowed: Bool[Array, "B T S"],
-) -> Float[Array, "B T N U"]:
-    """Attention a few sequences at a time, recomputed in the backward pass.
-
-    The scores of one chunk stay in the cache of a CPU core, which makes forward and backward 3
-    times as fast there as scores of the whole batch, and those of all chunks never exist at once.
-    """
-
-    @jax.checkpoint
-    def one_sequence(sequence):
-        nope_TNH, rope_TNR, key_SNH, rope_key_SR, value_SNU, allowed_TS = sequence
-        shared_SNR = jnp.broadcast_to(
-            rope_key_SR[:, None], (*key_SNH.shape[:2], rope_key_SR.shape[-1])
-        )
-        query_TNh = jnp.concatenate([nope_TNH, rope_TNR], axis=-1)
-        key_SNh = jnp.concatenate([key_SNH, shared_SNR], axis=-1)
-        score_NTS = jnp.einsum("TNh,SNh->NTS", query_TNh, key_SNh)
-        weight_NTS, total_NT = attention_weights(score_NTS, allowed_TS)
-        mixed_NTU = jnp.einsum("NTS,SNU->NTU", weight_NTS.astype(value.dtype), value_SNU)
-        return jnp.moveaxis((mixed_NTU / total_NT[..., None]).astype(value.dtype), 0, 1)
-
-    num_scores = nope.shape[1] * nope.shape[2] * key.shape[1]
-    chunk = min(nope.shape[0], max(1, SCORES_PER_CHUNK // num_scores))
-    sequences = (nope, rope, key, rope_key, value, allowed)
-    return jax.lax.map(one_sequence, sequences, batch_size=chunk)
-
-
-SCORES_PER_CHUNK = 2**18  # a megabyte in float32
+def repeat_heads(
+    shared: Float[Array, "B S R"], like: Float[Array, "B S N H"]
+) -> Float[Array, "B S N R"]:
+    """The rotary key of every token once per head, sharded as the heads of `like` are."""
+    return shared[:, :, None] * jnp.ones_like(like[:1, :1, :, :1])
 
 
 def attention_weights(
-    score: Float[Array, "... N T S"], allowed: Bool[Array, "... T S"]
-) -> tuple[Float[Array, "... N T S"], Float[Array, "... N T"]]:
+    score: Float[Array, "B N T S"], allowed: Bool[Array, "B T S"]
+) -> tuple[Float[Array, "B N T S"], Float[Array, "B N T"]]:
     """Softmax over the keys in float32 before its division, and what to divide by.
 
-    The caller divides after multiplying by values, which are fewer than keys. Heads come before T
-    in `score` and are missing in `allowed`. The largest weight of every query is 1.
+    The caller divides the mixed values instead of the weights: there are U of them, not S. The
+    largest weight of every query is 1.
     """
-    allowed = jnp.expand_dims(allowed, -3)
-    score = jnp.where(allowed, score.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+    score = jnp.where(allowed[:, None], score.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     largest = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
     weight = jnp.exp(score - largest)
     return weight, jnp.sum(weight, axis=-1)

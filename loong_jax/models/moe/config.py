@@ -15,6 +15,9 @@ class MoEConfig:
 
     `target_ffn_experts` is the mean number of experts with weights that a token should meet; the
     bias controller holds it. `num_layers` counts logical layers, each with two attentions.
+    `chunk_tokens` says how much attention and dense FFNs do at a time, recomputing it in the
+    backward pass, where no mesh is used: a CPU core then works out of its cache, and training runs
+    about twice as fast. None does everything at once.
     """
 
     vocab_size: int  # V
@@ -37,6 +40,7 @@ class MoEConfig:
     lora_norm_eps: float = 1e-6  # of the two norms on latents
     rope_theta: float = 1e7
     max_position: int = 131_072
+    chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
 
@@ -48,6 +52,8 @@ class MoEConfig:
                 raise ConfigError(
                     f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
                 )
+        if self.chunk_tokens is not None and self.chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
         if self.num_chosen > self.num_targets:
             raise ConfigError(
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
@@ -87,6 +93,10 @@ class MoEConfig:
         """What scores are multiplied by before the softmax."""
         return (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
 
+    def chunk_rows(self, num_tokens: int) -> int | None:
+        """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
+        return self.chunk_tokens and max(1, self.chunk_tokens // num_tokens)
+
     @classmethod
     def tiny(cls, **changes) -> "MoEConfig":
         """The quickstart's model, about a million parameters; `changes` override single fields."""
@@ -109,6 +119,7 @@ class MoEConfig:
             gate_scale=4.0,
             rope_theta=1e4,
             max_position=1024,
+            chunk_tokens=512,
         )
         return cls(**(sizes | changes))
 

@@ -148,7 +148,7 @@ def _block(i, blocks: Blocks, gate):
 
 def _combine(rows_RD: Float[Array, "R D"], blocks: Blocks) -> Float[Array, "T D"]:
     """The sum of each token's rows, float32; row R, the last, is zero and stands for no choice."""
-    return jnp.sum(rows_RD[blocks.slot].astype(jnp.float32), axis=1)
+    return sum(rows_RD[blocks.slot[:, k]].astype(jnp.float32) for k in range(blocks.slot.shape[1]))
 
 
 def _outer(a: Float[Array, "R a"], b: Float[Array, "R b"]) -> Float[Array, "a b"]:

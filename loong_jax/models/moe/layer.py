@@ -13,13 +13,13 @@ Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.dense import in_chunks, project
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
@@ -32,7 +32,7 @@ class DenseFFN(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
-        self.rules = rules
+        self.config, self.rules = config, rules
         layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
         into, back = ("layers", "embed", "ffn"), ("layers", "ffn", "embed")
         dtype = config.param_dtype
@@ -41,14 +41,15 @@ class DenseFFN(nnx.Module):
         self.down = parameters.kernel((layers, ffn, embed), back, dtype, rngs, rules)
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
+        return in_chunks(self._at_once, (x,), rows)
+
+    def _at_once(self, x):
         rules = self.rules
-        gate_DF = rules.gather(self.gate[...], "embed", "ffn")
-        up_DF = rules.gather(self.up[...], "embed", "ffn")
+        gate_BTF = project(x, rules.gather(self.gate[...], "embed", "ffn"))
+        up_BTF = project(x, rules.gather(self.up[...], "embed", "ffn"))
         down_FD = rules.gather(self.down[...], "ffn", "embed")
-        gate_BTF = jnp.einsum("BTD,DF->BTF", x, gate_DF)
-        up_BTF = jnp.einsum("BTD,DF->BTF", x, up_DF)
-        hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
-        return jnp.einsum("BTF,FD->BTD", hidden_BTF, down_FD, out_sharding=rules.like(x))
+        return project(jax.nn.silu(gate_BTF) * up_BTF, down_FD, out_sharding=rules.like(x))
 
 
 class ShortcutLayer(nnx.Module):

@@ -1,0 +1,51 @@
+"""Products with dense weights, and chunks that let a CPU core work out of its cache."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float
+
+
+def project(
+    x: Float[Array, "..."],
+    weight: Float[Array, "..."],
+    *,
+    num_contracted: int = 1,
+    out_sharding: NamedSharding | None = None,
+) -> Float[Array, "..."]:
+    """Contracts the last axes of `x` with the first axes of `weight`, as many as asked.
+
+    On a mesh the axes stay as they are, each with its sharding. Without one they are flattened into
+    a plain matrix product: XLA's gradient of the general product copies both operands on CPU, which
+    nearly doubles the time of a feed-forward net.
+    """
+    if not jax.typeof(x).sharding.mesh.empty:
+        last = tuple(range(x.ndim - num_contracted, x.ndim))
+        first = tuple(range(num_contracted))
+        return jax.lax.dot_general(x, weight, ((last, first), ((), ())), out_sharding=out_sharding)
+    kept, made = x.shape[: x.ndim - num_contracted], weight.shape[num_contracted:]
+    width = math.prod(weight.shape[:num_contracted])
+    return (x.reshape(-1, width) @ weight.reshape(width, -1)).reshape(*kept, *made)
+
+
+def in_chunks(function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None) -> Any:
+    """`function(*arrays)`, some rows of the leading axis at a time, recomputed when going back.
+
+    `function` must treat rows alike and return arrays with the same leading axis. With `rows` None,
+    or no fewer than there are, it is called once and recomputes nothing.
+    """
+    num_rows = arrays[0].shape[0]
+    if rows is None or rows >= num_rows:
+        return function(*arrays)
+    whole = num_rows - num_rows % rows
+    chunks = [a[:whole].reshape(-1, rows, *a.shape[1:]) for a in arrays]
+    done = jax.lax.map(lambda chunk: jax.checkpoint(function)(*chunk), tuple(chunks))
+    done = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), done)
+    if whole == num_rows:
+        return done
+    rest = function(*(a[whole:] for a in arrays))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), done, rest)
