@@ -1,10 +1,10 @@
-"""Code: fold a program of bit masks over x into one expression, `x&=110;x^=011` into `x&6^3`.
+"""Code: fold a chain of bit operations into one expression, `xxxx&1101^0110` into `x&0b1101^0b0110`.
 
-The specification is a straight-line program on the last three bits of x; masks are written in binary.
-The answer is an expression in x that must agree with it wherever both are run, in at most nine
-characters, so a copy of the specification does not fit. Every such program equals `x & A ^ B` for
-two masks A and B. Working longer helps: one statement is a table of 12 entries for each bit of A and
-of B, a leap over two already one of 72.
+The specification works on four bits of an unknown x, written `xxxx`, mask after mask. The answer is a
+Python expression in x that must agree with it wherever both are run, in at most fifteen characters,
+so a copy of the specification does not fit. After any such chain each bit is 0, 1, x or its negation
+n, so the whole is `x & A ^ B` for two masks A and B; there are 256 of them. Working longer helps:
+one operation is a table of 24 entries for each bit, a leap over two already one of 144.
 """
 
 import dataclasses
@@ -20,33 +20,30 @@ from loong_jax.environments.problem import Domain, Problem
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
-NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
-NUM_BITS = 3
+NUM_BITS = 4
+NUM_OPERATIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 SYMBOLS, SHARES = ("&", "|", "^"), (0.25, 0.25, 0.5)
 ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
-MAX_ANSWER_CHARS = 9
+MAX_ANSWER_CHARS = 15
 INPUTS = range(2**NUM_BITS)
-_SHAPE = re.compile(r"[0-9x&|^()]+", re.ASCII)
+_SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
 
-Statement = tuple[str, str]  # symbol, mask in binary
-Form = tuple[int, int]  # A, B of `x & A ^ B`
 Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
 """Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
 
-def form_after(form: Form, statement: Statement) -> Form:
-    """A and B of `x & A ^ B` after one more statement."""
-    (a, b), (symbol, mask) = form, (statement[0], int(statement[1], 2))
+def bit_after(bit: str, symbol: str, mask: str) -> str:
+    """What becomes of one bit (0, 1, x or n) under one bit of a mask."""
     if symbol == "&":
-        return a & mask, b & mask
+        return bit if mask == "1" else "0"
     if symbol == "|":
-        return a & ~mask, b | mask
-    return a, b ^ mask
+        return "1" if mask == "1" else bit
+    return bit if mask == "0" else {"0": "1", "1": "0", "x": "n", "n": "x"}[bit]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
-    """State: {"statements": [["&", "110"], ...]}. Without a runner, answers go to the sandbox."""
+    """State: {"operations": [["&", "1101"], ...]}. Without a runner, answers go to the sandbox."""
 
     run: Runner | None = None
     name: str = "masks"
@@ -55,40 +52,44 @@ class Masks:
     def problem(self, level: int, seed: int) -> Problem:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
-        statements = []
-        for symbol in rng.choice(SYMBOLS, NUM_STATEMENTS[level], p=SHARES):
+        operations = []
+        for symbol in rng.choice(SYMBOLS, NUM_OPERATIONS[level], p=SHARES):
             bits = rng.random(NUM_BITS) < ONES[str(symbol)]
-            statements.append([str(symbol), "".join(str(int(bit)) for bit in bits)])
-        text = ";".join(f"x{symbol}={mask}" for symbol, mask in statements)
+            operations.append([str(symbol), "".join(str(int(bit)) for bit in bits)])
+        text = "x" * NUM_BITS + "".join(symbol + mask for symbol, mask in operations)
         return environment.make_problem(
             self,
             level=level,
             seed=seed,
             canonical=text,
             prompt=text,
-            state={"statements": statements},
+            state={"operations": operations},
         )
 
-    def _forms(self, problem: Problem) -> list[Form]:
-        forms: list[Form] = [(2**NUM_BITS - 1, 0)]
-        for symbol, mask in environment.state_of(problem, self)["statements"]:
-            forms.append(form_after(forms[-1], (symbol, mask)))
-        return forms[1:]
+    def _rows(self, problem: Problem) -> list[str]:
+        """The four bits after each operation."""
+        rows = ["x" * NUM_BITS]
+        for symbol, mask in environment.state_of(problem, self)["operations"]:
+            pairs = zip(rows[-1], mask, strict=True)
+            rows.append("".join(bit_after(bit, symbol, m) for bit, m in pairs))
+        return rows[1:]
 
     def gold(self, problem: Problem) -> str:
-        a, b = self._forms(problem)[-1]
-        return f"x&{a}^{b}"
+        last = self._rows(problem)[-1]
+        kept = "".join("1" if bit in "xn" else "0" for bit in last)
+        flipped = "".join("1" if bit in "1n" else "0" for bit in last)
+        return f"x&0b{kept}^0b{flipped}"
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        values = [f"{a:0{NUM_BITS}b}{b:0{NUM_BITS}b}" for a, b in self._forms(problem)]
-        return Response(environment.write_steps(values, rng, style), self.gold(problem))
+        rows = self._rows(problem)
+        return Response(environment.write_steps(rows, rng, style), self.gold(problem))
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
-        """Runs the answer on every input of three bits; correct is agreement on all of them."""
+        """Runs the answer on every input of four bits; correct is agreement on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
         if not _SHAPE.fullmatch(answer):
-            return verdict.wrong("format", "not an expression of digits, x, &, |, ^ and parentheses")
+            return verdict.wrong("format", "not an expression of numbers, x, &, |, ^ and brackets")
         (found,) = self._runner()([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)
@@ -99,7 +100,7 @@ class Masks:
         return verdict.correct(f"{len(INPUTS)} inputs agree")
 
     def _expected(self, problem: Problem, x: int) -> int:
-        for symbol, mask in environment.state_of(problem, self)["statements"]:
+        for symbol, mask in environment.state_of(problem, self)["operations"]:
             number = int(mask, 2)
             x = x & number if symbol == "&" else x | number if symbol == "|" else x ^ number
         return x
@@ -113,4 +114,4 @@ class Masks:
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)
-        return (len(SYMBOLS) * 2**NUM_BITS) ** NUM_STATEMENTS[level]
+        return (len(SYMBOLS) * 2**NUM_BITS) ** NUM_OPERATIONS[level]
