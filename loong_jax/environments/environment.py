@@ -1,8 +1,8 @@
-"""What every environment is: rho0 (problems), O (observation = prompt), R (verifier), and a solver.
+"""What every environment is: rho0 (problems), O (observation = prompt), R (verifier), a solver.
 
-ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is the reward R, which
-reads the problem's state and the answer and never a stored reference. The solver exists for the cold
-start alone; no verifier calls it.
+ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is the reward R,
+which reads the problem's state and the answer and never a stored reference. The solver exists for
+the cold start alone; no verifier calls it.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Environment(Protocol):
         ...
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        """A worked solution of at least three steps that ends in a correct answer, in either style."""
+        """A worked solution in this style: at least three steps, then a correct answer."""
         ...
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
@@ -106,8 +106,9 @@ def state_of(problem: Problem, environment: Environment) -> Mapping[str, Any]:
 def written_after(num_operations: int, rng: np.random.Generator, style: Style) -> list[int]:
     """After how many operations a value is written down, in order; the last is always written.
 
-    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by `rng`,
-    which it does not name, and the last. Its leaps are right in a demonstration and hard to repeat.
+    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by
+    `rng`, which it does not name, and the last. Its leaps are right in a demonstration and hard to
+    repeat.
     """
     if num_operations < NUM_HURRIED_STEPS:
         raise ValueError(

@@ -1,8 +1,9 @@
 """Code: fold a straight-line program over x into one short expression, modulo 5.
 
-The specification is itself a program, `x+=3;x*=2;x-=4;x*=3`; the answer, `1*x+1`, must agree with it
-modulo 5 wherever both are run, in at most seven characters. A guess is right in 1 of 20. Working longer
-helps: one statement is a small table for the coefficient and one for the constant, a leap composes two.
+The specification is itself a program, `x+=3;x*=2;x-=4;x*=3`; the answer, `1*x+1`, must agree with
+it modulo 5 wherever both are run, in at most seven characters. A guess is right in 1 of 20. Working
+longer helps: one statement is a small table for the coefficient and one for the constant, a leap
+composes two.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ HIDDEN_INPUTS = (*range(10), 47, 38, -6)
 _SHAPE = re.compile(r"[0-9x+*()-]+", re.ASCII)
 
 Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
-"""Runs each (expression, assignments) in isolation: its values, one for each assignment, or why not."""
+"""Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
 
 def affine_after(form: tuple[int, int], statement: tuple[str, int]) -> tuple[int, int]:
@@ -51,8 +52,7 @@ class Folding:
         rng = environment.rng_of(self.name, level, seed)
         signs = rng.choice(list("+-*"), NUM_STATEMENTS[level])
         statements = [
-            [str(sign), int(rng.choice(FACTORS if sign == "*" else ADDENDS))]
-            for sign in signs
+            [str(sign), int(rng.choice(FACTORS if sign == "*" else ADDENDS))] for sign in signs
         ]
         text = ";".join(f"x{sign}={k}" for sign, k in statements)
         return environment.make_problem(
@@ -83,7 +83,7 @@ class Folding:
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
         if not _SHAPE.fullmatch(answer) or "**" in answer:
-            return verdict.wrong("format", "not an expression of digits, x, +, -, * and parentheses")
+            return verdict.wrong("format", "not an expression of digits, x, +, -, * and brackets")
         inputs = [{"x": x} for x in HIDDEN_INPUTS]
         (got,) = self._runner()([(answer, inputs)])
         if isinstance(got, str):

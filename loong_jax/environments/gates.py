@@ -1,7 +1,7 @@
 """Logic: a row of four bits goes through gates, `1011&0110^1100|0001&1111`.
 
-Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 16. Working longer
-helps: one gate is a table of 12 entries for each bit, a leap over two already one of 72.
+Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 16. Working
+longer helps: one gate is a table of 12 entries for each bit, a leap over two already one of 72.
 """
 
 import dataclasses
@@ -41,8 +41,10 @@ class Gates:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
         count = NUM_GATES[level]
-        row, *masks = ("".join(map(str, bits)) for bits in rng.integers(2, size=(count + 1, NUM_BITS)))
-        gates = [[str(symbol), mask] for symbol, mask in zip(rng.choice(list(GATES), count), masks, strict=True)]
+        bits = rng.integers(2, size=(count + 1, NUM_BITS))
+        row, *masks = ("".join(map(str, drawn)) for drawn in bits)
+        symbols = rng.choice(list(GATES), count)
+        gates = [[str(symbol), mask] for symbol, mask in zip(symbols, masks, strict=True)]
         text = row + "".join(symbol + mask for symbol, mask in gates)
         return environment.make_problem(
             self,
@@ -65,7 +67,7 @@ class Gates:
         return Response(environment.write_steps(rows[1:], rng, style), rows[-1])
 
     def verify(self, problem: Problem, answer: str) -> Verdict:
-        """Evaluates every bit alone, from the first gate to the last; correct is agreement on all."""
+        """Takes every bit through all gates by itself; correct is agreement on all."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")
         answer = answer.strip()

@@ -1,10 +1,10 @@
-"""Code: fold a chain of bit operations into one expression, `xxxx&1101^0110` into `x&0b1101^0b0110`.
+"""Code: fold a chain of bit operations into one expression: `xxxx&1101^0110`, `x&0b1101^0b0110`.
 
-The specification works on four bits of an unknown x, written `xxxx`, mask after mask. The answer is a
-Python expression in x that must agree with it wherever both are run, in at most fifteen characters,
-so a copy of the specification does not fit. After any such chain each bit is 0, 1, x or its negation
-n, so the whole is `x & A ^ B` for two masks A and B; there are 256 of them. Working longer helps:
-one operation is a table of 24 entries for each bit, a leap over two already one of 144.
+The specification works on four bits of an unknown x, written `xxxx`, mask after mask. The answer is
+a Python expression in x that must agree with it wherever both are run, in at most fifteen
+characters, so a copy of the specification does not fit. After any such chain each bit is 0, 1, x or
+its negation n, so the whole is `x & A ^ B` for two masks A and B; there are 256 of them. Working
+longer helps: one operation is a table of 24 entries for each bit, a leap over two one of 144.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Stem: sums and differences of vectors in (Z/3)^4, `2012+2010-1201`.
 
 The digits are coordinates; each is added modulo 3 by itself. A guess is right in 1 of 81. Working
-longer helps: one operation is a table of 18 entries for each coordinate, a leap over two one of 108.
+longer helps: for each coordinate one operation is a table of 18 entries, a leap over two of 108.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def after_operation(vector: str, operation: tuple[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """State: {"start": "2012", "operations": [["+", "2010"], ...]}; the last vector is asked for."""
+    """State: {"start": "2012", "operations": [["+", "2010"], ...]}; asks for the last vector."""
 
     name: str = "vector_sum"
     domain: Domain = "stem"
@@ -44,7 +44,8 @@ class VectorSum:
         count = NUM_OPERATIONS[level]
         digits = rng.integers(MODULUS, size=(count + 1, NUM_COORDINATES))
         start, *others = ("".join(map(str, row)) for row in digits)
-        operations = [[str(s), v] for s, v in zip(rng.choice(["+", "-"], count), others, strict=True)]
+        signs = rng.choice(["+", "-"], count)
+        operations = [[str(sign), other] for sign, other in zip(signs, others, strict=True)]
         text = start + "".join(sign + vector for sign, vector in operations)
         return environment.make_problem(
             self,
@@ -57,7 +58,8 @@ class VectorSum:
 
     def _vectors(self, problem: Problem) -> list[str]:
         state = environment.state_of(problem, self)
-        return list(itertools.accumulate(state["operations"], after_operation, initial=state["start"]))
+        start, operations = state["start"], state["operations"]
+        return list(itertools.accumulate(operations, after_operation, initial=start))
 
     def gold(self, problem: Problem) -> str:
         return self._vectors(problem)[-1]

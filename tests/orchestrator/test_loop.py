@@ -165,7 +165,7 @@ def test_deterministic_mode_does_not_depend_on_timing(seeds, staleness, groups_p
 @settings(max_examples=25)
 @given(seed=st.integers(0, 999), staleness=st.integers(0, 2), deterministic=st.booleans())
 def test_a_resumed_run_loses_no_ticket(seed, staleness, deterministic):
-    """From every checkpoint the run ends with the same sum; deterministically, with the same steps."""
+    """From every checkpoint the run ends with the same sum; if deterministic, by the same steps."""
     policy = DoraPolicy(groups_per_step=3, max_staleness=staleness, deterministic=deterministic)
     world = FakeWorld(seed=seed, outcome_of=outcomes)
     make_run(world, policy=policy).run()
