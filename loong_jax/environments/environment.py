@@ -29,8 +29,11 @@ NUM_HURRIED_STEPS = 3
 class Environment(Protocol):
     """Generator and judge of one family of problems. All methods are pure and deterministic."""
 
-    name: str
-    domain: Domain
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domain(self) -> Domain: ...
 
     def problem(self, level: int, seed: int) -> Problem:
         """The problem of this level and seed; equal arguments give equal problems."""
