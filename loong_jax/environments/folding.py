@@ -8,14 +8,14 @@ composes two.
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from loong_jax.data.response import Response
-from loong_jax.environments import environment
+from loong_jax.environments import environment, runner
 from loong_jax.environments.environment import Style
 from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.runner import Runner
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
@@ -27,13 +27,10 @@ MAX_ANSWER_CHARS = 7
 HIDDEN_INPUTS = (*range(10), 47, 38, -6)
 _SHAPE = re.compile(r"[0-9x+*()-]+", re.ASCII)
 
-Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
-"""Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
-
-def affine_after(form: tuple[int, int], statement: tuple[str, int]) -> tuple[int, int]:
-    """(a, b) of `a*x+b` modulo 5 after one statement `+k`, `-k` or `*k`."""
-    (a, b), (sign, k) = form, statement
+def affine_after(form: tuple[int, int], sign: str, k: int) -> tuple[int, int]:
+    """(a, b) of `a*x+b` modulo 5 after one statement `x+=k`, `x-=k` or `x*=k`."""
+    a, b = form
     if sign == "*":
         return a * k % MODULUS, b * k % MODULUS
     return a, (b + k if sign == "+" else b - k) % MODULUS
@@ -67,7 +64,7 @@ class Folding:
     def _forms(self, problem: Problem) -> list[tuple[int, int]]:
         forms = [(1, 0)]
         for statement in environment.state_of(problem, self)["statements"]:
-            forms.append(affine_after(forms[-1], statement))
+            forms.append(affine_after(forms[-1], *statement))
         return forms[1:]
 
     def gold(self, problem: Problem) -> str:
@@ -78,28 +75,24 @@ class Folding:
         values = [f"{a}x+{b}" for a, b in self._forms(problem)]
         return Response(environment.write_steps(values, rng, style), self.gold(problem))
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: object) -> Verdict:
         """Runs specification and answer on hidden inputs; correct is agreement modulo 5 on all."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
         if not _SHAPE.fullmatch(answer) or "**" in answer:
             return verdict.wrong("format", "not an expression of digits, x, +, -, * and brackets")
         inputs = [{"x": x} for x in HIDDEN_INPUTS]
-        (got,) = self._runner()([(answer, inputs)])
+        run = self.run or runner.shared()
+        (got,) = run([(answer, inputs)])
         if isinstance(got, str):
-            return verdict.wrong("error", got, isolation="process")
+            return verdict.wrong("error", got)
         for x, value in zip(HIDDEN_INPUTS, got, strict=True):
             wanted = x
             for sign, k in environment.state_of(problem, self)["statements"]:
                 wanted = wanted * k if sign == "*" else wanted + (k if sign == "+" else -k)
             if (wanted - value) % MODULUS:
                 return verdict.wrong("value", f"x={x}: {value}, not {wanted} modulo {MODULUS}")
-        return verdict.correct(f"{len(inputs)} inputs agree", isolation="process")
-
-    def _runner(self) -> Runner:
-        if self.run is None:
-            raise NotImplementedError  # the sandbox is wired in on its own branch
-        return self.run
+        return verdict.correct(f"{len(inputs)} inputs agree")
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)

@@ -9,14 +9,14 @@ longer helps: one operation is a table of 24 entries for each bit, a leap over t
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from loong_jax.data.response import Response
-from loong_jax.environments import environment
+from loong_jax.environments import environment, runner
 from loong_jax.environments.environment import Style
 from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.runner import Runner
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
@@ -27,9 +27,6 @@ ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits
 MAX_ANSWER_CHARS = 15
 INPUTS = range(2**NUM_BITS)
 _SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
-
-Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
-"""Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
 
 def bit_after(bit: str, symbol: str, mask: str) -> str:
@@ -84,13 +81,14 @@ class Masks:
         rows = self._rows(problem)
         return Response(environment.write_steps(rows, rng, style), self.gold(problem))
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: object) -> Verdict:
         """Runs the answer on every input of four bits; correct is agreement on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
         if not _SHAPE.fullmatch(answer):
             return verdict.wrong("format", "not an expression of numbers, x, &, |, ^ and brackets")
-        (found,) = self._runner()([(answer, [{"x": x} for x in INPUTS])])
+        run = self.run or runner.shared()
+        (found,) = run([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)
         for x, value in zip(INPUTS, found, strict=True):
@@ -104,13 +102,6 @@ class Masks:
             number = int(mask, 2)
             x = x & number if symbol == "&" else x | number if symbol == "|" else x ^ number
         return x
-
-    def _runner(self) -> Runner:
-        if self.run is not None:
-            return self.run
-        from loong_jax.verifiers.runner import SandboxRunner
-
-        return SandboxRunner()
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)

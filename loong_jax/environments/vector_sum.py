@@ -5,7 +5,6 @@ longer helps: for each coordinate one operation is a table of 18 entries, a leap
 """
 
 import dataclasses
-import itertools
 import re
 
 import numpy as np
@@ -22,9 +21,8 @@ NUM_OPERATIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_ANSWER_CHARS = 16
 
 
-def after_operation(vector: str, operation: tuple[str, str]) -> str:
-    """The vector after one operation (sign, other vector)."""
-    sign, other = operation
+def after_operation(vector: str, sign: str, other: str) -> str:
+    """`vector` plus or minus `other`."""
     direction = 1 if sign == "+" else -1
     return "".join(
         str((int(x) + direction * int(y)) % MODULUS) for x, y in zip(vector, other, strict=True)
@@ -57,9 +55,10 @@ class VectorSum:
         )
 
     def _vectors(self, problem: Problem) -> list[str]:
-        state = environment.state_of(problem, self)
-        start, operations = state["start"], state["operations"]
-        return list(itertools.accumulate(operations, after_operation, initial=start))
+        vectors = [environment.state_of(problem, self)["start"]]
+        for sign, other in environment.state_of(problem, self)["operations"]:
+            vectors.append(after_operation(vectors[-1], sign, other))
+        return vectors
 
     def gold(self, problem: Problem) -> str:
         return self._vectors(problem)[-1]
@@ -68,7 +67,7 @@ class VectorSum:
         vectors = self._vectors(problem)
         return Response(environment.write_steps(vectors[1:], rng, style), vectors[-1])
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: object) -> Verdict:
         """Sums each coordinate as a whole number; correct is agreement modulo 3 on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")
