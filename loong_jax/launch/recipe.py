@@ -48,7 +48,7 @@ class EngineSettings:
     narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
     cache_length: int = 96  # prompt and response together
     prefill_length: int = 32  # prompts are padded to it
-    prefill_prompts: int = 8  # prompts read in one call
+    prefill_prompts: int = 4  # prompts read in one call
     prefill_members: int = 64  # samples that may start from one call
     decode_steps: int = 8  # in one call
 
@@ -79,8 +79,9 @@ class SftStage:
     optimizer: AdamW
     rows: int = 48
     row_length: int = 128
-    careful_pairs: int = 0  # the first demonstrations, all in the careful style
-    careful_share: float = 0.5  # of those after them; the others are hurried
+    first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
+    first_careful_share: float = 0.9
+    careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
     checkpoint_every: int = 100
     after: str | None = None  # None: from fresh weights
 

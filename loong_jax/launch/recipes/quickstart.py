@@ -18,7 +18,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
 from loong_jax.rollout.records import SamplingSettings
 
 GROUP_SIZE = 8
-MAX_NEW_TOKENS = 64
+MAX_NEW_TOKENS = 48
 EXPERTS = ("rl_stem", "rl_logic", "rl_code")
 
 
@@ -31,19 +31,25 @@ def quickstart() -> LongcatRecipe:
         name="quickstart",
         model=MoEConfig.tiny(),
         problems=Problems(
-            stem=DomainProblems(environment="running_sum"),
-            logic=DomainProblems(environment="swaps"),
-            code=DomainProblems(environment="folding"),
+            stem=DomainProblems(environment="vector_sum", levels=(2,)),
+            logic=DomainProblems(environment="gates", levels=(3,), demonstration_share=0.8),
+            code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
         ),
-        engine=EngineSettings(prefill_length=40, cache_length=104),
+        engine=EngineSettings(cache_length=80, narrow_slots=(32, 64)),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
             num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
         ),
         sft=SftStage(
-            num_steps=400,
-            optimizer=AdamW(schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=400)),
-            rows=16,
+            num_steps=900,
+            optimizer=AdamW(
+                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1),
+                weight_decay=0.01,
+            ),
+            rows=5,
+            row_length=216,
+            first_pairs=9500,
+            first_careful_share=0.9,
             careful_share=0.35,
         ),
         rl_stem=expert("stem"),
@@ -55,7 +61,7 @@ def quickstart() -> LongcatRecipe:
 
 
 def expert(domain: str) -> RlStage:
-    return rl_stage("sft", (domain,), num_steps=40)
+    return rl_stage("sft", (domain,), num_steps=30)
 
 
 def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage:
@@ -68,5 +74,6 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8)),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=24,
+        rows=16,
+        row_length=152,
     )
