@@ -152,7 +152,12 @@ class LatentAttention(nnx.Module):
         key_up_CNH, value_up_CNU = self._up()
         key_BSNH = project(cached.latent, key_up_CNH)
         value_BSNU = project(cached.latent, value_up_CNU)
-        shared_BSNR = repeat_heads(cached.rope_key, key_BSNH)
+        shared_BSNR = jax.lax.broadcast_in_dim(
+            cached.rope_key,
+            (*key_BSNH.shape[:3], self.config.qk_rope_head_dim),
+            (0, 1, 3),
+            out_sharding=rules.like(key_BSNH),
+        )
         query_BTNh = jnp.concatenate([nope_BTNH, rope_BTNR], axis=-1)
         key_BSNh = jnp.concatenate([key_BSNH, shared_BSNR], axis=-1)
         score_BNTS = jnp.einsum("BTNh,BSNh->BNTS", query_BTNh, key_BSNh)
@@ -179,13 +184,6 @@ class LatentAttention(nnx.Module):
         latent_BTNC = (latent_BTNC / jnp.moveaxis(total_BNT, 1, 2)[..., None]).astype(x.dtype)
         mixed_BTNU = jnp.einsum("BTNC,CNU->BTNU", latent_BTNC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)
-
-
-def repeat_heads(
-    shared: Float[Array, "B S R"], like: Float[Array, "B S N H"]
-) -> Float[Array, "B S N R"]:
-    """The rotary key of every token once per head, sharded as the heads of `like` are."""
-    return shared[:, :, None] * jnp.ones_like(like[:1, :1, :, :1])
 
 
 def attention_weights(
