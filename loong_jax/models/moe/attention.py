@@ -176,13 +176,15 @@ class LatentAttention(nnx.Module):
         """The same function over cached latents, which are never expanded."""
         nope_BTNH, rope_BTNR = self.queries(x, position)
         key_up_CNH, value_up_CNU = self._up()
-        query_BTNC = jnp.einsum("BTNH,CNH->BTNC", nope_BTNH, key_up_CNH)
-        score_BNTS = jnp.einsum("BTNC,BSC->BNTS", query_BTNC, cached.latent)
-        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, cached.rope_key)
+        # Heads before queries: a product over the cache then has all queries of a sequence as rows.
+        query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
+        score_BNTS = jnp.einsum("BNTC,BSC->BNTS", query_BNTC, cached.latent)
+        rope_BNTR = jnp.moveaxis(rope_BTNR, 2, 1)
+        score_BNTS += jnp.einsum("BNTR,BSR->BNTS", rope_BNTR, cached.rope_key)
         weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
-        latent_BTNC = jnp.einsum("BNTS,BSC->BTNC", weight_BNTS.astype(x.dtype), cached.latent)
-        latent_BTNC = (latent_BTNC / jnp.moveaxis(total_BNT, 1, 2)[..., None]).astype(x.dtype)
-        mixed_BTNU = jnp.einsum("BTNC,CNU->BTNU", latent_BTNC, value_up_CNU)
+        latent_BNTC = jnp.einsum("BNTS,BSC->BNTC", weight_BNTS.astype(x.dtype), cached.latent)
+        latent_BNTC = (latent_BNTC / total_BNT[..., None]).astype(x.dtype)
+        mixed_BTNU = jnp.einsum("BNTC,CNU->BTNU", latent_BNTC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)
 
 
