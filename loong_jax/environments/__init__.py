@@ -3,7 +3,6 @@
 from typing import Any
 
 from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
-from loong_jax.environments.folding import Folding
 from loong_jax.environments.gates import Gates
 from loong_jax.environments.masks import Masks
 from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
@@ -14,7 +13,6 @@ ENVIRONMENTS: dict[str, type] = {
     "vector_sum": VectorSum,
     "gates": Gates,
     "masks": Masks,
-    "folding": Folding,
 }
 
 __all__ = [
@@ -24,7 +22,8 @@ __all__ = [
 
 
 def get_environment(name: str, **settings: Any) -> Environment:
-    """The environment of this name; `settings` are its fields, such as the runner of the code one."""
+    """The environment of this name; `settings` are its fields, such as the runner of the code one.
+    """
     if name not in ENVIRONMENTS:
         raise ValueError(f"environment {name!r} is unknown. Choose one of {sorted(ENVIRONMENTS)}.")
     return ENVIRONMENTS[name](**settings)
