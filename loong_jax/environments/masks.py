@@ -41,7 +41,9 @@ def symbols_after(symbols: str, statement: Statement) -> str:
         return "".join(s if bit == "1" else "0" for s, bit in zip(symbols, mask, strict=True))
     if operator == "|":
         return "".join("1" if bit == "1" else s for s, bit in zip(symbols, mask, strict=True))
-    return "".join(_COMPLEMENT[s] if bit == "1" else s for s, bit in zip(symbols, mask, strict=True))
+    return "".join(
+        _COMPLEMENT[s] if bit == "1" else s for s, bit in zip(symbols, mask, strict=True)
+    )
 
 
 def run_program(statements: Sequence[Statement], x: int) -> int:

@@ -44,7 +44,9 @@ class VectorSum:
         count = NUM_OPERATIONS[level]
         digits = rng.integers(MODULUS, size=(count + 1, NUM_COORDINATES))
         start, *others = ("".join(map(str, row)) for row in digits)
-        operations = [[str(s), v] for s, v in zip(rng.choice(["+", "-"], count), others, strict=True)]
+        operations = [
+            [str(s), v] for s, v in zip(rng.choice(["+", "-"], count), others, strict=True)
+        ]
         text = start + "".join(sign + vector for sign, vector in operations)
         return environment.make_problem(
             self,
@@ -57,7 +59,9 @@ class VectorSum:
 
     def _vectors(self, problem: Problem) -> list[str]:
         state = environment.state_of(problem, self)
-        return list(itertools.accumulate(state["operations"], after_operation, initial=state["start"]))
+        return list(
+            itertools.accumulate(state["operations"], after_operation, initial=state["start"])
+        )
 
     def gold(self, problem: Problem) -> str:
         return self._vectors(problem)[-1]
