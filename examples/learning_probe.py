@@ -31,7 +31,7 @@ from loong_jax.verifiers.runner import SandboxRunner
 matplotlib.use("Agg")
 
 NAMES = {"stem": "vector_sum", "logic": "gates", "code": "masks"}
-PROMPT_LENGTH, MAX_NEW_TOKENS, GROUP_SIZE = 32, 48, 8
+PROMPT_LENGTH, MAX_NEW_TOKENS, GROUP_SIZE = 36, 56, 8
 TOKENIZER = AsciiTokenizer()
 SAMPLING = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
 
@@ -176,6 +176,9 @@ def reinforce(graphdef, policy, weights, environment, stream, args, key):
                 if 0 < sum(a[4] for a in own) < GROUP_SIZE and len(groups) < args.groups:
                     groups.append(as_group(cursor + i, problem, own))
             cursor += args.groups
+        if not groups:
+            print(f"  step {step + 1}: no group has any signal left", flush=True)
+            break
         batches = batching.make_batches(
             groups, objective.signal, trainer_version=0, rows=24, row_length=args.row_length
         )

@@ -8,6 +8,8 @@ Degrees run from 0 (false) to 9 (true); a gate combines the row, place by place,
 import dataclasses
 import itertools
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ NUM_GATES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_ANSWER_CHARS = 16
 
 
-def after_gate(row: str, gate: tuple[str, str]) -> str:
+def after_gate(row: str, gate: Sequence[str]) -> str:
     """The row of degrees after one gate (symbol, operands)."""
     symbol, operands = gate
     return "".join(GATES[symbol](a, b) for a, b in zip(row, operands, strict=True))
@@ -66,7 +68,7 @@ class Gates:
         rows = self._rows(problem)
         return Response(environment.write_steps(rows[1:], rng, style), rows[-1])
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Follows every place alone, through all gates; correct is agreement on all places."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ INPUTS = range(2**NUM_BITS)
 _SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
 _COMPLEMENT = {"0": "1", "1": "0", "x": "n", "n": "x"}
 
-Statement = tuple[str, str]  # operator, mask in binary
+Statement = Sequence[str]  # operator, mask in binary
 Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
 """Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
@@ -93,7 +94,7 @@ class Masks:
         values = self._symbols(problem)[1:]
         return Response(environment.write_steps(values, rng, style), self.gold(problem))
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Runs the answer on every input of four bits; correct is agreement on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
