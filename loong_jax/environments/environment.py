@@ -40,7 +40,7 @@ class Environment(Protocol):
         """A worked solution of at least three steps that ends in a correct answer, in either style."""
         ...
 
-    def verify(self, problem: Problem, answer: str) -> Verdict:
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Judges any answer without a reference. Never raises for an answer, whatever it is."""
         ...
 
