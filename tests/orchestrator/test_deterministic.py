@@ -184,7 +184,9 @@ def orchestrated(parts, directory, *, staleness, num_replicas, stop_after=None, 
 
 
 def assert_equal_trees(one, other):
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), one, other)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), one, other
+    )
 
 
 def numbers_of(metrics):

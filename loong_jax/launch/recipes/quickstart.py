@@ -32,7 +32,7 @@ def quickstart() -> LongcatRecipe:
         model=MoEConfig.tiny(),
         problems=Problems(
             stem=DomainProblems(environment="vector_sum", levels=(2,)),
-            logic=DomainProblems(environment="gates", levels=(3,), demonstration_share=0.8),
+            logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
             code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
         ),
         engine=EngineSettings(cache_length=80, narrow_slots=(32, 64)),
@@ -56,12 +56,12 @@ def quickstart() -> LongcatRecipe:
         rl_logic=expert("logic"),
         rl_code=expert("code"),
         fused=FusionStage(base="sft", experts=EXPERTS),
-        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=12),
+        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=8),
     )
 
 
 def expert(domain: str) -> RlStage:
-    return rl_stage("sft", (domain,), num_steps=30)
+    return rl_stage("sft", (domain,), num_steps=20)
 
 
 def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage:
