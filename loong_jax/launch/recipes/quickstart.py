@@ -1,7 +1,10 @@
 """The miniature of the whole recipe, for one machine without accelerator."""
 
+import dataclasses
+
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
+    ControlsRecipe,
     DomainProblems,
     EngineSettings,
     FusionStage,
@@ -15,10 +18,12 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rl.rewards import NoiseReward
 from loong_jax.rollout.records import SamplingSettings
 
 GROUP_SIZE = 8
 MAX_NEW_TOKENS = 48
+UNBOUNDED = 100_000  # steps; the time limit comes first
 EXPERTS = ("rl_stem", "rl_logic", "rl_code")
 
 
@@ -76,4 +81,39 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
         rows=16,
         row_length=152,
+    )
+
+
+def controls() -> ControlsRecipe:
+    """The quickstart's controls: rewards of noise, and more of the cold start, at equal wall time.
+
+    Command: loong train quickstart-controls --from runs/quickstart. Each control starts from that
+    run's cold start and trains for as long as the expert it is compared with (the continued cold
+    start: as long as all three), so the machine should be the same. No control should gain.
+    """
+    real = quickstart()
+    return ControlsRecipe(
+        name="quickstart-controls",
+        model=real.model,
+        problems=real.problems,
+        engine=real.engine,
+        verifiers=real.verifiers,
+        evaluation=real.evaluation,
+        noise_stem=noise_control(real.rl_stem, "rl_stem"),
+        noise_logic=noise_control(real.rl_logic, "rl_logic"),
+        noise_code=noise_control(real.rl_code, "rl_code"),
+        sft_continued=dataclasses.replace(
+            real.sft,
+            after="sft",
+            first_pairs=0,
+            num_steps=UNBOUNDED,
+            optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8), weight_decay=0.01),
+            wall_time_of=EXPERTS,
+        ),
+    )
+
+
+def noise_control(real: RlStage, name: str) -> RlStage:
+    return dataclasses.replace(
+        real, reward=NoiseReward(seed=0), num_steps=UNBOUNDED, wall_time_of=(name,)
     )
