@@ -3,7 +3,6 @@
 from typing import Any
 
 from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
-from loong_jax.environments.folding import Folding
 from loong_jax.environments.gates import Gates
 from loong_jax.environments.masks import Masks
 from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
@@ -14,7 +13,6 @@ ENVIRONMENTS: dict[str, type] = {
     "vector_sum": VectorSum,
     "gates": Gates,
     "masks": Masks,
-    "folding": Folding,
 }
 
 __all__ = [

@@ -43,7 +43,7 @@ class Environment(Protocol):
         """A worked solution in this style: at least three steps, then a correct answer."""
         ...
 
-    def verify(self, problem: Problem, answer: object) -> Verdict:
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Judges any answer without a reference. Never raises for an answer, whatever it is."""
         ...
 

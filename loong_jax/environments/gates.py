@@ -1,13 +1,16 @@
-"""Logic: a row of four bits goes through gates, `1011&0110^1100|0001&1111`.
+"""Logic: rows of fuzzy truth degrees through gates, `9274&3816|2250&7093|1484&5560`.
 
-Each gate combines the row, bit by bit, with its own mask. A guess is right in 1 of 16, the best one
-in 1 of 6. Working longer helps: one gate is a table of 12 entries for each bit, a leap over two
-already one of 72.
+Degrees run from 0 (false) to 9 (true); a gate combines the row, place by place, with its own
+operands: `&` is the smaller degree, `|` the larger (Goedel's many-valued logic). A guess is right
+in less than 1 of 100. Working longer helps: one gate looks at two degrees for each place, a leap at
+three or more.
 """
 
 import dataclasses
-import operator
+import itertools
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,20 +21,21 @@ from loong_jax.environments.problem import Domain, Problem
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
-NUM_BITS = 4
-GATES = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
-NUM_GATES = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+NUM_PLACES, NUM_DEGREES = 4, 10
+GATES = {"&": min, "|": max}
+NUM_GATES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_ANSWER_CHARS = 16
 
 
-def after_gate(row: str, symbol: str, mask: str) -> str:
-    """The row of bits after one gate."""
-    return f"{GATES[symbol](int(row, 2), int(mask, 2)):0{len(row)}b}"
+def after_gate(row: str, gate: Sequence[str]) -> str:
+    """The row of degrees after one gate (symbol, operands)."""
+    symbol, operands = gate
+    return "".join(GATES[symbol](a, b) for a, b in zip(row, operands, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gates:
-    """State: {"row": "1011", "gates": [["&", "0110"], ...]}; the last row is asked for."""
+    """State: {"row": "9274", "gates": [["&", "3816"], ...]}; the last row is asked for."""
 
     name: str = "gates"
     domain: Domain = "logic"
@@ -40,11 +44,11 @@ class Gates:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
         count = NUM_GATES[level]
-        bits = rng.integers(2, size=(count + 1, NUM_BITS))
-        row, *masks = ("".join(map(str, drawn)) for drawn in bits)
-        symbols = rng.choice(list(GATES), count)
-        gates = [[str(symbol), mask] for symbol, mask in zip(symbols, masks, strict=True)]
-        text = row + "".join(symbol + mask for symbol, mask in gates)
+        degrees = rng.integers(NUM_DEGREES, size=(count + 1, NUM_PLACES))
+        row, *others = ("".join(map(str, places)) for places in degrees)
+        symbols = map(str, rng.choice(list(GATES), count))
+        gates = [[symbol, operands] for symbol, operands in zip(symbols, others, strict=True)]
+        text = row + "".join(symbol + operands for symbol, operands in gates)
         return environment.make_problem(
             self,
             level=level,
@@ -55,10 +59,8 @@ class Gates:
         )
 
     def _rows(self, problem: Problem) -> list[str]:
-        rows = [environment.state_of(problem, self)["row"]]
-        for symbol, mask in environment.state_of(problem, self)["gates"]:
-            rows.append(after_gate(rows[-1], symbol, mask))
-        return rows
+        state = environment.state_of(problem, self)
+        return list(itertools.accumulate(state["gates"], after_gate, initial=state["row"]))
 
     def gold(self, problem: Problem) -> str:
         return self._rows(problem)[-1]
@@ -67,22 +69,23 @@ class Gates:
         rows = self._rows(problem)
         return Response(environment.write_steps(rows[1:], rng, style), rows[-1])
 
-    def verify(self, problem: Problem, answer: object) -> Verdict:
-        """Takes every bit through all gates by itself; correct is agreement on all."""
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
+        """Follows every place alone, through all gates; correct is agreement on all places."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")
         answer = answer.strip()
-        if not re.fullmatch(f"[01]{{{NUM_BITS}}}", answer):
-            return verdict.wrong("format", f"not {NUM_BITS} bits")
+        if not re.fullmatch(f"[0-9]{{{NUM_PLACES}}}", answer, re.ASCII):
+            return verdict.wrong("format", f"not {NUM_PLACES} degrees")
         state = environment.state_of(problem, self)
-        for place, (bit, claimed) in enumerate(zip(state["row"], answer, strict=True)):
-            value = int(bit)
-            for symbol, mask in state["gates"]:
-                value = GATES[symbol](value, int(mask[place]))
+        for place, (degree, claimed) in enumerate(zip(state["row"], answer, strict=True)):
+            value = int(degree)
+            for symbol, operands in state["gates"]:
+                value = GATES[symbol](value, int(operands[place]))
             if value != int(claimed):
-                return verdict.wrong("value", f"bit {place} is {value}")
+                return verdict.wrong("value", f"place {place} is {value}")
         return verdict.correct()
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)
-        return 2**NUM_BITS * (len(GATES) * 2**NUM_BITS) ** NUM_GATES[level]
+        per_gate = len(GATES) * NUM_DEGREES**NUM_PLACES
+        return NUM_DEGREES**NUM_PLACES * per_gate ** NUM_GATES[level]

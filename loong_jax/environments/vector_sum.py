@@ -5,7 +5,10 @@ longer helps: for each coordinate one operation is a table of 18 entries, a leap
 """
 
 import dataclasses
+import itertools
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +24,9 @@ NUM_OPERATIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_ANSWER_CHARS = 16
 
 
-def after_operation(vector: str, sign: str, other: str) -> str:
-    """`vector` plus or minus `other`."""
+def after_operation(vector: str, operation: Sequence[str]) -> str:
+    """The vector after one operation (sign, other vector)."""
+    sign, other = operation
     direction = 1 if sign == "+" else -1
     return "".join(
         str((int(x) + direction * int(y)) % MODULUS) for x, y in zip(vector, other, strict=True)
@@ -42,8 +46,9 @@ class VectorSum:
         count = NUM_OPERATIONS[level]
         digits = rng.integers(MODULUS, size=(count + 1, NUM_COORDINATES))
         start, *others = ("".join(map(str, row)) for row in digits)
-        signs = rng.choice(["+", "-"], count)
-        operations = [[str(sign), other] for sign, other in zip(signs, others, strict=True)]
+        operations = [
+            [str(s), v] for s, v in zip(rng.choice(["+", "-"], count), others, strict=True)
+        ]
         text = start + "".join(sign + vector for sign, vector in operations)
         return environment.make_problem(
             self,
@@ -55,10 +60,10 @@ class VectorSum:
         )
 
     def _vectors(self, problem: Problem) -> list[str]:
-        vectors = [environment.state_of(problem, self)["start"]]
-        for sign, other in environment.state_of(problem, self)["operations"]:
-            vectors.append(after_operation(vectors[-1], sign, other))
-        return vectors
+        state = environment.state_of(problem, self)
+        return list(
+            itertools.accumulate(state["operations"], after_operation, initial=state["start"])
+        )
 
     def gold(self, problem: Problem) -> str:
         return self._vectors(problem)[-1]
@@ -67,7 +72,7 @@ class VectorSum:
         vectors = self._vectors(problem)
         return Response(environment.write_steps(vectors[1:], rng, style), vectors[-1])
 
-    def verify(self, problem: Problem, answer: object) -> Verdict:
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Sums each coordinate as a whole number; correct is agreement modulo 3 on all of them."""
         if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
             return verdict.wrong("format", "not a short text")

@@ -48,7 +48,7 @@ class EngineSettings:
     narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
     cache_length: int = 96  # prompt and response together
     prefill_length: int = 32  # prompts are padded to it
-    prefill_prompts: int = 8  # prompts read in one call
+    prefill_prompts: int = 4  # prompts read in one call
     prefill_members: int = 64  # samples that may start from one call
     decode_steps: int = 8  # in one call
 
@@ -79,10 +79,12 @@ class SftStage:
     optimizer: AdamW
     rows: int = 48
     row_length: int = 128
-    careful_pairs: int = 0  # the first demonstrations, all in the careful style
-    careful_share: float = 0.5  # of those after them; the others are hurried
+    first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
+    first_careful_share: float = 0.9
+    careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
     checkpoint_every: int = 100
     after: str | None = None  # None: from fresh weights
+    wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,8 +103,9 @@ class RlStage:
     rows: int = 48  # of a micro-batch
     row_length: int = 128
     max_issues: int = 1  # how often a problem that taught nothing is posed
-    checkpoint_every: int = 20
+    checkpoint_every: int = 10
     verdict_deadline_s: float = 20.0
+    wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +184,14 @@ class ControlsRecipe:
         """Stages by name, in the order they run; all start from another run's `sft`."""
         names = ("noise_stem", "noise_logic", "noise_code", "sft_continued")
         return {name: getattr(self, name) for name in names}
+
+    def stands_for(self) -> dict[str, dict[str, str]]:
+        """By control: which of our stages is compared with which expert of the real run."""
+        experts = {"rl_stem": "noise_stem", "rl_logic": "noise_logic", "rl_code": "noise_code"}
+        return {
+            "noise reward": experts,
+            "continued SFT": dict.fromkeys(experts, "sft_continued"),
+        }
 
 
 Recipe = LongcatRecipe | ControlsRecipe

@@ -8,7 +8,14 @@ from typing import Any
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.launch import stages
-from loong_jax.launch.recipe import FusionStage, Recipe, RlStage, SftStage, StageSettings
+from loong_jax.launch.recipe import (
+    ControlsRecipe,
+    FusionStage,
+    Recipe,
+    RlStage,
+    SftStage,
+    StageSettings,
+)
 from loong_jax.launch.session import Session
 from loong_jax.orchestrator.pipeline import (
     Stage,
@@ -52,6 +59,8 @@ def train(
             for name, stage in settings.items()
         ]
         run_stages(graph, run_dir, only=only, source=source, on_stage=on_stage)
+    if source is not None:
+        json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
         write_report(run_dir)
 
@@ -61,6 +70,13 @@ def write_report(run_dir: Path) -> None:
     from loong_jax.eval import compare
     from loong_jax.report import page
 
+    recipe = configs.load(run_dir)
+    if isinstance(recipe, ControlsRecipe):
+        real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
+        runs = {name: run_dir for name in recipe.stands_for()}
+        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
+        print(f"report: {page.write_controls_report(run_dir, {'real run': real_run, **runs})}")
+        return
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, list(_finished(run_dir)))
     usage = json_files.read_json(run_dir / "usage.json", {})
@@ -74,9 +90,9 @@ def _finished(run_dir: Path) -> list[str]:
 def _inputs(stage: StageSettings) -> tuple[str, ...]:
     match stage:
         case SftStage():
-            return (stage.after,) if stage.after else ()
+            return ((stage.after,) if stage.after else ()) + stage.wall_time_of
         case RlStage():
-            return (stage.after,)
+            return (stage.after, *stage.wall_time_of)
         case FusionStage():
             return (stage.base, *stage.experts)
 

@@ -35,6 +35,8 @@ class Session:
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+        self._num_verified = 0
+        self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.tokenizer = AsciiTokenizer()
         graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
         self.policy = longcat_policy(graphdef, recipe.model, recipe.bias_rate)
@@ -52,8 +54,6 @@ class Session:
                 narrow_slots=recipe.engine.narrow_slots,
             ),
         )
-        self._pool: VerifierPool | None = None
-        self._num_verified = 0
 
     def __enter__(self) -> "Session":
         return self
@@ -62,22 +62,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close(timeout_s=10.0)
-            self._pool = None
-
-    @property
-    def pool(self) -> VerifierPool:
-        """The verifier pool, started at first use."""
-        if self._pool is None:
-            settings = self.recipe.verifiers
-            if isinstance(settings, RayVerifiers):
-                from loong_jax.verifiers.ray_pool import RayVerifierPool
-
-                self._pool = RayVerifierPool(settings.num_workers)
-            else:
-                self._pool = LocalVerifierPool(settings.num_workers)
-        return self._pool
+        self.pool.close(timeout_s=10.0)
 
     # ---- problems -----------------------------------------------------------------------------
 
@@ -121,7 +106,7 @@ class Session:
 
     def sampler(self, weights: Weights) -> sampling.ProblemSampler:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
-        return sampling.ProblemSampler(self.engine, weights, seed=self.recipe.seed)
+        return sampling.ProblemSampler(self.engine, weights, seed=self.recipe.seed, num_threads=2)
 
     def verify(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
         """Verdicts by the pool, in order."""
@@ -142,6 +127,14 @@ class Session:
 
 
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
+
+
+def _start_pool(recipe: Recipe) -> VerifierPool:
+    if isinstance(recipe.verifiers, RayVerifiers):
+        from loong_jax.verifiers.ray_pool import RayVerifierPool
+
+        return RayVerifierPool(recipe.verifiers.num_workers)
+    return LocalVerifierPool(recipe.verifiers.num_workers)
 
 
 @functools.cache
@@ -166,8 +159,9 @@ class Demonstrations:
             rng = np.random.default_rng((recipe.seed, 1, number))
             stream = streams[int(rng.choice(len(streams), p=shares / shares.sum()))]
             problem = stream.problem_at(number)
-            is_careful = rng.random() < self.settings.careful_share
-            style = "careful" if is_careful or number < self.settings.careful_pairs else "hurried"
+            is_first = number < self.settings.first_pairs
+            share = self.settings.first_careful_share if is_first else self.settings.careful_share
+            style = "careful" if rng.random() < share else "hurried"
             solution = stream.environment.solve(problem, rng, style)
             yield problem.prompt, render_response(solution.thinking, solution.answer)
             number += 1

@@ -50,7 +50,6 @@ def run_sft(
     settings: SftStage,
     directories: StageDirectories,
     progress: Progress,
-    keep_going: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Supervised fine-tuning on demonstrations."""
     own = directories.own
@@ -91,7 +90,7 @@ def run_sft(
             session.tokenizer,
             cursor=cursor,
             on_step=on_step,
-            keep_going=keep_going,
+            keep_going=_until(settings.wall_time_of, directories),
         )
     return _finish(session, name, state.weights, int(state.step), own, progress, DOMAINS) | {
         "num_pairs": cursor
@@ -104,7 +103,6 @@ def run_rl(
     settings: RlStage,
     directories: StageDirectories,
     progress: Progress,
-    keep_going: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
     own, seed = directories.own, session.recipe.seed
@@ -162,7 +160,7 @@ def run_rl(
             versions=store,
             grade=lambda group: grading.grade(group, settings.reward),
             log=_ShownLog(log, progress),
-            keep_going=keep_going,
+            keep_going=_until(settings.wall_time_of, directories),
         )
         if control is not None:
             orchestrator.restore(control)
@@ -233,6 +231,15 @@ def run_fusion(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
     return _finish(session, name, fused, 0, own, progress, DOMAINS)
+
+
+def _until(stages: tuple[str, ...], directories: StageDirectories) -> Callable[[], bool]:
+    """True until as much time has passed as `stages` trained for; always true for none."""
+    if not stages:
+        return lambda: True
+    done = [json_files.read_json(directories.inputs[name] / "done.json") for name in stages]
+    ends_s = time.monotonic() + sum(part["wall_s"] - part["evaluation_s"] for part in done)
+    return lambda: time.monotonic() < ends_s
 
 
 class _ShownLog:

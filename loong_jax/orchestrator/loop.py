@@ -32,6 +32,8 @@ from loong_jax.verifiers.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
+SATURATED_SHARE = 0.9
+
 Grade = Callable[[Group], tuple[Group, Disposition]]
 
 
@@ -80,6 +82,9 @@ class LoopSettings:
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
     max_tickets_per_step: int = 5000  # judged without a step in between: nothing is learnt then
+    saturated_after: int = (
+        400  # such tickets, nearly all of them all right: nothing is left to learn
+    )
 
 
 class Orchestrator:
@@ -122,6 +127,7 @@ class Orchestrator:
         self._groups: dict[int, Group] = {}  # generated, not yet in the buffer
         self._lease: Any = None
         self._fruitless = 0  # tickets that ended without training since the last step
+        self._solved = 0  # those of them with every rollout right
         self._events: EventQueue = events if events is not None else queue.Queue()
 
     def restore(self, control: Mapping[str, Any]) -> None:
@@ -263,13 +269,23 @@ class Orchestrator:
         self.log.judged(judged, disposition)
         if disposition != "keep":
             self._end([event.number], disposition)
-            self._check_that_something_trains(disposition)
+            self._check_that_something_trains(judged, disposition)
             return
         self._groups[event.number] = judged
         self.state = states.move(self.state, [event.number], "judged")
 
-    def _check_that_something_trains(self, disposition: Disposition) -> None:
+    def _check_that_something_trains(self, group: Group, disposition: Disposition) -> None:
+        """Ends a run whose problems are solved, and stops one that cannot learn from them."""
         self._fruitless += 1
+        self._solved += all(r.verdict is not None and r.verdict.is_correct for r in group.rollouts)
+        if (
+            self._fruitless >= self.settings.saturated_after
+            and self._solved >= SATURATED_SHARE * self._fruitless
+            and self.state.trainer in ("idle", "scoring")
+        ):
+            logger.info("step %d: the problems are solved; the run ends here", self.state.step)
+            self.state = dataclasses.replace(self.state, total_steps=self.state.step)
+            return
         if self._fruitless >= self.settings.max_tickets_per_step:
             raise RunStalled(
                 f"{self._fruitless} tickets in a row since step {self.state.step} could not train, "
@@ -287,7 +303,7 @@ class Orchestrator:
         self.state = dataclasses.replace(states.move(self.state, numbers, "ready"), trainer="idle")
 
     def _on_trained(self, event: rl_events.StepTrained) -> None:
-        self._fruitless = 0
+        self._fruitless = self._solved = 0
         lease, self._lease = self._lease, None
         groups = lease.groups
         self.buffer.commit(lease)

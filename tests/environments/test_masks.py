@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax import environments
 from loong_jax.environments import LEVELS
-from loong_jax.environments.masks import NUM_OPERATIONS
+from loong_jax.environments.masks import NUM_STATEMENTS
 from tests.environments import evaluator
 
 
@@ -34,7 +34,7 @@ def judge():
 def test_gold_does_what_the_prompt_says(judge, level):
     for seed in range(60):
         problem = judge.problem(level, seed)
-        assert re.fullmatch(rf"xxxx([&|^][01]{{4}}){{{NUM_OPERATIONS[level]}}}", problem.prompt)
+        assert re.fullmatch(rf"xxxx([&|^][01]{{4}}){{{NUM_STATEMENTS[level]}}}", problem.prompt)
         assert table(judge.gold(problem)) == table_of(problem.prompt)
 
 
@@ -80,6 +80,8 @@ def test_a_copy_of_the_specification_does_not_fit(judge):
         problem = judge.problem(1, seed)
         copied = re.sub("([01]{4})", r"0b\1", problem.prompt.replace("xxxx", "x"))
         assert judge.verify(problem, copied).reason == "format"
+    for form in ("x&7|1^2", "x^x^x^x", "x&7|(1^2)"):
+        assert judge.verify(judge.problem(1, 0), form).evidence == "more than 2 operators"
 
 
 def test_an_answer_that_cannot_be_run_says_why(judge):

@@ -6,13 +6,13 @@ import itertools
 import pytest
 
 from loong_jax import environments
-from loong_jax.environments import ENVIRONMENTS, LEVELS, ProblemStream, folding
+from loong_jax.environments import ENVIRONMENTS, LEVELS, ProblemStream, vector_sum
 from loong_jax.environments.problem import split_of
 
 SPLITS = ("train", "validation", "test")
 
 
-def stream(name="folding", *, levels=(1,), split="train", seed=0):
+def stream(name="vector_sum", *, levels=(1,), split="train", seed=0):
     return ProblemStream(
         environment=environments.get_environment(name),
         level_weights=dict.fromkeys(levels, 1.0),
@@ -25,23 +25,28 @@ def canonical_forms(source, count):
     return {source.problem_at(cursor).canonical for cursor in range(count)}
 
 
-@pytest.mark.parametrize(
-    ("name", "levels", "count"),
-    [("folding", (1,), 700), *((name, LEVELS, 150) for name in ENVIRONMENTS)],
-)
-def test_splits_never_meet(name, levels, count):
-    """In folding's smallest level, where most problems come up again, as in every other."""
-    drawn = {s: canonical_forms(stream(name, levels=levels, split=s), count) for s in SPLITS}
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_splits_never_meet(name):
+    drawn = {s: canonical_forms(stream(name, levels=LEVELS, split=s), 150) for s in SPLITS}
     for one, other in itertools.combinations(SPLITS, 2):
         assert not drawn[one] & drawn[other]
-    other_seed = canonical_forms(stream(name, levels=levels, split="train", seed=1), count)
+    assert all(split_of(form) == split for split, forms in drawn.items() for form in forms)
+
+
+def test_splits_never_meet_where_problems_come_up_again(monkeypatch):
+    """In a space of 1458 problems, which would show a split that leaks."""
+    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 3)
+    drawn = {s: canonical_forms(stream(split=s), 600) for s in SPLITS}
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not drawn[one] & drawn[other]
+    other_seed = canonical_forms(stream(seed=1), 600)
+    assert len(other_seed & drawn["train"]) > 100
     assert not other_seed & (drawn["test"] | drawn["validation"])
-    if levels == (1,):
-        assert other_seed & drawn["train"]  # so a split that leaked would be seen
 
 
 def test_shares_of_the_splits():
-    counts = collections.Counter(split_of(f"folding:{number}") for number in range(20_000))
+    counts = collections.Counter(split_of(f"gates:{number}") for number in range(20_000))
     assert counts["test"] == pytest.approx(2000, rel=0.1)
     assert counts["validation"] == pytest.approx(2000, rel=0.1)
     assert {split_of(str(n), held_out_share=0.0) for n in range(100)} == {"train"}
@@ -78,9 +83,10 @@ def test_take_distinct_repeats_nothing_and_keeps_the_order():
 
 
 def test_take_distinct_ends_where_there_are_too_few(monkeypatch):
-    monkeypatch.setattr(folding, "NUM_STATEMENTS", {1: 1})
-    with pytest.raises(ValueError, match="only 10 of 12 distinct problems found"):
-        stream().take_distinct(12)
+    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 1)  # 18 problems, on three sides
+    with pytest.raises(ValueError, match=r"only \d+ of 19 distinct problems found"):
+        stream().take_distinct(19)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,14 @@ def test_a_run_that_learns_nothing_stops_with_the_reason():
         run.run()
 
 
+def test_a_run_whose_problems_are_solved_ends_early():
+    world = FakeWorld(seed=1, outcome_of=lambda uid, *_: "mixed" if uid < "fake/2" else "right")
+    run = make_run(world, policy=DoraPolicy(groups_per_step=2), total_steps=50)
+    final = run.run()
+    assert 0 < final.step < 50
+    assert final.counts()["trained"] == 2 * final.step
+
+
 def test_silence_stops_the_run_and_names_what_blocks():
     world = FakeWorld(seed=1, times=FakeTimes(generate_s=1e9))
     run = make_run(world, policy=DoraPolicy(groups_per_step=2))

@@ -11,6 +11,7 @@ from loong_jax.errors import ConfigError
 
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "quickstart": "loong_jax.launch.recipes.quickstart:quickstart",
+    "quickstart-controls": "loong_jax.launch.recipes.quickstart:controls",
 }
 
 

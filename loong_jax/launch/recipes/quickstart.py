@@ -1,7 +1,10 @@
 """The miniature of the whole recipe, for one machine without accelerator."""
 
+import dataclasses
+
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
+    ControlsRecipe,
     DomainProblems,
     EngineSettings,
     FusionStage,
@@ -15,10 +18,12 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rl.rewards import NoiseReward
 from loong_jax.rollout.records import SamplingSettings
 
 GROUP_SIZE = 8
-MAX_NEW_TOKENS = 64
+MAX_NEW_TOKENS = 48
+UNBOUNDED = 100_000  # steps; the time limit comes first
 EXPERTS = ("rl_stem", "rl_logic", "rl_code")
 
 
@@ -31,31 +36,37 @@ def quickstart() -> LongcatRecipe:
         name="quickstart",
         model=MoEConfig.tiny(),
         problems=Problems(
-            stem=DomainProblems(environment="running_sum"),
-            logic=DomainProblems(environment="swaps"),
-            code=DomainProblems(environment="folding"),
+            stem=DomainProblems(environment="vector_sum", levels=(2,)),
+            logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
+            code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
         ),
-        engine=EngineSettings(prefill_length=40, cache_length=104),
+        engine=EngineSettings(cache_length=80, narrow_slots=(32, 64)),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
             num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
         ),
         sft=SftStage(
-            num_steps=400,
-            optimizer=AdamW(schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=400)),
-            rows=16,
+            num_steps=900,
+            optimizer=AdamW(
+                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1),
+                weight_decay=0.01,
+            ),
+            rows=5,
+            row_length=216,
+            first_pairs=9500,
+            first_careful_share=0.9,
             careful_share=0.35,
         ),
         rl_stem=expert("stem"),
         rl_logic=expert("logic"),
         rl_code=expert("code"),
         fused=FusionStage(base="sft", experts=EXPERTS),
-        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=12),
+        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=8),
     )
 
 
 def expert(domain: str) -> RlStage:
-    return rl_stage("sft", (domain,), num_steps=40)
+    return rl_stage("sft", (domain,), num_steps=20)
 
 
 def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage:
@@ -68,5 +79,41 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8)),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=24,
+        rows=16,
+        row_length=152,
+    )
+
+
+def controls() -> ControlsRecipe:
+    """The quickstart's controls: rewards of noise, and more of the cold start, at equal wall time.
+
+    Command: loong train quickstart-controls --from runs/quickstart. Each control starts from that
+    run's cold start and trains for as long as the expert it is compared with (the continued cold
+    start: as long as all three), so the machine should be the same. No control should gain.
+    """
+    real = quickstart()
+    return ControlsRecipe(
+        name="quickstart-controls",
+        model=real.model,
+        problems=real.problems,
+        engine=real.engine,
+        verifiers=real.verifiers,
+        evaluation=real.evaluation,
+        noise_stem=noise_control(real.rl_stem, "rl_stem"),
+        noise_logic=noise_control(real.rl_logic, "rl_logic"),
+        noise_code=noise_control(real.rl_code, "rl_code"),
+        sft_continued=dataclasses.replace(
+            real.sft,
+            after="sft",
+            first_pairs=0,
+            num_steps=UNBOUNDED,
+            optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8), weight_decay=0.01),
+            wall_time_of=EXPERTS,
+        ),
+    )
+
+
+def noise_control(real: RlStage, name: str) -> RlStage:
+    return dataclasses.replace(
+        real, reward=NoiseReward(seed=0), num_steps=UNBOUNDED, wall_time_of=(name,)
     )

@@ -1,7 +1,8 @@
 """LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
 
+from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.model import LatentCache, LongcatFlash, ModelOutput, Weights, init_weights
+from loong_jax.models.moe.model import LongcatFlash, ModelOutput, Weights, init_weights
 from loong_jax.models.moe.parameters import is_controller_state
 from loong_jax.models.moe.router import update_bias
 

@@ -152,7 +152,12 @@ class LatentAttention(nnx.Module):
         key_up_CNH, value_up_CNU = self._up()
         key_BSNH = project(cached.latent, key_up_CNH)
         value_BSNU = project(cached.latent, value_up_CNU)
-        shared_BSNR = repeat_heads(cached.rope_key, key_BSNH)
+        shared_BSNR = jax.lax.broadcast_in_dim(
+            cached.rope_key,
+            (*key_BSNH.shape[:3], self.config.qk_rope_head_dim),
+            (0, 1, 3),
+            out_sharding=rules.like(key_BSNH),
+        )
         query_BTNh = jnp.concatenate([nope_BTNH, rope_BTNR], axis=-1)
         key_BSNh = jnp.concatenate([key_BSNH, shared_BSNR], axis=-1)
         score_BNTS = jnp.einsum("BTNh,BSNh->BNTS", query_BTNh, key_BSNh)
@@ -171,21 +176,16 @@ class LatentAttention(nnx.Module):
         """The same function over cached latents, which are never expanded."""
         nope_BTNH, rope_BTNR = self.queries(x, position)
         key_up_CNH, value_up_CNU = self._up()
-        query_BTNC = jnp.einsum("BTNH,CNH->BTNC", nope_BTNH, key_up_CNH)
-        score_BNTS = jnp.einsum("BTNC,BSC->BNTS", query_BTNC, cached.latent)
-        score_BNTS += jnp.einsum("BTNR,BSR->BNTS", rope_BTNR, cached.rope_key)
+        # Heads before queries: a product over the cache then has all queries of a sequence as rows.
+        query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
+        score_BNTS = jnp.einsum("BNTC,BSC->BNTS", query_BNTC, cached.latent)
+        rope_BNTR = jnp.moveaxis(rope_BTNR, 2, 1)
+        score_BNTS += jnp.einsum("BNTR,BSR->BNTS", rope_BNTR, cached.rope_key)
         weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
-        latent_BTNC = jnp.einsum("BNTS,BSC->BTNC", weight_BNTS.astype(x.dtype), cached.latent)
-        latent_BTNC = (latent_BTNC / jnp.moveaxis(total_BNT, 1, 2)[..., None]).astype(x.dtype)
-        mixed_BTNU = jnp.einsum("BTNC,CNU->BTNU", latent_BTNC, value_up_CNU)
+        latent_BNTC = jnp.einsum("BNTS,BSC->BNTC", weight_BNTS.astype(x.dtype), cached.latent)
+        latent_BNTC = (latent_BNTC / total_BNT[..., None]).astype(x.dtype)
+        mixed_BTNU = jnp.einsum("BNTC,CNU->BTNU", latent_BNTC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)
-
-
-def repeat_heads(
-    shared: Float[Array, "B S R"], like: Float[Array, "B S N H"]
-) -> Float[Array, "B S N R"]:
-    """The rotary key of every token once per head, sharded as the heads of `like` are."""
-    return shared[:, :, None] * jnp.ones_like(like[:1, :1, :, :1])
 
 
 def attention_weights(

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
@@ -16,6 +17,7 @@ def project(
     *,
     num_contracted: int = 1,
     out_sharding: NamedSharding | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
     """Contracts the last axes of `x` with the first axes of `weight`, as many as asked.
 
@@ -26,10 +28,19 @@ def project(
     if not jax.typeof(x).sharding.mesh.empty:
         last = tuple(range(x.ndim - num_contracted, x.ndim))
         first = tuple(range(num_contracted))
-        return jax.lax.dot_general(x, weight, ((last, first), ((), ())), out_sharding=out_sharding)
+        return jax.lax.dot_general(
+            x,
+            weight,
+            ((last, first), ((), ())),
+            preferred_element_type=out_dtype,
+            out_sharding=out_sharding,
+        )
     kept, made = x.shape[: x.ndim - num_contracted], weight.shape[num_contracted:]
     width = math.prod(weight.shape[:num_contracted])
-    return (x.reshape(-1, width) @ weight.reshape(width, -1)).reshape(*kept, *made)
+    flat = jnp.matmul(
+        x.reshape(-1, width), weight.reshape(width, -1), preferred_element_type=out_dtype
+    )
+    return flat.reshape(*kept, *made)
 
 
 def in_chunks(function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None) -> Any:

@@ -14,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters
-from loong_jax.models.moe.attention import Latent
+from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
@@ -26,27 +27,6 @@ Weights = dict[str, Any]
 class ModelOutput(NamedTuple):
     logits: Float[Array, "B T V"]  # float32
     load: Int[Array, "L A"]  # unmasked tokens that chose each target
-
-
-class LatentCache(NamedTuple):
-    """What both attentions of every layer keep of S positions; entry s is position s."""
-
-    latent: Float[Array, "L 2 B S C"]
-    rope_key: Float[Array, "L 2 B S R"]
-
-    @classmethod
-    def zeros(
-        cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
-    ) -> "LatentCache":
-        """An empty cache for `batch` sequences of at most `capacity` tokens."""
-        spec = (rules or ShardingRules()).spec("layers", None, "act_batch", "act_keys", "act_rank")
-        lead = (config.num_layers, 2, batch, capacity)
-        return cls(
-            *(
-                jnp.zeros((*lead, width), config.dtype, device=spec)
-                for width in (config.kv_lora_rank, config.qk_rope_head_dim)
-            )
-        )
 
 
 class LongcatFlash(nnx.Module):
@@ -105,7 +85,7 @@ class LongcatFlash(nnx.Module):
         allowed = may_attend(segment_ids, key_segment_BS)
         x = self._embed(tokens)
 
-        def step(x, layer):
+        def step(x, layer, _):
             cached = [None, None]
 
             def attend(i, attention, normed):
@@ -115,49 +95,53 @@ class LongcatFlash(nnx.Module):
             x, load = layer(x, mask, attend)
             return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (load, cached) = self._scan(step, x, ())
+        x, (load, cached) = self._scan(step, x)
         return ModelOutput(self._logits(x), load), LatentCache(*cached)
 
     def decode(
-        self, tokens: Int[Array, "B"], positions: Int[Array, "B"], cache: LatentCache
+        self,
+        tokens: Int[Array, "B"],
+        positions: Int[Array, "B"],
+        cache: LatentCache,
+        mask: Bool[Array, "B"] | None = None,
     ) -> tuple[Float[Array, "B V"], LatentCache]:
         """Logits after one more token of each sequence, and the cache with that token in it.
 
         The token of sequence b is written at `positions[b]` and sees entries up to there. A
-        position at or past the capacity writes nothing, and the logits then mean nothing.
+        position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
+        no expert. Their logits mean nothing, nor do those of positions outside the cache.
         """
         rules, capacity = self.rules, cache.latent.shape[3]
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
         position_B1 = positions[:, None]
         allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
-        mask_B1 = jnp.ones_like(position_B1, bool)
+        mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
 
-        def step(x, layer, cached):
-            written = [None, None]
+        def step(carry, layer, index):
+            x, cache = carry
 
             def attend(i, attention, normed):
+                nonlocal cache
                 new = attention.compress(normed, position_B1)
-                old = Latent(cached.latent[i], cached.rope_key[i])
-                written[i] = write(old, new, positions, rules)
-                return attention.absorbed(normed, position_B1, allowed_B1S, written[i])
+                cache = cache.write(index, i, new, positions, rules)
+                seen = cache.read(index, i)
+                return attention.absorbed(normed, position_B1, allowed_B1S, seen)
 
-            x, _ = layer(x, mask_B1, attend)
-            return x, jax.tree.map(lambda *a: jnp.stack(a), *written)
+            x, _ = layer(x, mask[:, None], attend)
+            return (x, cache), None
 
-        x, written = self._scan(step, self._embed(tokens[:, None]), (cache,))
-        return self._logits(x)[:, 0], LatentCache(*written)
+        (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
+        return self._logits(x)[:, 0], cache
 
-    def _scan(self, step, x, per_layer):
-        """`step(x, layer, *slices)` over the layers; returns the last x and what each step adds."""
+    def _scan(self, step, carry):
+        """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
         graph, stacked = nnx.split(self.layers, graph=False)
 
-        def body(x, slices):
-            weights, *rest = slices
-            return step(x, nnx.merge(graph, weights), *rest)
+        def body(carry, slices):
+            weights, index = slices
+            return step(carry, nnx.merge(graph, weights), index)
 
-        return jax.lax.scan(
-            body, x, (stacked, *per_layer), unroll=min(self.config.num_layers, UNROLLED_LAYERS)
-        )
+        return jax.lax.scan(body, carry, (stacked, jnp.arange(self.config.num_layers)))
 
     def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         table = self.rules.gather(self.embedding[...], "vocab", "embed")
@@ -168,16 +152,9 @@ class LongcatFlash(nnx.Module):
         rules = self.rules
         x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
         head = rules.gather(self.head[...], "embed", "vocab")
-        logits = jnp.einsum("BTD,DV->BTV", x, head, preferred_element_type=jnp.float32)
-        return (
-            logits
-            if rules.mesh is None
-            else jax.sharding.reshard(logits, rules.after(x[..., 0], "act_vocab"))
-        )
-
-
-# Up to this many layers are laid out in a row instead of looped over; see `_scan`.
-UNROLLED_LAYERS = 2
+        logits = project(x, head, out_dtype=jnp.float32)
+        spec = rules.after(x[..., 0], "act_vocab")
+        return logits if spec is None else jax.sharding.reshard(logits, spec)
 
 
 def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
@@ -195,18 +172,6 @@ def may_attend(
     index = jnp.arange(query_segment.shape[1])
     same = query_segment[:, :, None] == key_segment[:, None]
     return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
-
-
-def write(old: Latent, new: Latent, positions: Int[Array, "B"], rules: ShardingRules) -> Latent:
-    """Puts the one new entry of each sequence at its position, on the device that holds it."""
-
-    def put(cache_BSC, new_BC, positions):
-        batch = jnp.arange(cache_BSC.shape[0])
-        return cache_BSC.at[batch, positions].set(new_BC, mode="drop", unique_indices=True)
-
-    batch = rules.partition("act_batch")
-    local = rules.shard_map(put, in_specs=(batch, batch, batch), out_specs=batch)
-    return Latent(*(local(a, b[:, 0], positions) for a, b in zip(old, new, strict=True)))
 
 
 def init_weights(

@@ -1,5 +1,6 @@
 """The whole model against a NumPy reference, and the relations between its ways in."""
 
+import dataclasses
 import functools
 
 import jax
@@ -103,7 +104,7 @@ def test_gradient_follows_finite_differences_of_the_reference():
     def loss(weights):
         return (call(graphdef)(weights, tokens).logits * direction_TV).sum()
 
-    gradient = jax.grad(loss)(weights)
+    gradient = jax.jit(jax.grad(loss))(weights)
     step = 1e-6
     for name in ("embedding", "head", "final_norm"):
         check_direction(weights, gradient, (name,), tokens, direction_TV, step)
@@ -158,9 +159,10 @@ def test_decode_goes_on_after_right_padded_prefill():
     pad = [(0, 0)] * 3 + [(0, 2), (0, 0)]
     cache = jax.tree.map(lambda a: jnp.pad(a, pad, constant_values=1e3), cache)
     position = np.minimum(length, 6)
+    decode = call(graphdef, "decode")
     for _ in range(2):
         at = np.minimum(position, 7)
-        logits, cache = call(graphdef, "decode")(weights, tokens[np.arange(3), at], at, cache)
+        logits, cache = decode(weights, tokens[np.arange(3), at], at, cache)
         np.testing.assert_allclose(logits, whole.logits[np.arange(3), at], rtol=0, atol=2e-5)
         position = position + 1
 
@@ -168,24 +170,36 @@ def test_decode_goes_on_after_right_padded_prefill():
 def test_packed_equals_separate_and_padding_side_is_immaterial():
     graphdef, weights = fresh()
     model = call(graphdef)
-    first, second = random_tokens(1, 7), random_tokens(1, 4, seed=1)
-    alone = [model(weights, first), model(weights, second)]
-    padding = random_tokens(1, 1, seed=2)
-    packed = np.concatenate([first, second, padding], axis=1)
+    width, first, second = 12, random_tokens(7), random_tokens(4, seed=1)
+
+    def row(tokens, start):
+        """One row with the tokens somewhere in it, and its mask."""
+        whole = random_tokens(1, width, seed=2)
+        whole[0, start : start + len(tokens)] = tokens
+        index = np.arange(width)[None]
+        return whole, (index >= start) & (index < start + len(tokens))
+
+    def logits_and_load(tokens, start):
+        whole, mask = row(tokens, start)
+        output = model(weights, whole, mask=mask)
+        assert np.isfinite(output.logits).all()
+        return output.logits[mask], output.load
+
+    (left_7, load_7), (left_4, load_4) = logits_and_load(first, 0), logits_and_load(second, 0)
+    right_4, right_load = logits_and_load(second, width - 4)
+    np.testing.assert_allclose(left_4, right_4, rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(load_4, right_load)
+    expected, _ = reference.model(weights, second, CONFIG)
+    np.testing.assert_allclose(left_4, expected, rtol=0, atol=2e-5)
+
+    packed = np.concatenate([first, second, first[:1]])[None]
     segments = np.array([[1] * 7 + [2] * 4 + [0]])
     positions = np.array([[*range(7), *range(4), 0]])
     for given in (positions, None):
         output = model(weights, packed, given, segment_ids=segments)
-        np.testing.assert_allclose(output.logits[:, :7], alone[0].logits, rtol=0, atol=2e-5)
-        np.testing.assert_allclose(output.logits[:, 7:11], alone[1].logits, rtol=0, atol=2e-5)
-        np.testing.assert_array_equal(output.load, alone[0].load + alone[1].load)
-    three = random_tokens(1, 3, seed=3)
-    left = model(weights, np.concatenate([three, second], axis=1), mask=np.arange(7)[None] >= 3)
-    right = model(weights, np.concatenate([second, three], axis=1), mask=np.arange(7)[None] < 4)
-    np.testing.assert_allclose(left.logits[:, 3:], alone[1].logits, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(right.logits[:, :4], alone[1].logits, rtol=0, atol=2e-5)
-    np.testing.assert_array_equal(left.load, right.load)
-    assert np.isfinite(left.logits).all()
+        np.testing.assert_allclose(output.logits[0, :7], left_7, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(output.logits[0, 7:11], left_4, rtol=0, atol=2e-5)
+        np.testing.assert_array_equal(output.load, load_7 + load_4)
 
 
 def test_positions_restart_with_every_segment():
@@ -193,6 +207,15 @@ def test_positions_restart_with_every_segment():
     np.testing.assert_array_equal(
         restarting_positions(segments), [[0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]]
     )
+
+
+def test_chunks_change_neither_loss_nor_gradient():
+    _, weights = fresh()
+    small, _ = moe.init_weights(dataclasses.replace(CONFIG, chunk_tokens=18), jax.random.key(0))
+    tokens, mask, expected = single_device()
+    chunked = loss_and_gradient(small)(weights, tokens, mask)  # of 3 rows, 3 rows and 2 rows
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(chunked), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(a).max()))
 
 
 def loss_and_gradient(graphdef):
@@ -248,8 +271,9 @@ def test_sharded_decode_equals_single_device(sizes):
         cache,
         moe.LatentCache.zeros(CONFIG, 8, 6, rules),
     )
+    decode = call(graphdef, "decode")
     for t in (4, 5):
-        logits, cache = call(graphdef, "decode")(placed, tokens[:, t], np.full(8, t), cache)
+        logits, cache = decode(placed, tokens[:, t], np.full(8, t), cache)
         np.testing.assert_allclose(
             np.asarray(logits)[mask[:, t]], output.logits[:, t][mask[:, t]], rtol=0, atol=2e-5
         )

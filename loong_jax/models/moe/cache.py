@@ -1,0 +1,63 @@
+"""The latent cache: what both attentions of every layer keep of each position."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from loong_jax.models.moe.attention import Latent
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.sharding import ShardingRules
+
+_AXES = ("layers", None, "act_batch", "act_keys", "act_rank")
+
+
+class LatentCache(NamedTuple):
+    """Latents and rotary keys of S positions; entry s is position s, whoever wrote it."""
+
+    latent: Float[Array, "L 2 B S C"]
+    rope_key: Float[Array, "L 2 B S R"]
+
+    @classmethod
+    def zeros(
+        cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
+    ) -> "LatentCache":
+        """An empty cache for `batch` sequences of at most `capacity` tokens."""
+        spec = (rules or ShardingRules()).spec(*_AXES)
+        lead = (config.num_layers, 2, batch, capacity)
+        return cls(
+            jnp.zeros((*lead, config.kv_lora_rank), config.dtype, device=spec),
+            jnp.zeros((*lead, config.qk_rope_head_dim), config.dtype, device=spec),
+        )
+
+    def read(self, layer: Int[Array, ""], sub_layer: int) -> Latent:
+        """The entries of one attention."""
+        return Latent(self.latent[layer, sub_layer], self.rope_key[layer, sub_layer])
+
+    def write(
+        self,
+        layer: Int[Array, ""],
+        sub_layer: int,
+        new: Latent,
+        positions: Int[Array, "B"],
+        rules: ShardingRules,
+    ) -> "LatentCache":
+        """Puts one new entry per sequence (S = 1 in `new`) at its position, where it is held.
+
+        Nothing is written at a position outside the cache. Where the cache is donated, or carried
+        by a loop, no other entry is copied.
+        """
+
+        def put(cache, entry_BW, positions, layer):
+            row = jnp.arange(cache.shape[2])
+            at = cache.at[layer, sub_layer, row, positions]
+            return at.set(entry_BW, mode="drop", unique_indices=True)
+
+        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        local = rules.shard_map(
+            put, in_specs=(whole, batch, batch, rules.partition()), out_specs=whole
+        )
+        return LatentCache(
+            local(self.latent, new.latent[:, 0], positions, layer),
+            local(self.rope_key, new.rope_key[:, 0], positions, layer),
+        )

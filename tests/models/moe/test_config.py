@@ -1,0 +1,44 @@
+"""Settings that are refused, and the sizes derived from them."""
+
+import dataclasses
+import math
+
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import MoEConfig
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(hidden_size=0),
+        dict(num_layers=-1),
+        dict(num_zero_experts=-1),
+        dict(num_chosen=13),
+        dict(target_ffn_experts=0.0),
+        dict(target_ffn_experts=3.5),
+        dict(qk_rope_head_dim=7),
+        dict(gate_scale=0.0),
+        dict(lora_norm_eps=0.0),
+        dict(chunk_tokens=0),
+    ],
+    ids=str,
+)
+def test_a_setting_outside_its_rule_is_refused_by_name(change):
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        MoEConfig.tiny(**change)
+
+
+def test_published_scales():
+    config = MoEConfig.flash()
+    assert config.q_scale == 2.0
+    assert config.kv_scale == pytest.approx(math.sqrt(12))
+    assert config.attention_scale == pytest.approx(1 / math.sqrt(192))
+    assert config.num_targets == 768
+
+
+def test_chunks_hold_whole_sequences():
+    config = MoEConfig.tiny(chunk_tokens=512)
+    assert [config.chunk_rows(t) for t in (128, 100, 600)] == [4, 5, 1]
+    assert dataclasses.replace(config, chunk_tokens=None).chunk_rows(128) is None

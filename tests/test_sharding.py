@@ -1,0 +1,97 @@
+"""Meshes, and the rules from logical axes to mesh axes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from loong_jax.errors import ConfigError
+from loong_jax.sharding import MESH_AXES, ShardingRules, make_mesh
+
+
+def test_a_mesh_has_every_axis_and_all_are_explicit():
+    mesh = make_mesh(fsdp=2, tensor=4)
+    assert dict(mesh.shape) == dict(slice=1, data=1, fsdp=2, expert=1, tensor=4, context=1)
+    assert set(mesh.axis_types) == {AxisType.Explicit}
+    assert make_mesh().size == 1
+
+
+@pytest.mark.parametrize("sizes", [dict(data=9), dict(data=0), dict(fsdp=4, tensor=4)])
+def test_a_mesh_that_does_not_fit_is_refused(sizes):
+    with pytest.raises(ConfigError, match="devices"):
+        make_mesh(**sizes)
+
+
+def test_without_a_mesh_nothing_is_sharded():
+    rules = ShardingRules()
+    x = jnp.arange(6.0).reshape(2, 3)
+    assert rules.spec("embed", "ffn") is None
+    assert rules.place(x, "embed", "ffn") is x
+    assert rules.gather(x, "embed", "ffn") is x
+    assert rules.shard_map(abs, in_specs=None, out_specs=None) is abs
+    assert rules.like(x) is None
+    assert rules.size("tensor") == 1
+
+
+def test_specs_follow_the_rules():
+    rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=4), heads="data")
+    assert rules.spec("embed", "ffn").spec == PartitionSpec("fsdp", "tensor")
+    assert rules.spec("heads", None).spec == PartitionSpec("data", None)
+    assert rules.partition("act_batch") == PartitionSpec(("slice", "data", "fsdp", "expert"))
+    assert rules.gathered("embed", "ffn") == PartitionSpec(None, ("tensor",))
+    assert rules.gathered("act_batch") == PartitionSpec(("slice", "data", "expert"))
+
+
+def test_one_mesh_axis_cannot_shard_two_dimensions():
+    rules = ShardingRules(embed=("fsdp", "data"), q_rank="data")
+    with pytest.raises(ConfigError, match=r"'data'.*twice.*q_rank"):
+        rules.spec("embed", "q_rank")
+    with pytest.raises(ConfigError, match="twice"):
+        ShardingRules().spec("ffn", "heads")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match="widht"):
+        ShardingRules().spec("widht")
+    with pytest.raises(ConfigError, match="gathered_at_use"):
+        ShardingRules().spec("gathered_at_use")
+    with pytest.raises(ConfigError, match="rows"):
+        ShardingRules(embed="rows")
+    two = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    with pytest.raises(ConfigError, match="make_mesh"):
+        ShardingRules(mesh=two)
+
+
+def test_a_gathered_weight_scatters_its_gradient_back():
+    rules = ShardingRules(mesh=make_mesh(fsdp=4, tensor=2))
+    weight = jax.device_put(np.arange(32.0).reshape(8, 4), rules.spec("embed", "ffn"))
+    gathered = jax.jit(lambda w: rules.gather(w, "embed", "ffn"))(weight)
+    assert gathered.sharding.spec == PartitionSpec(None, "tensor")
+    gradient = jax.jit(jax.grad(lambda w: jnp.sum(rules.gather(w, "embed", "ffn") ** 2)))(weight)
+    np.testing.assert_array_equal(gradient, 2 * np.asarray(weight))
+    assert gradient.sharding.spec == weight.sharding.spec
+
+
+def test_indexed_reads_agree_with_numpy_on_a_sharded_table():
+    rules = ShardingRules(mesh=make_mesh(data=2, tensor=4))
+    table = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    index = np.array([[1, 7, 3], [0, 0, 5]], np.int32)
+    placed = jax.device_put(table, rules.spec("vocab", "embed"))
+    index_BT = jax.device_put(index, rules.spec("act_batch", "act_length"))
+    read = jax.jit(lambda t, i: rules.take(t, i, "act_embed"))
+    np.testing.assert_array_equal(read(placed, index_BT), table[index])
+    np.testing.assert_array_equal(
+        ShardingRules().take(jnp.asarray(table), jnp.asarray(index)), table[index]
+    )
+
+    def loss(table):
+        return jnp.sum(rules.take(table, index_BT, "act_embed") * 3)
+
+    expected = np.zeros_like(table)
+    np.add.at(expected, index, 3)
+    np.testing.assert_array_equal(jax.jit(jax.grad(loss))(placed), expected)
+
+
+def test_axes_in_a_mesh_order_that_users_may_rely_on():
+    assert MESH_AXES == ("slice", "data", "fsdp", "expert", "tensor", "context")
