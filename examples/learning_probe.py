@@ -1,9 +1,11 @@
 """Does the miniature learn? SFT, then synchronous RL per domain, in one straight line.
 
-Cold start by careful demonstrations, then a mixture of careful and hurried ones; then, for each domain,
-on-policy RL from the same weights with group-normalised advantages and eq. 4. No asynchrony: what this
-shows is that the problems, the cold start and the objective suffice. Writes OUT/probe.json and
-OUT/probe.png. Command: python examples/learning_probe.py --out build/probe --seed 0
+Cold start by careful demonstrations, then a mixture of careful and hurried ones; then, for each
+domain, on-policy RL from the same weights with group-normalised advantages and eq. 4. No
+asynchrony: what this shows is that the problems, the cold start and the objective suffice. Writes
+OUT/probe.json and OUT/probe.png.
+
+Command: python examples/learning_probe.py --out build/probe --seed 0
 """
 
 import argparse
@@ -54,7 +56,7 @@ def demonstrations(streams, seed, num_careful, careful_share):
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "greedy"))
 def decode(graphdef, weights, prompts, lengths, key, greedy):
-    """Tokens [B, MAX_NEW_TOKENS] after right-padded prompts, padding after <eos>, and their log-p."""
+    """Tokens [B, MAX_NEW_TOKENS] after right-padded prompts, padded after <eos>; their log-p."""
     model = nnx.merge(graphdef, nnx.State(weights))
     mask = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
     output, cache = model.prefill(prompts, mask)
@@ -86,7 +88,7 @@ def decode(graphdef, weights, prompts, lengths, key, greedy):
 
 
 def attempt(graphdef, weights, environment, problems, repeats, key, greedy=False):
-    """`repeats` graded attempts at each problem: (prompt, tokens, log-p, parsed or None, correct)."""
+    """`repeats` graded attempts at each: (prompt, tokens, log-p, parsed or None, correct)."""
     heads = [[TOKENIZER.bos_id, *TOKENIZER.encode(p.prompt)] for p in problems]
     heads = [head for head in heads for _ in range(repeats)]
     attempts, chunk = [], 256
@@ -157,7 +159,7 @@ def as_group(number, problem, attempts):
 
 
 def reinforce(graphdef, policy, weights, environment, stream, args, key):
-    """RL on one domain; returns the weights and the mean reward of each step, all groups counted."""
+    """RL on one domain; returns the weights and the mean reward of each step over all groups."""
     objective = objectives.longcat_objective(
         group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
     )
@@ -269,7 +271,8 @@ def main():
             if int(state.step) % 40 == 0:
                 used = time.process_time() - start
                 print(
-                    f"sft {int(state.step)}: loss {metrics['loss']:.3f} pairs {cursor} cpu {used:.0f}",
+                    f"sft {int(state.step)}: loss {metrics['loss']:.3f}, {cursor} pairs, "
+                    f"{used:.0f} s of CPU",
                     flush=True,
                 )
 

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def get_environment(name: str, **settings: Any) -> Environment:
-    """The environment of this name; `settings` are its fields, such as the runner of the code one."""
+    """The environment of this name; `settings` are its fields, such as `run` of a code one."""
     if name not in ENVIRONMENTS:
         raise ValueError(f"environment {name!r} is unknown. Choose one of {sorted(ENVIRONMENTS)}.")
     return ENVIRONMENTS[name](**settings)

@@ -1,8 +1,8 @@
-"""What every environment is: rho0 (problems), O (observation = prompt), R (verifier), and a solver.
+"""What every environment is: rho0 (problems), O (observation = prompt), R (verifier), a solver.
 
-ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is the reward R, which
-reads the problem's state and the answer and never a stored reference. The solver exists for the cold
-start alone; no verifier calls it.
+ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is the reward R,
+which reads the problem's state and the answer and never a stored reference. The solver exists for
+the cold start alone; no verifier calls it.
 """
 
 import functools
@@ -29,15 +29,18 @@ NUM_HURRIED_STEPS = 3
 class Environment(Protocol):
     """Generator and judge of one family of problems. All methods are pure and deterministic."""
 
-    name: str
-    domain: Domain
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domain(self) -> Domain: ...
 
     def problem(self, level: int, seed: int) -> Problem:
         """The problem of this level and seed; equal arguments give equal problems."""
         ...
 
     def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        """A worked solution of at least three steps that ends in a correct answer, in either style."""
+        """A worked solution in this style: at least three steps, then a correct answer."""
         ...
 
     def verify(self, problem: Problem, answer: Any) -> Verdict:
@@ -106,8 +109,9 @@ def state_of(problem: Problem, environment: Environment) -> Mapping[str, Any]:
 def written_after(num_operations: int, rng: np.random.Generator, style: Style) -> list[int]:
     """After how many operations a value is written down, in order; the last is always written.
 
-    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by `rng`,
-    which it does not name, and the last. Its leaps are right in a demonstration and hard to repeat.
+    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by
+    `rng`, which it does not name, and the last. Its leaps are right in a demonstration and hard to
+    repeat.
     """
     if num_operations < NUM_HURRIED_STEPS:
         raise ValueError(

@@ -1,8 +1,9 @@
 """Logic: rows of fuzzy truth degrees through gates, `9274&3816|2250&7093|1484&5560`.
 
-Degrees run from 0 (false) to 9 (true); a gate combines the row, place by place, with its own operands:
-`&` is the smaller degree, `|` the larger (Goedel's many-valued logic). A guess is right in less than
-1 of 100. Working longer helps: one gate looks at two degrees for each place, a leap at three or more.
+Degrees run from 0 (false) to 9 (true); a gate combines the row, place by place, with its own
+operands: `&` is the smaller degree, `|` the larger (Goedel's many-valued logic). A guess is right
+in less than 1 of 100. Working longer helps: one gate looks at two degrees for each place, a leap at
+three or more.
 """
 
 import dataclasses

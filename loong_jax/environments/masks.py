@@ -1,24 +1,26 @@
 """Code: shorten a program of bit masks to one expression, `xxxx&1101|0010^1000^0110&1011`.
 
-The specification is a straight-line program on the four low bits of x; its operators apply from left to
-right, its masks are binary. The answer is a Python expression in x, `x&0b1001^0b0010`, that must agree
-with the program wherever both are run, with at most two operators, so a copy of the program does not
-fit. A guess is right in about 1 of 256. Working longer helps: thinking runs the program on unknown
-bits (`x`, its complement `n`, or a known 0 or 1), one statement is a table of 24 entries for each bit.
+The specification is a straight-line program on the four low bits of x; its operators apply from
+left to right, its masks are binary. The answer is a Python expression in x, `x&0b1001^0b0010`, that
+must agree with the program wherever both are run, with at most two operators, so a copy of the
+program does not fit. A guess is right in about 1 of 256. Working longer helps: thinking runs the
+program on unknown bits (`x`, its complement `n`, or a known 0 or 1), one statement is a table of 24
+entries for each bit.
 """
 
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from loong_jax.data.response import Response
-from loong_jax.environments import environment
+from loong_jax.environments import environment, runner
 from loong_jax.environments.environment import Style
 from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.runner import Runner
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
@@ -32,8 +34,6 @@ _SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
 _COMPLEMENT = {"0": "1", "1": "0", "x": "n", "n": "x"}
 
 Statement = Sequence[str]  # operator, mask in binary
-Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
-"""Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
 
 
 def symbols_after(symbols: str, statement: Statement) -> str:
@@ -107,7 +107,8 @@ class Masks:
         if sum(answer.count(operator) for operator in OPERATORS) > MAX_OPERATORS:
             return verdict.wrong("format", f"more than {MAX_OPERATORS} operators")
         statements = environment.state_of(problem, self)["statements"]
-        (found,) = self._runner()([(answer, [{"x": x} for x in INPUTS])])
+        run = self.run or runner.shared()
+        (found,) = run([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)
         for x, value in zip(INPUTS, found, strict=True):
@@ -115,13 +116,6 @@ class Masks:
             if value != expected or isinstance(value, bool):
                 return verdict.wrong("value", f"x={x}: {value!r}, not {expected}")
         return verdict.correct(f"{len(INPUTS)} inputs agree")
-
-    def _runner(self) -> Runner:
-        if self.run is not None:
-            return self.run
-        from loong_jax.verifiers.runner import SandboxRunner
-
-        return SandboxRunner()
 
     def num_distinct(self, level: int) -> int:
         environment.check_level(level)

@@ -12,7 +12,7 @@ from loong_jax.environments.problem import Problem, split_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProblemStream:
-    """`stream.problem_at(cursor)` for cursor 0, 1, ...: a pure function, so a cursor is all that resumes.
+    """`stream.problem_at(cursor)` for cursor 0, 1, ...: a pure function, so a cursor resumes it.
 
     `level_weights` maps levels to shares (any positive scale). Problems may repeat where a level is
     small; `take_distinct` never repeats one.

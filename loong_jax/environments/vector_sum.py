@@ -1,7 +1,7 @@
 """Stem: sums and differences of vectors in (Z/3)^4, `2012+2010-1201`.
 
 The digits are coordinates; each is added modulo 3 by itself. A guess is right in 1 of 81. Working
-longer helps: one operation is a table of 18 entries for each coordinate, a leap over two one of 108.
+longer helps: for each coordinate one operation is a table of 18 entries, a leap over two of 108.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def after_operation(vector: str, operation: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSum:
-    """State: {"start": "2012", "operations": [["+", "2010"], ...]}; the last vector is asked for."""
+    """State: {"start": "2012", "operations": [["+", "2010"], ...]}; asks for the last vector."""
 
     name: str = "vector_sum"
     domain: Domain = "stem"

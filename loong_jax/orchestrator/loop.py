@@ -56,7 +56,7 @@ class GroupVerified(NamedTuple):
 class EventQueue(Protocol):
     """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
 
-    def put(self, event: Any) -> None: ...
+    def put(self, event: Any, /) -> None: ...
 
     def get(self, *, timeout: float) -> Any:
         """Raises `queue.Empty` after `timeout` seconds without an event."""

@@ -1,4 +1,4 @@
-"""Streams: deterministic, on one side of the split, at the shares asked for."""
+"""Streams of problems: pure functions of a cursor, on one side of the split each."""
 
 import collections
 import itertools
@@ -6,62 +6,104 @@ import itertools
 import pytest
 
 from loong_jax import environments
+from loong_jax.environments import ENVIRONMENTS, LEVELS, ProblemStream, vector_sum
 from loong_jax.environments.problem import split_of
-from loong_jax.environments.stream import ProblemStream
 
 SPLITS = ("train", "validation", "test")
 
 
-def stream(name="gates", **changes):
-    settings = {"level_weights": {1: 1.0, 2: 3.0}, "split": "train", "seed": 0} | changes
-    return ProblemStream(environment=environments.get_environment(name), **settings)
+def stream(name="vector_sum", *, levels=(1,), split="train", seed=0):
+    return ProblemStream(
+        environment=environments.get_environment(name),
+        level_weights=dict.fromkeys(levels, 1.0),
+        split=split,
+        seed=seed,
+    )
 
 
-@pytest.mark.parametrize("name", sorted(environments.ENVIRONMENTS))
-def test_no_problem_is_on_two_sides(name):
-    """Level 1 of masks is the smallest space: problems do repeat within a side, never across."""
-    seen = {
-        split: {
-            stream(name, split=split, seed=seed, level_weights={1: 1.0, 2: 1.0})
-            .problem_at(c)
-            .canonical
-            for seed in range(2)
-            for c in range(300)
-        }
-        for split in SPLITS
-    }
+def canonical_forms(source, count):
+    return {source.problem_at(cursor).canonical for cursor in range(count)}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_splits_never_meet(name):
+    drawn = {s: canonical_forms(stream(name, levels=LEVELS, split=s), 150) for s in SPLITS}
     for one, other in itertools.combinations(SPLITS, 2):
-        assert not seen[one] & seen[other]
-    assert all(split_of(form) == split for split, forms in seen.items() for form in forms)
+        assert not drawn[one] & drawn[other]
+    assert all(split_of(form) == split for split, forms in drawn.items() for form in forms)
+
+
+def test_splits_never_meet_where_problems_come_up_again(monkeypatch):
+    """In a space of 1458 problems, which would show a split that leaks."""
+    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 3)
+    drawn = {s: canonical_forms(stream(split=s), 600) for s in SPLITS}
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not drawn[one] & drawn[other]
+    other_seed = canonical_forms(stream(seed=1), 600)
+    assert len(other_seed & drawn["train"]) > 100
+    assert not other_seed & (drawn["test"] | drawn["validation"])
+
+
+def test_shares_of_the_splits():
+    counts = collections.Counter(split_of(f"gates:{number}") for number in range(20_000))
+    assert counts["test"] == pytest.approx(2000, rel=0.1)
+    assert counts["validation"] == pytest.approx(2000, rel=0.1)
+    assert {split_of(str(n), held_out_share=0.0) for n in range(100)} == {"train"}
+    assert {split_of(str(n), held_out_share=0.5) for n in range(100)} == {"validation", "test"}
 
 
 def test_a_cursor_is_all_that_resumes():
-    first = list(itertools.islice(iter(stream()), 20))
-    assert [stream().problem_at(cursor) for cursor in range(20)] == first
-    assert [p.uid for p in first] != [stream(seed=1).problem_at(c).uid for c in range(20)]
+    source, again = stream("gates", levels=LEVELS), stream("gates", levels=LEVELS)
+    first = list(itertools.islice(source, 30))
+    assert first[20:] == [again.problem_at(cursor) for cursor in range(20, 30)]
+    other_seed = stream("gates", levels=LEVELS, seed=1)
+    assert first[0] != other_seed.problem_at(0)
 
 
-def test_level_shares():
-    counts = collections.Counter(p.level for p in itertools.islice(iter(stream()), 800))
-    assert set(counts) == {1, 2}
-    assert 0.68 < counts[2] / 800 < 0.82
+def test_levels_come_in_their_shares():
+    source = ProblemStream(
+        environment=environments.get_environment("gates"),
+        level_weights={4: 3.0, 2: 1.0},
+        split="train",
+        seed=0,
+    )
+    levels = collections.Counter(problem.level for problem in itertools.islice(source, 800))
+    assert set(levels) == {2, 4}
+    assert levels[4] == pytest.approx(600, abs=50)
 
 
-def test_take_distinct():
-    found = stream(split="test").take_distinct(200)
-    assert len({p.canonical for p in found}) == 200
-    assert stream(split="test").take_distinct(50) == found[:50]
+def test_take_distinct_repeats_nothing_and_keeps_the_order():
+    source = stream(split="test")
+    taken = source.take_distinct(300)
+    forms = [problem.canonical for problem in taken]
+    assert len(set(forms)) == 300
+    in_order = dict.fromkeys(problem.canonical for problem in itertools.islice(source, 400))
+    assert forms == list(in_order)[:300]
+
+
+def test_take_distinct_ends_where_there_are_too_few(monkeypatch):
+    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 1)  # 18 problems, on three sides
+    with pytest.raises(ValueError, match=r"only \d+ of 19 distinct problems found"):
+        stream().take_distinct(19)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "message"),
     [
-        {"split": "dev"},
-        {"level_weights": {}},
-        {"level_weights": {1: 0.0}},
-        {"level_weights": {9: 1.0}},
+        ({"split": "dev"}, "split='dev' is not train"),
+        ({"levels": ()}, "must name levels with positive shares"),
+        ({"levels": (1, 6)}, "level=6 is not in"),
     ],
 )
-def test_wrong_settings_are_refused(changes):
-    with pytest.raises(ValueError, match=r"split|level"):
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         stream(**changes)
+    with pytest.raises(ValueError, match="positive shares"):
+        ProblemStream(
+            environment=environments.get_environment("gates"),
+            level_weights={1: 0.0},
+            split="train",
+            seed=0,
+        )

@@ -184,9 +184,8 @@ def orchestrated(parts, directory, *, staleness, num_replicas, stop_after=None, 
 
 
 def assert_equal_trees(one, other):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), one, other
-    )
+    one, other = jax.tree.map(np.asarray, (one, other))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def numbers_of(metrics):

@@ -1,0 +1,261 @@
+"""What every environment promises, whatever its problems are."""
+
+import collections
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+from loong_jax import environments
+from loong_jax.data.response import parse_response, render_response
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.environments import ENVIRONMENTS, LEVELS, STYLES, Problem, environment, runner
+from tests.environments import evaluator
+
+CODE = ("masks",)
+SEEDS = range(12)
+DIGITS = {"vector_sum": "012", "gates": "0123456789", "masks": "01"}
+
+PAYLOADS = (
+    "__import__('os').system('true')",
+    "x.__class__",
+    "x.real",
+    "9**9**9",
+    "x<<99",
+    "lambda:x",
+    "[x]*9",
+    "x=1",
+    "1;1",
+    "0x1.8p9",
+    "\uff11\u0662\u0661\u0660",  # digits, and not ASCII
+    "1\x00",
+    "\ud800",
+    "<eos>",
+    "$1$",
+    "1e9",
+    "nan",
+)
+TOO_LONG = ("1" * 10**6, "(" * 10**6, "x" * 10**6, " " * 10**6, "\n" * 10**6)
+NO_TEXTS = (None, 5, b"1*x+1", ["1*x+1"], {}, 1.5, True, object())
+NO_ANSWERS = ("", " ", "\n", "(((((((", ")x(", "()", "-", "x(x)", "x x", "007")
+
+every_environment = pytest.mark.parametrize("name", ENVIRONMENTS)
+every_level = pytest.mark.parametrize("level", LEVELS)
+
+
+def make(name, run=evaluator.run):
+    return environments.get_environment(name, **({"run": run} if name in CODE else {}))
+
+
+def neighbours(name, answer):
+    """The answer with one digit of its numbers changed, in every way."""
+    for match in re.finditer("0b|[0-9]", answer):
+        for digit in DIGITS[name]:
+            if match[0] not in ("0b", digit):
+                yield answer[: match.start()] + digit + answer[match.end() :]
+
+
+@every_environment
+@every_level
+def test_a_problem_is_a_pure_function_of_level_and_seed(name, level):
+    one, other = make(name), make(name)
+    problems = [one.problem(level, seed) for seed in SEEDS]
+    assert problems == [other.problem(level, seed) for seed in reversed(SEEDS)][::-1]
+    assert {problem.level for problem in problems} == {level}
+    assert {problem.domain for problem in problems} == {one.domain}
+    for key in ("canonical", "prompt", "uid"):
+        assert len({getattr(problem, key) for problem in problems}) == len(problems)
+
+
+@every_environment
+def test_levels_differ_and_others_are_refused(name):
+    prompts = [make(name).problem(level, 0).prompt for level in LEVELS]
+    assert sorted(prompts, key=len) == prompts
+    assert len(set(map(len, prompts))) == len(LEVELS)
+    for level in (0, 6, -1):
+        for refusing in (lambda at: make(name).problem(at, 0), make(name).num_distinct):
+            with pytest.raises(ValueError, match=f"level={level} is not in"):
+                refusing(level)
+
+
+@every_environment
+@every_level
+def test_accepts_its_own_solutions_in_both_styles(name, level):
+    judge = make(name)
+    for seed in SEEDS:
+        problem = judge.problem(level, seed)
+        assert judge.verify(problem, judge.gold(problem)).is_correct
+        for style in STYLES:
+            solution = judge.solve(problem, np.random.default_rng(seed), style)
+            assert solution == judge.solve(problem, np.random.default_rng(seed), style)
+            assert judge.verify(problem, solution.answer).is_correct
+
+
+@every_environment
+@every_level
+def test_solutions_have_steps_that_lead_to_the_answer(name, level):
+    judge, tokenizer = make(name), AsciiTokenizer()
+    for seed in SEEDS:
+        problem = judge.problem(level, seed)
+        steps = {}
+        for style in STYLES:
+            solution = judge.solve(problem, np.random.default_rng(seed), style)
+            rendered = render_response(*solution)
+            assert parse_response(rendered) == solution
+            assert tokenizer.decode(tokenizer.encode(rendered)) == rendered
+            mark = environment.EXACT if style == "careful" else environment.LEAP
+            empty, *steps[style] = solution.thinking.split(mark)
+            assert empty == ""
+        assert len(steps["hurried"]) == 3 <= len(steps["careful"])
+        careful = iter(steps["careful"])
+        assert all(step in careful for step in steps["hurried"])  # the same values, some left out
+        assert steps["hurried"][-1] == steps["careful"][-1]
+
+
+@every_environment
+@every_level
+def test_rejects_every_neighbour_of_the_gold_answer(name, level):
+    judge = make(name)
+    for seed in SEEDS:
+        problem = judge.problem(level, seed)
+        found = list(neighbours(name, judge.gold(problem)))
+        assert len(found) >= 4
+        for answer in found:
+            judged = judge.verify(problem, answer)
+            assert (judged.outcome, judged.reason) == ("wrong", "value"), answer
+
+
+@every_environment
+def test_what_is_no_answer_is_wrong_at_once_and_never_runs(name):
+    judge = make(name, run=evaluator.refuse)
+    problem = judge.problem(3, 0)
+    before_s = time.process_time()
+    for answer in (*PAYLOADS, *TOO_LONG, *NO_TEXTS):
+        judged = judge.verify(problem, answer)
+        assert (judged.outcome, judged.reason) == ("wrong", "format"), repr(answer)[:40]
+    assert time.process_time() - before_s < 0.5
+
+
+@every_environment
+@pytest.mark.parametrize("answer", NO_ANSWERS)
+def test_what_only_looks_like_an_answer_is_wrong(name, answer):
+    judge = make(name)
+    assert judge.verify(judge.problem(3, 0), answer).outcome == "wrong"
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_answers_run_in_the_sandbox_where_nothing_else_is_given(name):
+    judge = environments.get_environment(name)
+    problem = judge.problem(2, 0)
+    gold = judge.gold(problem)
+    try:
+        assert judge.verify(problem, gold).is_correct
+        outcomes = [judge.verify(problem, answer) for answer in (*NO_ANSWERS, gold + gold)]
+        assert {judged.outcome for judged in outcomes} == {"wrong"}
+        assert judge.verify(problem, next(neighbours(name, gold))).reason == "value"
+        assert runner.shared().tier in ("process", "namespaces")
+    finally:
+        runner.shared().close()
+
+
+@every_environment
+def test_judges_no_problem_of_another(name):
+    judge = make(name)
+    other = next(other for other in ENVIRONMENTS if other != name)
+    with pytest.raises(ValueError, match=f"belongs to '{other}', not '{name}'"):
+        judge.gold(make(other).problem(1, 0))
+
+
+@every_environment
+def test_a_problem_read_from_json_is_judged_alike(name):
+    judge = make(name)
+    problem = judge.problem(4, 7)
+    again = Problem.from_json(json.loads(json.dumps(problem.to_json())))
+    assert again == problem
+    assert judge.gold(again) == judge.gold(problem)
+    assert judge.verify(again, judge.gold(problem)).is_correct
+
+
+@every_environment
+def test_a_problem_holds_no_reference_answer(name):
+    problem = make(name).problem(2, 0)
+    assert (problem.gold, problem.rubric) == (None, None)
+    assert (problem.verifier, problem.arguments["environment"]) == ("environment", name)
+    assert problem.uid.startswith(f"{name}-")
+
+
+@every_environment
+def test_steps_are_aligned_with_operations(name):
+    """One operation of the prompt and one written value take the same number of tokens."""
+    judge = make(name)
+    for level in LEVELS:
+        problem = judge.problem(level, 0)
+        thinking, _ = judge.solve(problem, np.random.default_rng(0), "careful")
+        assert len(problem.prompt) - len(thinking) == 4
+
+
+@every_environment
+def test_prompts_have_tokens(name):
+    tokenizer = AsciiTokenizer()
+    for level in LEVELS:
+        for seed in SEEDS:
+            prompt = make(name).problem(level, seed).prompt
+            assert tokenizer.decode(tokenizer.encode(prompt)) == prompt
+
+
+@pytest.mark.parametrize(
+    ("name", "best_guess"),
+    [("vector_sum", 0.02), ("gates", 0.01), ("masks", 0.15)],
+)
+def test_one_answer_for_all_problems_is_seldom_right(name, best_guess):
+    judge = make(name)
+    for level in (1, 5):
+        golds = [judge.gold(judge.problem(level, seed)) for seed in range(500)]
+        assert collections.Counter(golds).most_common(1)[0][1] < best_guess * 500 + 10
+
+
+def test_levels_with_few_problems_are_known():
+    few = [
+        (name, level)
+        for name in ENVIRONMENTS
+        for level in LEVELS
+        if make(name).num_distinct(level) < 20_000
+    ]
+    assert few == []
+
+
+# Each environment shrunk until every one of its problems turns up: (constant, its value) pairs.
+SHRUNK = {
+    "vector_sum": ({"NUM_OPERATIONS": {1: 1}, "NUM_COORDINATES": 1}, 3 * 2 * 3),
+    "gates": ({"NUM_GATES": {1: 1}, "NUM_PLACES": 1}, 10 * 2 * 10),
+    "masks": ({"NUM_STATEMENTS": {1: 2}, "NUM_BITS": 1}, (3 * 2) ** 2),
+}
+
+
+@every_environment
+def test_num_distinct_is_the_number_of_problems_that_turn_up(name, monkeypatch):
+    constants, count = SHRUNK[name]
+    for constant, value in constants.items():
+        monkeypatch.setattr(getattr(environments, name), constant, value)
+    judge = make(name)
+    assert judge.num_distinct(1) == count
+    assert len({judge.problem(1, seed).canonical for seed in range(3000)}) == count
+
+
+def test_names_are_those_of_the_table():
+    assert [make(name).name for name in ENVIRONMENTS] == list(ENVIRONMENTS)
+    assert {make(name).domain for name in ENVIRONMENTS} == set(environments.DOMAINS)
+    assert all(isinstance(make(name), environments.Environment) for name in ENVIRONMENTS)
+    with pytest.raises(ValueError, match="environment 'chess' is unknown. Choose one"):
+        environments.get_environment("chess")
+
+
+def test_hurried_thinking_needs_three_operations():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="num_operations=2 gives fewer than 3 steps"):
+        environment.written_after(2, rng, "hurried")
+    drawn = {tuple(environment.written_after(5, rng, "hurried")) for _ in range(200)}
+    assert drawn == {(i, j, 5) for i in range(1, 5) for j in range(i + 1, 5)}
+    assert environment.written_after(5, rng, "careful") == [1, 2, 3, 4, 5]
