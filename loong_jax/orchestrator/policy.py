@@ -3,8 +3,8 @@
 `DoraPolicy` is DORA (arXiv:2509.18883, 3.1.1) for replicas that each host one policy version:
 
 * a response ends under the version it began with, so a replica changes version only when empty;
-* each new version is taken up by `replicas_per_version` replicas, those with the oldest one first, so
-  that generation never stops for a weight update and up to max_staleness + 1 versions decode at once;
+* each new version is taken up by `replicas_per_version` replicas, those with the oldest one first,
+  so generation never stops for a weight update and up to max_staleness + 1 versions decode at once;
 * a group is admitted only if it can still be trained within `max_staleness` steps of its version,
   even if every open group is trained before it.
 
@@ -167,9 +167,9 @@ def _turn_replicas(state: RunState, policy: DoraPolicy) -> list[Action]:
         uncovered = queued_versions - {r.version for r in state.replicas}
         if uncovered:
             return [Assign(number, min(uncovered))]
-        if replica.version is None or replica.draining or policy.deterministic:
-            if replica.version != state.newest_version:
-                return [Assign(number, state.newest_version)]
+        may_turn = replica.version is None or replica.draining or policy.deterministic
+        if may_turn and replica.version != state.newest_version:
+            return [Assign(number, state.newest_version)]
     draining = sum(replica.draining for replica in state.replicas)
     newest = sum(replica.version == state.newest_version for replica in state.replicas)
     wanted = policy.replicas_per_version - newest - draining
