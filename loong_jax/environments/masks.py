@@ -26,7 +26,8 @@ from loong_jax.verifiers.verdict import Verdict
 
 NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NUM_BITS = 4
-OPERATORS = "&|^"
+OPERATORS, SHARES = "&|^", (0.25, 0.25, 0.5)
+ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
 MAX_OPERATORS, MAX_ANSWER_CHARS = 2, 16
 INPUTS = range(2**NUM_BITS)
 _SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
@@ -67,9 +68,12 @@ class Masks:
         environment.check_level(level)
         rng = environment.rng_of(self.name, level, seed)
         count = NUM_STATEMENTS[level]
-        masks = ("".join(map(str, bits)) for bits in rng.integers(2, size=(count, NUM_BITS)))
-        operators = map(str, rng.choice(list(OPERATORS), count))
-        statements = [[operator, mask] for operator, mask in zip(operators, masks, strict=True)]
+        operators = [str(operator) for operator in rng.choice(list(OPERATORS), count, p=SHARES)]
+        draws = rng.random((count, NUM_BITS))
+        statements = [
+            [operator, "".join(str(int(draw < ONES[operator])) for draw in row)]
+            for operator, row in zip(operators, draws, strict=True)
+        ]
         text = "x" * NUM_BITS + "".join(operator + mask for operator, mask in statements)
         return environment.make_problem(
             self,

@@ -45,6 +45,7 @@ class EngineSettings:
 
     num_replicas: int = 2
     slots_per_replica: int = 128
+    groups_per_replica: int | None = None  # decoded at once in RL; None: what the slots hold
     narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
     cache_length: int = 96  # prompt and response together
     prefill_length: int = 32  # prompts are padded to it

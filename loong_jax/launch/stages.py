@@ -132,6 +132,7 @@ def run_rl(
         session.engine,
         store,
         num_replicas=session.recipe.engine.num_replicas,
+        groups_per_replica=session.recipe.engine.groups_per_replica,
         group_size=settings.group_size,
         sampling=settings.sampling,
         seed=seed,

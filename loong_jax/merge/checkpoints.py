@@ -117,10 +117,11 @@ def summarise(report: Mapping[str, Any]) -> str:
 
 
 def load_weights(path: Path) -> Weights:
-    """The weights of the latest checkpoint in a stage directory or a checkpoint directory."""
+    """The final weights of a stage, else those of its latest checkpoint; or of a bare checkpoint."""
     from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
 
-    directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    places = (path / "weights", path / "checkpoints")
+    directory = next((place for place in places if place.is_dir()), path)
     arrays = checkpoint.restore(directory).arrays
     if "weights" not in arrays:
         raise CheckpointError(

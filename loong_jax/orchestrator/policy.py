@@ -3,8 +3,8 @@
 `DoraPolicy` is DORA (arXiv:2509.18883, 3.1.1) for replicas that each host one policy version:
 
 * a response ends under the version it began with, so a replica changes version only when empty;
-* replicas change one after the other, so that generation never stops for a weight update and up to
-  max_staleness + 1 versions decode at once;
+* each new version is taken up by `replicas_per_version` replicas, those with the oldest one first,
+  so generation never stops for a weight update and up to max_staleness + 1 versions decode at once;
 * a group is admitted only if it can still be trained within `max_staleness` steps of its version,
   even if every open group is trained before it.
 
@@ -72,7 +72,8 @@ class DoraPolicy:
 
     groups_per_step: int  # P
     max_staleness: int = 2  # S, in steps
-    max_ahead: float = 3.0  # open groups admitted, in batches of P
+    max_ahead: float = 1.0  # groups open beside those being trained on, in batches of P
+    replicas_per_version: int = 1  # that change to a new version; the others follow later ones
     score_at_least: int = 8  # judged groups worth a scoring pass while training cannot start
     deterministic: bool = False
 
@@ -86,9 +87,10 @@ class DoraPolicy:
             raise ConfigError(
                 f"max_staleness={self.max_staleness} must be >= 0. Use 0 for on-policy training."
             )
-        if self.max_ahead < 1:
+        if not self.max_ahead > 0 or self.replicas_per_version < 1:
             raise ConfigError(
-                f"max_ahead={self.max_ahead} batches must be at least 1, or a batch never fills."
+                f"max_ahead={self.max_ahead} must be positive and replicas_per_version="
+                f"{self.replicas_per_version} at least 1, or nothing is generated."
             )
 
 
@@ -100,7 +102,7 @@ def decide(state: RunState, policy: DoraPolicy, groups_per_replica: int) -> list
     for actions in (
         _end_stale(state, policy),
         _use_trainer(state, policy),
-        _turn_replicas(state),
+        _turn_replicas(state, policy),
         admit(state, policy, groups_per_replica),
         _dispatch(state, groups_per_replica),
     ):
@@ -156,27 +158,34 @@ def next_batch(state: RunState, policy: DoraPolicy) -> tuple[int, ...] | None:
     return tuple(sorted(ticket.number for ticket in there[: policy.groups_per_step]))
 
 
-def _turn_replicas(state: RunState) -> list[Action]:
-    """Empty replicas take up the version they are needed for; one at a time is emptied."""
+def _turn_replicas(state: RunState, policy: DoraPolicy) -> list[Action]:
+    """Empty replicas take up the version they are needed for; others are emptied, oldest first."""
     queued_versions = {ticket.version for ticket in state.in_phase("queued")}
-    actions: list[Action] = []
     for number, replica in enumerate(state.replicas):
-        if replica.version == state.newest_version and not queued_versions - {replica.version}:
-            continue
         if state.num_decoding(number) or replica.version in queued_versions:
             continue
         uncovered = queued_versions - {r.version for r in state.replicas}
-        wanted = min(uncovered) if uncovered else state.newest_version
-        if replica.version != wanted:
-            return [Assign(number, wanted)]
-    behind = [
+        if uncovered:
+            return [Assign(number, min(uncovered))]
+        may_turn = replica.version is None or replica.draining or policy.deterministic
+        if may_turn and replica.version != state.newest_version:
+            return [Assign(number, state.newest_version)]
+    draining = sum(replica.draining for replica in state.replicas)
+    newest = sum(replica.version == state.newest_version for replica in state.replicas)
+    wanted = policy.replicas_per_version - newest - draining
+    oldest_useful = state.newest_version - policy.max_staleness + 1
+    behind = sorted(
         (replica.version, state.num_decoding(number), number)
         for number, replica in enumerate(state.replicas)
-        if replica.version is not None and replica.version < state.newest_version
+        if replica.version is not None
+        and replica.version < state.newest_version
+        and not replica.draining
+    )
+    return [
+        Drain(number)
+        for place, (version, _, number) in enumerate(behind)
+        if place < wanted or version < oldest_useful
     ]
-    if behind and not any(replica.draining for replica in state.replicas):
-        actions.append(Drain(min(behind)[2]))
-    return actions
 
 
 def _admit_by_staleness(
@@ -184,14 +193,17 @@ def _admit_by_staleness(
 ) -> list[Action]:
     """New tickets for free places, newest version first, as far as staleness allows.
 
-    A group written under version v is trained at the latest at step v + S if at most
-    P * (v + S + 1 - step) groups are open when it is admitted, itself included.
+    A group written under version v is trained within step v + S + 1 if at most
+    P * (v + S + 1 - step) groups are open when it is admitted, itself and a batch in training
+    included. While the trainer waits for a batch, one whole batch may always be open.
     """
     by_version = sorted(
         (number for number, r in enumerate(state.replicas) if r.version is not None),
         key=lambda number: -(state.replicas[number].version or 0),
     )
     num_open = len(state.tickets)
+    num_leased = len(state.in_phase("leased"))
+    ahead = policy.max_ahead if num_leased else max(policy.max_ahead, 1.0)
     for number in by_version:
         replica = state.replicas[number]
         assert replica.version is not None
@@ -200,8 +212,11 @@ def _admit_by_staleness(
         queued = sum(t.version == replica.version for t in state.in_phase("queued"))
         free = groups_per_replica - state.num_decoding(number) - queued
         steps_left = replica.version + policy.max_staleness + 1 - state.step
-        bound = min(steps_left, policy.max_ahead) * policy.groups_per_step
-        count = min(free, int(bound) - num_open)
+        bound = min(
+            steps_left * policy.groups_per_step,
+            int(ahead * policy.groups_per_step) + num_leased,
+        )
+        count = min(free, bound - num_open)
         if count > 0:
             return [Issue(count, replica.version)]
     return []

@@ -70,6 +70,7 @@ def fusion_panel(
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(*limits)
+    axes.set_xticks(np.arange(limits[0], 101, 20))
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("pass@1 (%)")

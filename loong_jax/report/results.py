@@ -148,7 +148,8 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
             else:
                 role = "result"
             low, high = figures["ci95"]
-            rows.append(Row(stage.label, float(figures["pass@1"]), float(low), float(high), role))
+            label = "RL expert" if role == "own expert" else stage.label
+            rows.append(Row(label, float(figures["pass@1"]), float(low), float(high), role))
         if rows:
             panels[domain] = rows
     return panels

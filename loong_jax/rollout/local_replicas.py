@@ -39,14 +39,16 @@ class LocalReplicaGroup:
         group_size: int,
         sampling: SamplingSettings,
         seed: int,
+        groups_per_replica: int | None = None,
         encode_prompt: EncodePrompt | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
+        """`groups_per_replica` are decoded at once; None for as many as its slots hold."""
         if num_replicas < 1:
             raise ConfigError(f"num_replicas={num_replicas} must be at least 1.")
         self.num_replicas = num_replicas
         self.slots_per_replica = engine.max_concurrent_decodes
-        self.groups_per_replica = max(1, self.slots_per_replica // group_size)
+        self.groups_per_replica = groups_per_replica or max(1, self.slots_per_replica // group_size)
         self._engine = engine
         self._versions = versions
         self._clock = clock

@@ -20,7 +20,7 @@ from loong_jax.orchestrator.policy import (
 )
 from loong_jax.orchestrator.state import ReplicaState, RunState, TicketState
 
-P2 = DoraPolicy(groups_per_step=2, max_staleness=2, score_at_least=2)
+P2 = DoraPolicy(groups_per_step=2, max_staleness=2, score_at_least=2, max_ahead=3.0)
 
 
 def run_state(*tickets, replicas=(0, 0), **changes):
@@ -115,7 +115,7 @@ def test_deterministic_mode_adds_exactly_what_filtering_took_away():
 def test_queued_tickets_go_to_replicas_of_their_version():
     restored = run_state(("queued", 0), ("queued", 1), replicas=(1, 0), step=1, newest_version=1)
     restored = state.set_replica(restored, 1, draining=True)
-    full = DoraPolicy(groups_per_step=2, max_staleness=2, max_ahead=1)
+    full = DoraPolicy(groups_per_step=2, max_staleness=2)
     assert decide(restored, full, 2) == [Dispatch(0, (1,), 1), Dispatch(1, (0,), 0)]
 
 
@@ -125,7 +125,13 @@ def test_an_empty_replica_returns_to_a_version_that_queued_tickets_need():
 
 
 @pytest.mark.parametrize(
-    "setting", [{"groups_per_step": 0}, {"max_staleness": -1}, {"max_ahead": 0.5}]
+    "setting",
+    [
+        {"groups_per_step": 0},
+        {"max_staleness": -1},
+        {"max_ahead": 0.0},
+        {"replicas_per_version": 0},
+    ],
 )
 def test_refuses_settings_that_cannot_work(setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):

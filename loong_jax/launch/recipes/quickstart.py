@@ -40,7 +40,7 @@ def quickstart() -> LongcatRecipe:
             logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
             code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
         ),
-        engine=EngineSettings(cache_length=80, narrow_slots=(32, 64)),
+        engine=EngineSettings(cache_length=80, narrow_slots=(16, 64), groups_per_replica=2),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
             num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
@@ -74,7 +74,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         after=after,
         domains=domains,
         num_steps=num_steps,
-        scheduler=DoraPolicy(groups_per_step=32, max_staleness=2),
+        scheduler=DoraPolicy(groups_per_step=32, max_staleness=2, max_ahead=0.4),
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
         optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8)),
         group_size=GROUP_SIZE,
