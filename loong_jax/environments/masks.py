@@ -3,9 +3,9 @@
 The specification is a straight-line program on the four low bits of x; its operators apply from
 left to right, its masks are binary. The answer is a Python expression in x, `x&0b1001^0b0010`, that
 must agree with the program wherever both are run, with at most two operators, so a copy of the
-program does not fit. A guess is right in about 1 of 256. Working longer helps: thinking runs the
-program on unknown bits (`x`, its complement `n`, or a known 0 or 1), one statement is a table of 24
-entries for each bit.
+program does not fit. A guess is right in 1 of 256, the best one in 1 of 35 to 65. Working longer
+helps: thinking runs the program on unknown bits (`x`, its complement `n`, or a known 0 or 1), one
+statement is a table of 24 entries for each bit.
 """
 
 import dataclasses

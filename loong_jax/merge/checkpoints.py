@@ -117,7 +117,7 @@ def summarise(report: Mapping[str, Any]) -> str:
 
 
 def load_weights(path: Path) -> Weights:
-    """The final weights of a stage, else those of its latest checkpoint; or of a bare checkpoint."""
+    """A stage's final weights, else those of its latest checkpoint; or a bare checkpoint's."""
     from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
 
     places = (path / "weights", path / "checkpoints")

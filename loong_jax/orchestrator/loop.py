@@ -82,7 +82,7 @@ class LoopSettings:
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
     max_tickets_per_step: int = 5000  # judged without a step in between: nothing is learnt then
-    saturated_after: int = 400  # such tickets, nearly all of them solved: the run ends
+    saturated_after: int = 200  # such tickets, nearly all of them solved: nothing is left to learn
 
 
 class Orchestrator:
