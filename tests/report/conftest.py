@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loong_jax import merge
 from loong_jax.data import json_files
 from loong_jax.data.response import render_response
 from loong_jax.eval import compare
@@ -95,19 +96,26 @@ def _sft(directory, rng):
 
 
 def _fusion(directory):
-    grid = [
-        {"scale": scale, "keep_rate": keep, "validation": 0.5 - (scale - 1) ** 2 / 4 + keep / 50}
-        for scale in (0.6, 0.8, 1.0, 1.2)
-        for keep in (0.8, 1.0)
-    ]
+    """As a run writes it: small weights are fused and searched over, their scores are invented."""
+    draw = np.random.default_rng(0)
+    base = {"a": np.zeros((6, 8), np.float32), "b": np.zeros(5, np.float32)}
+    experts = {
+        f"rl_{domain}": {n: draw.normal(size=x.shape).astype(np.float32) for n, x in base.items()}
+        for domain in DOMAINS
+    }
+    scores = iter(0.05 * place - 0.1 for place in (0, 1, 4, 2, 3, 1, 2, 0))
+    result = merge.grid_search(
+        base,
+        experts,
+        lambda weights: dict.fromkeys(DOMAINS, next(scores)),
+        scales=(0.6, 0.8, 1.0, 1.2),
+        keep_rates=(0.8, 1.0),
+    )
+    _, report = merge.fuse_with_report(base, experts, method=result.method)
+    found = result.to_json()
     json_files.write_json(
-        directory / "fusion.json",
-        {"experts": ["rl_stem", "rl_logic", "rl_code"],
-         "norms": {"rl_stem": 1.42, "rl_logic": 1.82, "rl_code": 1.54},
-         "cosines": [[1, 0.02, 0.01], [0.02, 1, -0.01], [0.01, -0.01, 1]],
-         "sign_agreement": 0.52, "kept_share": 0.9, "erased_share": 0.21, "grid": grid,
-         "choice": {"scale": 1.0, "keep_rate": 1.0}},
-    )  # fmt: skip
+        directory / "fusion.json", report | {name: found[name] for name in ("grid", "chosen")}
+    )
 
 
 def _rl(directory, stage, domains, rates, num_steps, rng):

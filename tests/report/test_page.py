@@ -10,8 +10,8 @@ import pytest
 from loong_jax.data import json_files
 from loong_jax.errors import LoongError
 from loong_jax.eval import compare
-from loong_jax.report import html_parts, page, results, samples
-from loong_jax.report.run_record import read_run
+from loong_jax.report import html_parts, page, results, samples, training
+from loong_jax.report.run_record import LABELS, read_run
 
 VOID = {"meta", "br", "link", "path", "use", "rect", "line"}
 
@@ -96,6 +96,21 @@ def test_figures_on_the_page_are_those_of_the_summary(written):
         gain = figures["gains"]["over_sft"][f"rl_{domain}"][domain]
         assert f"{100 * gain['gain']:+.1f}" in text
         assert f"{100 * figures['stages']['fused'][domain]['pass@1']:.1f}" in text
+
+
+def test_the_fusion_shows_what_was_measured_and_which_setting_was_chosen(written):
+    record = json_files.read_json(written / "stages" / "fused" / "fusion.json")
+    table, grid = re.findall(r"<table.*?</table>", str(training.fusion_report(read_run(written))))
+    for name in ("rl_stem", "rl_logic", "rl_code"):
+        assert LABELS[name] in table
+        assert html_parts.percent(record["global"]["erased"][name]) in table
+        assert html_parts.number(record["global"]["norm"][name]) in table
+    assert html_parts.number(record["global"]["cosine"][0][1], 3) in table
+    assert grid.count("<tr") == 1 + len(record["grid"]) == 9
+    (chosen,) = re.findall('<tr class="total">(.*?)</tr>', grid)
+    assert record["chosen"]["scores"]["stem"] == max(p["scores"]["stem"] for p in record["grid"])
+    for value in (*record["chosen"]["scores"].values(), record["chosen"]["scale"]):
+        assert html_parts.number(value, 3) in chosen
 
 
 def test_a_control_says_so_first(run_dir):

@@ -1,0 +1,205 @@
+"""Every recipe holds together: lengths fit its problems, stages follow from one another."""
+
+import dataclasses
+import inspect
+import itertools
+import json
+import math
+
+import jax
+import pytest
+
+from loong_jax import configs
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.launch import recipes
+from loong_jax.launch.recipe import (
+    ControlsRecipe,
+    DomainProblems,
+    EngineSettings,
+    FusionStage,
+    RlStage,
+    SftStage,
+)
+from loong_jax.launch.session import Session
+from loong_jax.models import moe
+from loong_jax.rl import sft
+from loong_jax.rl.objectives import TokenSumOverConstant
+from loong_jax.rl.optimizers import WarmupCosine
+from loong_jax.rollout import replica
+from loong_jax.rollout.longcat_engine import EngineConfig
+
+NUM_DRAWN = 200  # problems of each domain and demonstrations, of which the longest must fit
+SOURCE_OF = {"quickstart-controls": "quickstart"}  # controls start from another recipe's stages
+TOKENIZER = AsciiTokenizer()
+
+
+@pytest.fixture(params=recipes.RECIPES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def recipe(name):
+    return recipes.get_recipe(name)()
+
+
+def stages_of(recipe, kind):
+    return [stage for stage in recipe.stages().values() if isinstance(stage, kind)]
+
+
+def session_of(recipe):
+    """A session with neither pool nor model: its problems depend on the recipe alone."""
+    session = object.__new__(Session)
+    session.recipe = recipe
+    return session
+
+
+def longest_prompts(recipe):
+    """Tokens of the longest prompt of each domain, by the encoding that the replicas use."""
+    session, encode = session_of(recipe), replica.prompt_encoder(TOKENIZER)
+    return {
+        domain: max(
+            len(encode(session.stream(domain, split).problem_at(cursor)))
+            for split in ("train", "test")
+            for cursor in range(NUM_DRAWN // 2)
+        )
+        for domain in recipe.problems.by_domain()
+    }
+
+
+def test_its_name_and_docstring_say_how_to_run_it(name, recipe):
+    assert recipe.name == name
+    assert f"loong train {name}" in inspect.getdoc(recipes.get_recipe(name))
+    assert recipes.get_recipe(name)() == recipe
+
+
+def test_it_survives_json(recipe):
+    assert configs.from_json(json.loads(json.dumps(configs.to_json(recipe)))) == recipe
+
+
+def test_its_model_initialises(recipe):
+    weights = jax.eval_shape(lambda key: moe.init_weights(recipe.model, key)[1], jax.random.key(0))
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
+    paths = jax.tree_util.tree_leaves_with_path(weights)
+    assert any(moe.is_controller_state(path) for path, _ in paths)
+    assert recipe.model.vocab_size == TOKENIZER.vocab_size
+    if recipe.name.startswith("quickstart"):
+        assert size == pytest.approx(1e6, rel=0.2)  # "a reasoner of a million parameters"
+
+
+def test_its_prompts_and_responses_fit_the_engine(recipe):
+    engine = recipe.engine
+    longest = longest_prompts(recipe)
+    assert max(longest.values()) <= engine.prefill_length
+    for settings in [recipe.evaluation, *stages_of(recipe, RlStage)]:
+        needed = max(longest.values()) + settings.sampling.max_new_tokens
+        assert needed <= min(engine.cache_length, recipe.model.max_position)
+        assert not settings.sampling.is_truncated
+    EngineConfig(
+        num_slots=engine.slots_per_replica,
+        cache_length=engine.cache_length,
+        prefill_lengths=(engine.prefill_length,),
+        narrow_slots=engine.narrow_slots,
+    )
+
+
+def test_its_rollouts_fit_the_rows_they_train_in(recipe):
+    longest = longest_prompts(recipe)
+    for stage in stages_of(recipe, RlStage):
+        prompt = max(longest[domain] for domain in stage.domains)
+        assert prompt + stage.sampling.max_new_tokens <= stage.row_length
+        assert stage.group_size <= recipe.engine.prefill_members
+        assert stage.group_size <= recipe.engine.slots_per_replica
+        if isinstance(stage.objective.reduction, TokenSumOverConstant):
+            assert stage.objective.reduction.group_size == stage.group_size
+            assert stage.objective.reduction.max_response_tokens == stage.sampling.max_new_tokens
+
+
+def test_its_demonstrations_fit_the_rows_and_what_may_be_sampled(recipe):
+    limit = min(s.sampling.max_new_tokens for s in [recipe.evaluation, *stages_of(recipe, RlStage)])
+    for stage in stages_of(recipe, SftStage):
+        pairs = session_of(recipe).demonstrations(stage)
+        for prompt, response in itertools.islice(pairs, NUM_DRAWN):
+            encoded = sft.encode_pair(TOKENIZER, prompt, response)
+            assert len(encoded["tokens"]) <= stage.row_length
+            assert encoded["loss_mask"].sum() <= limit
+        schedule = stage.optimizer.schedule
+        assert not isinstance(schedule, WarmupCosine) or schedule.num_steps == stage.num_steps
+
+
+def test_demonstrations_repeat_and_mix_all_domains(recipe):
+    session = session_of(recipe)
+    symbols = {
+        domain: {c for n in range(20) for c in session.stream(domain, "train").problem_at(n).prompt}
+        for domain in recipe.problems.by_domain()
+    }
+    for stage in stages_of(recipe, SftStage):
+        pairs = list(itertools.islice(session.demonstrations(stage), NUM_DRAWN))
+        assert pairs == list(itertools.islice(session.demonstrations(stage), NUM_DRAWN))
+        assert len({prompt for prompt, _ in pairs}) > 0.95 * NUM_DRAWN
+        for domain, own in symbols.items():
+            own = own.difference(*(symbols[other] for other in symbols if other != domain))
+            assert any(own & set(prompt) for prompt, _ in pairs), domain
+
+
+def test_held_out_problems_are_the_same_for_every_seed_and_never_trained_on(recipe):
+    other = dataclasses.replace(recipe, seed=recipe.seed + 1)
+    for domain, settings in recipe.problems.by_domain().items():
+        held_out = session_of(recipe).held_out(domain, "test", 50)
+        assert held_out == session_of(other).held_out(domain, "test", 50)
+        train = session_of(recipe).stream(domain, "train")
+        drawn = {train.problem_at(cursor).canonical for cursor in range(NUM_DRAWN)}
+        assert not drawn & {problem.canonical for problem in held_out}
+        assert {problem.level for problem in held_out} <= set(settings.levels)
+        sizes = [train.environment.num_distinct(level) for level in settings.levels]
+        assert min(sizes) > 20 * 10 * recipe.evaluation.num_problems  # a tenth is for tests
+
+
+def test_its_stages_are_its_fields_and_read_what_earlier_ones_made(name, recipe):
+    stages = recipe.stages()
+    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    kinds = SftStage | RlStage | FusionStage
+    assert stages == {key: value for key, value in fields.items() if isinstance(value, kinds)}
+    made = dict(recipes.get_recipe(SOURCE_OF[name])().stages()) if name in SOURCE_OF else {}
+    assert not set(made) & set(stages)
+    for key, stage in stages.items():
+        match stage:
+            case FusionStage():
+                assert {made[expert].after for expert in stage.experts} == {stage.base}
+                assert all(isinstance(made[expert], RlStage) for expert in stage.experts)
+                needed = {stage.base, *stage.experts}
+            case RlStage():
+                assert stage.domains
+                assert set(stage.domains) <= set(recipe.problems.by_domain())
+                needed = {stage.after, *stage.wall_time_of}
+            case SftStage():
+                needed = {stage.after, *stage.wall_time_of} - {None}
+        assert needed <= set(made), key
+        made[key] = stage
+
+
+def test_controls_are_compared_with_experts_of_their_domain(recipe):
+    if not isinstance(recipe, ControlsRecipe):
+        return
+    real = recipes.get_recipe(SOURCE_OF[recipe.name])()
+    for control in recipe.stands_for().values():
+        for expert, name in control.items():
+            stage, meant = recipe.stages()[name], real.stages()[expert]
+            assert expert in stage.wall_time_of
+            assert stage.after == meant.after
+            assert isinstance(stage, SftStage) or stage.domains == meant.domains
+    shared = ("model", "problems", "evaluation", "seed", "bias_rate")
+    assert [getattr(recipe, key) for key in shared] == [getattr(real, key) for key in shared]
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="Choose one of: quickstart, quickstart-controls"):
+        recipes.get_recipe("slowstart")
+    with pytest.raises(ConfigError, match="must have one share for each of levels"):
+        DomainProblems(environment="gates", levels=(1, 2), level_shares=(1.0,))
+    with pytest.raises(ConfigError, match="num_replicas=0 must be at least 1"):
+        EngineSettings(num_replicas=0)
+    weights = DomainProblems(environment="gates", levels=(2, 5), level_shares=(1.0, 3.0))
+    assert weights.level_weights == {2: 1.0, 5: 3.0}
+    assert DomainProblems(environment="gates", levels=(2, 5)).level_weights == {2: 1.0, 5: 1.0}
