@@ -30,7 +30,7 @@ def make_mesh(
     expert: int = 1,
     tensor: int = 1,
     context: int = 1,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,  # of jax.Device
 ) -> Mesh:
     """A mesh with all of `MESH_AXES`, explicit, over the first devices it needs.
 

@@ -119,7 +119,8 @@ class LatentAttention(nnx.Module):
 
     def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
         up = self.rules.gather(self.latent_up[...], "kv_rank", "heads", "head_width")
-        return tuple(jnp.split(up, [self.config.qk_nope_head_dim], axis=-1))
+        keys, values = jnp.split(up, [self.config.qk_nope_head_dim], axis=-1)
+        return keys, values
 
     def _project_out(
         self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]

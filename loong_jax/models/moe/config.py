@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -100,7 +101,7 @@ class MoEConfig:
     @classmethod
     def tiny(cls, **changes) -> "MoEConfig":
         """The quickstart's model, about a million parameters; `changes` override single fields."""
-        sizes = dict(
+        sizes: dict[str, Any] = dict(
             vocab_size=128,
             hidden_size=128,
             num_layers=2,
@@ -126,7 +127,7 @@ class MoEConfig:
     @classmethod
     def flash(cls, **changes) -> "MoEConfig":
         """LongCat-Flash-Chat and -Thinking: 560.7 billion parameters."""
-        sizes = dict(
+        sizes: dict[str, Any] = dict(
             vocab_size=131_072,
             hidden_size=6144,
             num_layers=28,

@@ -7,7 +7,7 @@ the identity. Source: arXiv:2509.01322, section 2.1.
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import grouped, parameters
@@ -46,14 +46,19 @@ class Experts(nnx.Module):
         rules, num_experts = self.rules, self.config.num_experts
         gate_up = rules.gather(self.gate_up[...], "expert", "embed", None, "expert_ffn")
         down = rules.gather(self.down[...], "expert", "expert_ffn", "embed")
-        tokens = None if rules.mesh is None else rules.like(x).spec
+        sharding = rules.like(x)
+        tokens = None if sharding is None else sharding.spec
+        per_token = None
+        if rules.mesh is not None and tokens is not None:
+            per_token = PartitionSpec(*tokens[:2])  # a mask may arrive whole on every device
+            mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, per_token))
         on_mesh = rules.shard_map(
             self._on_one_device,
             in_specs=(
                 tokens,
                 tokens,
                 tokens,
-                tokens and PartitionSpec(*tokens[:2]),
+                per_token,
                 rules.gathered("expert", "embed", None, "expert_ffn"),
                 rules.gathered("expert", "expert_ffn", "embed"),
             ),

@@ -148,7 +148,10 @@ def _block(i, blocks: Blocks, gate):
 
 def _combine(rows_RD: Float[Array, "R D"], blocks: Blocks) -> Float[Array, "T D"]:
     """The sum of each token's rows, float32; row R, the last, is zero and stands for no choice."""
-    return sum(rows_RD[blocks.slot[:, k]].astype(jnp.float32) for k in range(blocks.slot.shape[1]))
+    first, *others = (
+        rows_RD[blocks.slot[:, k]].astype(jnp.float32) for k in range(blocks.slot.shape[1])
+    )
+    return sum(others, start=first)
 
 
 def _outer(a: Float[Array, "R a"], b: Float[Array, "R b"]) -> Float[Array, "a b"]:

@@ -1,0 +1,99 @@
+"""The quickstart itself, shortened: killed in the middle of RL, resumed, and finished."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loong_jax.rollout.records import TICKET_ENDS
+
+pytestmark = [pytest.mark.quickstart, pytest.mark.timeout(1500)]
+
+STEPS, GENERAL_STEPS = 6, 2
+COMMAND = [
+    sys.executable, "-m", "loong_jax.cli", "train", "quickstart",
+    "--rl-stem.num-steps", str(STEPS), "--rl-stem.checkpoint-every", "2",
+    "--rl-logic.num-steps", str(STEPS), "--rl-code.num-steps", str(STEPS),
+    "--general.num-steps", str(GENERAL_STEPS),
+    "--evaluation.num-problems", "64", "--evaluation.num-pass-at-problems", "16",
+    "--fused.num-problems", "16", "--fused.scales", "2", "--fused.keep-rates", "1",
+]  # fmt: skip
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run that was killed without warning once `rl_stem` had its first checkpoint."""
+    directory = tmp_path_factory.mktemp("runs") / "quickstart"
+    command = [*COMMAND, "--run-dir", str(directory)]
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    metrics = directory / "stages" / "rl_stem" / "metrics.jsonl"
+    first = subprocess.Popen(command, env=environment, start_new_session=True)
+    deadline_s = time.monotonic() + 900
+    while len(lines(metrics)) < 4 and first.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert first.poll() is None, "the run ended before it could be killed"
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    killed_at = len(lines(metrics))
+    subprocess.run(command, env=environment, check=True, timeout=1200)
+    assert 4 <= killed_at <= STEPS
+    return directory
+
+
+def summary_of(run_dir):
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def test_every_step_happened_once(run_dir):
+    for stage, steps in (("rl_stem", STEPS), ("rl_logic", STEPS), ("general", GENERAL_STEPS)):
+        records = [json.loads(x) for x in lines(run_dir / "stages" / stage / "metrics.jsonl")]
+        assert [record["step"] for record in records] == list(range(1, steps + 1))
+
+
+def test_no_ticket_is_lost(run_dir):
+    summary = summary_of(run_dir)
+    tickets = summary["tickets"]
+    assert tickets["issued"] == sum(tickets[end] for end in TICKET_ENDS)
+    groups_per_step = 32
+    assert tickets["trained"] == groups_per_step * (3 * STEPS + GENERAL_STEPS)
+
+
+def test_the_summary_holds_what_it_promises(run_dir):
+    summary = summary_of(run_dir)
+    assert summary["wall_s"] > 0
+    assert 0 < summary["peak_gb"] < 6
+    stages = summary["stages"]
+    assert list(stages) == ["sft", "rl_stem", "rl_logic", "rl_code", "fused", "general"]
+    for name, domains in stages.items():
+        for figures in domains.values():
+            low, high = figures["ci95"]
+            assert 0 <= low <= figures["pass@1"] <= high <= 1, name
+            assert figures["n"] == 64
+
+
+def test_the_cold_start_is_well_formed_and_leaves_room(run_dir):
+    for domain, figures in summary_of(run_dir)["stages"]["sft"].items():
+        assert figures["well_formed"] >= 0.95, domain
+        assert 0.15 <= figures["pass@1"] <= 0.65, domain
+
+
+def test_generation_and_training_overlap_and_staleness_is_bounded(run_dir):
+    summary = summary_of(run_dir)
+    assert set(summary["staleness"]) <= {"0", "1", "2"}
+    assert summary["overlap"]["two_versions_decoding"] >= 0.2
+    assert summary["overlap"]["training_covered_by_decoding"] >= 0.2
+    assert 0.2 <= summary["overlap"]["trained_at_staleness_1_or_more"] <= 0.8
+
+
+def test_the_report_is_whole(run_dir):
+    page = (run_dir / "report.html").read_text()
+    assert page.rstrip().endswith("</html>")
+    assert (run_dir / "headline.png").stat().st_size > 10_000
