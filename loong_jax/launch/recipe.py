@@ -104,6 +104,7 @@ class RlStage:
     rows: int = 48  # of a micro-batch
     row_length: int = 128
     max_issues: int = 1  # how often a problem that taught nothing is posed
+    solved_after: int = 200  # tickets in a row, nearly all with every answer right, end the stage
     checkpoint_every: int = 10
     verdict_deadline_s: float = 20.0
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one

@@ -152,6 +152,7 @@ def run_rl(
                 scheduler=settings.scheduler,
                 checkpoint_every=settings.checkpoint_every,
                 verdict_deadline_s=settings.verdict_deadline_s,
+                saturated_after=settings.solved_after,
             ),
             trainer=learner,
             replicas=replicas,

@@ -61,7 +61,11 @@ def quickstart() -> LongcatRecipe:
         rl_logic=expert("logic"),
         rl_code=expert("code"),
         fused=FusionStage(base="sft", experts=EXPERTS),
-        general=rl_stage("fused", ("stem", "logic", "code"), num_steps=8),
+        general=dataclasses.replace(
+            rl_stage("fused", ("stem", "logic", "code"), num_steps=4),
+            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+            solved_after=5000,  # the fused model solves most problems: look for those it does not
+        ),
     )
 
 
