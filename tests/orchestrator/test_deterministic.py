@@ -23,7 +23,7 @@ from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing import smallest_config, tokenizer
+from loong_jax.testing.tiny import smallest_config, tokenizer
 from loong_jax.verifiers.verdict import correct, wrong
 from tests.orchestrator import straight_line
 

@@ -71,7 +71,17 @@ def test_a_replica_with_running_responses_keeps_its_version():
     actions = decide(busy, P2, 1)
     assert actions == [Drain(0)]
     one_empty = run_state(("decoding", 0, 1), replicas=(0, 0), step=1, newest_version=1)
-    assert decide(one_empty, P2, 1) == [Assign(0, 1)]
+    assert decide(one_empty, P2, 1) == [Drain(0)]
+    emptied = state.set_replica(one_empty, 0, draining=True)
+    assert decide(emptied, P2, 1) == [Assign(0, 1)]
+
+
+def test_the_others_keep_their_version_while_it_can_still_be_trained_on():
+    """Two replicas, S = 2: one takes up each new version, the other follows at the next."""
+    turned = run_state(("decoding", 0, 1), replicas=(1, 0), step=1, newest_version=1)
+    assert not any(isinstance(action, Drain) for action in decide(turned, P2, 1))
+    later = run_state(("decoding", 0, 1), replicas=(1, 0), step=2, newest_version=2)
+    assert decide(later, P2, 1) == [Drain(1)]
 
 
 def test_only_one_replica_is_emptied_at_a_time():

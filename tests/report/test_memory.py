@@ -37,18 +37,19 @@ def test_the_tree_is_summed_and_strangers_are_not(tmp_path):
 def test_a_child_raises_the_peak_and_leaves_it_when_it_ends():
     with memory.MemoryMonitor(interval_s=0.05) as monitor:
         before = monitor.sample()
-        code = "x = bytearray(b'1') * 60_000_000; print('up', flush=True); input()"
+        code = "x = bytearray(b'1') * 400_000_000; print('up', flush=True); input()"
         child = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "up\n"
         deadline = time.monotonic() + 5
-        while monitor.peak_bytes < before + 50_000_000 and time.monotonic() < deadline:
+        while monitor.peak_bytes < before + 380_000_000 and time.monotonic() < deadline:
             time.sleep(0.02)
         child.communicate("\n")
-    assert before + 55_000_000 < monitor.peak_bytes < before + 110_000_000
-    assert monitor.sample() < before + 40_000_000
+    # This process shares the machine with other tests, so its own size moves a little.
+    assert before + 350_000_000 < monitor.peak_bytes < before + 650_000_000
+    assert monitor.sample() < before + 250_000_000
     assert monitor.peak_gb == monitor.peak_bytes / 1e9
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax import testing
 from loong_jax.models.moe import grouped
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
+from loong_jax.testing import tiny
 
 
 def problem(num_tokens, num_chosen=3, num_experts=4, num_targets=6, width=8, ffn=5, seed=0):
@@ -85,7 +85,7 @@ def test_there_is_room_when_every_choice_is_kept_or_one_expert_takes_all():
 
 
 def test_a_token_of_zero_choices_gets_its_gates_times_itself_and_touches_no_weight():
-    config = testing.smallest_config(num_chosen=2, num_zero_experts=3)
+    config = tiny.smallest_config(num_chosen=2, num_zero_experts=3)
     experts = Experts(config, rngs=nnx.Rngs(0), rules=ShardingRules())
     graph, state = nnx.split(experts, graph=False)
     poisoned = jax.tree.map(lambda a: jnp.full_like(a[0], jnp.nan), state)

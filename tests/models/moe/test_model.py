@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax import testing
 from loong_jax.models import moe
 from loong_jax.models.moe.model import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
 from tests.models.moe import reference
 
-CONFIG = testing.smallest_config()
+CONFIG = tiny.smallest_config()
 MESHES = [
     dict(),
     dict(fsdp=2, tensor=2, expert=2),
@@ -62,7 +62,7 @@ def random_tokens(*shape, seed=0):
     "config",
     [
         CONFIG,
-        testing.smallest_config(
+        tiny.smallest_config(
             vocab_size=40,
             num_layers=3,
             num_heads=3,
@@ -77,9 +77,7 @@ def random_tokens(*shape, seed=0):
             rope_theta=50.0,
             max_position=64,
         ),
-        testing.smallest_config(
-            num_zero_experts=0, num_layers=1, num_chosen=1, target_ffn_experts=1
-        ),
+        tiny.smallest_config(num_zero_experts=0, num_layers=1, num_chosen=1, target_ffn_experts=1),
     ],
     ids=["smallest", "every field", "no zero experts"],
 )

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import testing
 from loong_jax.models import moe
 from loong_jax.models.moe import router
+from loong_jax.testing import tiny
 
-CONFIG = testing.smallest_config(gate_scale=6.0)
+CONFIG = tiny.smallest_config(gate_scale=6.0)
 
 
 def random_logits(*shape, seed=0):
@@ -60,7 +60,7 @@ def test_the_bias_follows_the_integral_law():
 
 @pytest.mark.parametrize("wanted", [1.2, 2.0, 2.7])
 def test_the_controller_brings_the_load_to_its_target(wanted):
-    config = testing.smallest_config(target_ffn_experts=wanted)
+    config = tiny.smallest_config(target_ffn_experts=wanted)
     skew = np.array([1.0, 0.0, -0.5, 0.5, 1.5, -1.0], np.float32)
     logits = jnp.asarray(random_logits(1, 2000) * 0.7 + skew)
     mask = jnp.ones((1, 2000), bool)
