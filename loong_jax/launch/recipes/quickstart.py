@@ -30,8 +30,8 @@ EXPERTS = ("rl_stem", "rl_logic", "rl_code")
 def quickstart() -> LongcatRecipe:
     """Trains a LongCat-Flash reasoner of a million parameters, from nothing to a report.
 
-    Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 3 GB; about six minutes
-    when they are idle. Expect sampled pass@1 of 30 to 40 % in every domain after the cold start,
+    Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 3 GB; six minutes
+    when idle. Expect sampled pass@1 of 30 to 40 % in every domain after the cold start,
     80 to 90 % for each expert in its own domain, and more than that for the fused model.
 
     The cold start shows two ways of thinking, both ending in right answers: careful ones write down
