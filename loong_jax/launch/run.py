@@ -22,7 +22,6 @@ from loong_jax.orchestrator.pipeline import (
     StageDirectories,
     is_done,
     run_stages,
-    stage_directory,
 )
 from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.metrics_log import merge_stage_metrics
@@ -140,6 +139,3 @@ class RunUsage:
                 "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
             },
         )
-
-
-__all__ = ["RunUsage", "stage_directory", "train"]

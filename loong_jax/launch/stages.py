@@ -250,7 +250,6 @@ class _ShownLog:
     def __init__(self, log: MetricsLog, progress: Progress):
         self._log, self._progress = log, progress
         self.event, self.judged = log.event, log.judged
-        self._tokens, self._since_s = 0, time.monotonic()
 
     def step(self, step, metrics, groups) -> None:
         self._log.step(step, metrics, groups)
