@@ -69,6 +69,22 @@ def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) ->
     )
 
 
+def mean_gain(gains: Sequence[Gain]) -> Gain:
+    """The gain of a control over several runs of it, each from the same cold start."""
+    if len(gains) == 1:
+        return gains[0]
+    return Gain(
+        sampled=metrics.over_runs([g.sampled for g in gains]),
+        greedy=metrics.over_runs([g.greedy for g in gains]),
+        without_format_failures=metrics.over_runs([g.without_format_failures for g in gains]),
+        by_level={
+            level: metrics.over_runs([g.by_level[level] for g in gains])
+            for level in gains[0].by_level
+        },
+        disjoint=all(g.disjoint for g in gains),
+    )
+
+
 def gains(results: Mapping[str, EvaluationResult], *, baseline: str = BASELINE) -> dict[str, Any]:
     """Every comparison a report shows, as plain values.
 
@@ -115,13 +131,15 @@ def write_controls(
     controls: Mapping[str, Path | str],
     *,
     stages: Sequence[str] = ("rl_stem", "rl_logic", "rl_code"),
-    control_stages: Mapping[str, Mapping[str, str]] | None = None,
+    control_stages: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> dict[str, Any]:
     """Sets the experts of a real run beside those of its controls; writes `controls.json`.
 
-    `controls` maps a name to a run directory. `control_stages` tells which of its stages stands
-    for each of `stages`, where names differ: {"continued SFT": {"rl_stem": "sft_continued"}}.
-    All differences are paired by problem, in the stage's own domain.
+    `controls` maps a name to a run directory. `control_stages` tells which of its stages stand
+    for each of `stages`, where names differ: {"continued SFT": {"rl_stem": ("sft_continued",)}}.
+    Several stages are repetitions of one control: the figures are means over them, and their
+    intervals hold the scatter between them. Differences are paired by problem, in the domain of
+    the stage. `runs` has steps and training time of each repetition, `real` those of the expert.
     """
     real = load_results(real_run)
     table: dict[str, Any] = {}
@@ -130,16 +148,32 @@ def write_controls(
         names = (control_stages or {}).get(name, {})
         table[name] = {}
         for stage in stages:
-            domain, there = stage.removeprefix("rl_"), names.get(stage, stage)
-            if stage not in real or there not in control:
+            repetitions = [there for there in names.get(stage, (stage,)) if there in control]
+            if stage not in real or not repetitions:
                 continue
-            ours, theirs = real[stage].domains[domain], control[there].domains[domain]
+            domain = stage.removeprefix("rl_")
+            ours = real[stage].domains[domain]
+            theirs = [control[there].domains[domain] for there in repetitions]
             before = control.get(BASELINE, real[BASELINE]).domains[domain]
+            of_each = [gain(one, before) for one in theirs]
             table[name][domain] = {
-                "control_gain": gain(theirs, before).to_json(),
+                "control_gain": mean_gain(of_each).to_json(),
                 "real_gain": gain(ours, real[BASELINE].domains[domain]).to_json(),
-                "real_minus_control": gain(ours, theirs).to_json(),
+                "real_minus_control": mean_gain([gain(ours, one) for one in theirs]).to_json(),
+                "real": _training(real_run, stage),
+                "runs": [
+                    _training(run, there) | {"gain": one.sampled.value}
+                    for there, one in zip(repetitions, of_each, strict=True)
+                ],
             }
     table = json_files.without_nan(table)
     json_files.write_json(Path(directory) / "controls.json", table)
     return table
+
+
+def _training(run: Path | str, stage: str) -> dict[str, Any]:
+    """Steps of a finished stage and the seconds it trained for, evaluation left out."""
+    done = json_files.read_json(Path(run) / "stages" / stage / "done.json", {})
+    known = {"wall_s", "evaluation_s"} <= done.keys()
+    train_s = round(done["wall_s"] - done["evaluation_s"], 1) if known else None
+    return {"stage": stage, "steps": done.get("steps"), "train_s": train_s}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 NUM_RESAMPLES = 4000
@@ -169,6 +170,23 @@ def by_group(
         group: mean_estimate(values[[g == group for g in groups]], seed=seed)
         for group in sorted(set(groups), key=str)
     }
+
+
+def over_runs(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean of the same figure over independent runs, with an interval for runs and problems.
+
+    Runs differ by more than their problems, so the interval adds in quadrature Student's interval
+    of the runs around their mean and the mean width of their own intervals, which share problems.
+    One run keeps its own interval.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    values_R = np.array([estimate.value for estimate in estimates])
+    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(estimates) - 1)
+    between = quantile * values_R.std(ddof=1) / np.sqrt(len(estimates))
+    within = np.mean([(estimate.high - estimate.low) / 2 for estimate in estimates])
+    value, half = float(values_R.mean()), float(np.hypot(between, within))
+    return Estimate(value, value - half, value + half, min(e.n for e in estimates))
 
 
 def _ratio(numerator_R: NDArray, denominator_R: NDArray) -> NDArray[np.float64]:

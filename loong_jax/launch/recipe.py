@@ -167,6 +167,7 @@ class ControlsRecipe:
     """What a sceptic asks for, from the same cold start and for the same wall time per expert:
 
     the reward replaced by noise of the same mean and group variance, and more of the cold start.
+    Noise is a random walk, so one run of it proves little: each of `noise_seeds` has its own run.
     """
 
     name: str
@@ -177,23 +178,45 @@ class ControlsRecipe:
     engine: EngineSettings = EngineSettings()
     verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
     evaluation: EvaluationSettings = EvaluationSettings()
+    noise_seeds: tuple[int, ...] = (0, 1, 2)  # each noise control is repeated with each
     noise_stem: RlStage
     noise_logic: RlStage
     noise_code: RlStage
     sft_continued: SftStage
 
+    def __post_init__(self):
+        for domain, stage in self._noise().items():
+            if not isinstance(stage.reward, NoiseReward):
+                raise ConfigError(
+                    f"noise_{domain}.reward={stage.reward!r} is no NoiseReward. A control that "
+                    "rewards right answers controls nothing; give it NoiseReward(rule=...)."
+                )
+
     def stages(self) -> dict[str, StageSettings]:
         """Stages by name, in the order they run; all start from another run's `sft`."""
-        names = ("noise_stem", "noise_logic", "noise_code", "sft_continued")
-        return {name: getattr(self, name) for name in names}
-
-    def stands_for(self) -> dict[str, dict[str, str]]:
-        """By control: which of our stages is compared with which expert of the real run."""
-        experts = {"rl_stem": "noise_stem", "rl_logic": "noise_logic", "rl_code": "noise_code"}
-        return {
-            "noise reward": experts,
-            "continued SFT": dict.fromkeys(experts, "sft_continued"),
+        noise = {
+            _noise_stage(domain, seed): dataclasses.replace(
+                stage, reward=dataclasses.replace(stage.reward, seed=seed)
+            )
+            for seed in self.noise_seeds
+            for domain, stage in self._noise().items()
         }
+        return noise | {"sft_continued": self.sft_continued}
+
+    def stands_for(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """By control: which of our stages are compared with which expert of the real run."""
+        noise = {
+            f"rl_{domain}": tuple(_noise_stage(domain, seed) for seed in self.noise_seeds)
+            for domain in self._noise()
+        }
+        return {"noise reward": noise, "continued SFT": dict.fromkeys(noise, ("sft_continued",))}
+
+    def _noise(self) -> dict[str, RlStage]:
+        return {"stem": self.noise_stem, "logic": self.noise_logic, "code": self.noise_code}
+
+
+def _noise_stage(domain: str, seed: int) -> str:
+    return f"noise_{domain}_{seed}"
 
 
 Recipe = LongcatRecipe | ControlsRecipe

@@ -65,7 +65,7 @@ def run_sft(
         state = trainer.from_arrays(session.policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
-    progress.start(name, total_steps=settings.num_steps, first_step=first_step)
+    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     with MetricsLog(own, stage=name, restored_step=first_step) as log:
 
         def on_step(state, cursor, metrics) -> None:
@@ -127,7 +127,7 @@ def run_rl(
     for version, weights in sorted(versions.items()):
         store.put(version, weights)
     streams = tuple(session.stream(domain, "train").problem_at for domain in settings.domains)
-    progress.start(name, total_steps=settings.num_steps, first_step=first_step)
+    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     replicas = LocalReplicaGroup(
         session.engine,
         store,
@@ -233,6 +233,11 @@ def run_fusion(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
     return _finish(session, name, fused, 0, own, progress, DOMAINS)
+
+
+def _known_steps(settings: SftStage | RlStage) -> int | None:
+    """How many steps a stage takes; None where time ends it."""
+    return None if settings.wall_time_of else settings.num_steps
 
 
 def _until(stages: tuple[str, ...], directories: StageDirectories) -> Callable[[], bool]:

@@ -205,10 +205,21 @@ def staleness(counts: Mapping[str, Mapping[str, int]], labels: Mapping[str, str]
     return figure
 
 
-def gains(title: str, rows: Sequence[tuple[str, float, float, float]], color: str) -> Figure:
-    """Paired gains with intervals, one row each (label, gain, low, high), around a zero line."""
+def gains(
+    title: str,
+    rows: Sequence[tuple[str, float, float, float]],
+    color: str,
+    repeated: Mapping[str, Sequence[float]] | None = None,
+) -> Figure:
+    """Paired gains with intervals, one row each (label, gain, low, high), around a zero line.
+
+    `repeated` has the gains of single runs where a row is a mean over several.
+    """
     figure, (axes,) = theme.new_figure(WIDTH, 74 + 30 * len(rows))
-    for place, (_, value, low, high) in enumerate(rows):
+    for place, (label, value, low, high) in enumerate(rows):
+        if len(runs := (repeated or {}).get(label, ())) > 1:
+            places = [place + 0.22] * len(runs)
+            axes.scatter([100 * run for run in runs], places, s=14, color=PAGE.muted, zorder=2)
         axes.errorbar(
             100 * value, place, xerr=[[100 * (value - low)], [100 * (high - value)]], fmt="o",
             color=color, markersize=7, elinewidth=2, zorder=3,

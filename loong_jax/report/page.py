@@ -219,9 +219,10 @@ def render_controls(
 ) -> str:
     real, *controls = list(records)
     domains = records[real].domains
-    parts, rows = [], []
+    parts, rows, times = [], [], []
     for domain in domains:
         points: list[tuple[str, float, float, float]] = []
+        repeated: dict[str, list[float]] = {}
         own = results.expert_gain(records[real], domain)
         if own:
             points.append((real, *_triple(own)))
@@ -229,19 +230,23 @@ def render_controls(
             cell = table.get(label, {}).get(domain)
             if cell:
                 points.append((label, *_triple(cell["control_gain"])))
+                repeated[label] = [one["gain"] for one in cell["runs"]]
+                each = [h.points(one["gain"]) for one in cell["runs"]]
                 rows.append(
                     [h.dot(domain), label, _cell(cell["real_gain"]), _cell(cell["control_gain"]),
+                     " ".join(each) if len(each) > 1 else h.ABSENT,
                      _cell(cell["real_minus_control"]),
                      h.yes_no(cell["real_minus_control"]["ci95"][0] > 0)]
                 )  # fmt: skip
+                times += [
+                    [h.dot(domain), label, one["stage"], one["steps"] or h.ABSENT,
+                     h.duration(one["train_s"]), cell["real"]["steps"] or h.ABSENT,
+                     h.duration(cell["real"]["train_s"])]
+                    for one in cell["runs"]
+                ]  # fmt: skip
         if points:
-            figure = charts.gains(domain, points, theme.domain_color(domain))
+            figure = charts.gains(domain, points, theme.domain_color(domain), repeated)
             parts.append(h.chart(figure, f"gains of run and controls in {domain}"))
-    times = [
-        [label, h.duration(run.summary.get("wall_s")), run.summary.get("control") or h.ABSENT,
-         *(h.percent(run.figures("sft", d).get("pass@1")) for d in domains)]
-        for label, run in records.items()
-    ]  # fmt: skip
     body = (
         "<h1>loong_jax · controls</h1>"
         + h.paragraph(controls_headline(real, table), "lead")
@@ -250,20 +255,22 @@ def render_controls(
             "have it too. Noise reward: each group's rewards dealt out again at random among its "
             "rollouts, so mean and variance stay and meaning goes. Continued SFT: demonstrations "
             "go on instead of RL. Differences are paired over the same test problems; brackets are "
-            "95 % bootstrap intervals over problems. Where each run started and how long it took "
-            "stands below."
+            "95 % intervals. Without a signal a policy takes a random walk, so a control that is "
+            "repeated counts by the mean of its runs, and its interval holds their scatter too."
         )
         + h.section("Gain over SFT", "gains", h.grid(parts))
         + h.section(
             "Paired by problem",
             "table",
             h.table(["domain", "control", f"gain of {real}", "gain of the control",
-                     f"{real} minus control", "interval above zero"], rows, text_columns=[1]),
+                     "its runs", f"{real} minus control", "interval above zero"], rows,
+                    text_columns=[1]),
         )
         + h.section(
-            "Runs",
+            "How long each trained",
             "runs",
-            h.table(["run", "wall time", "control", *(f"SFT, {d}" for d in domains)], times),
+            h.table(["domain", "control", "stage", "steps", "time", "steps of the expert",
+                     "time of the expert"], times, text_columns=[1, 2]),
         )
         + "<footer>Written by loong_jax from the files of the run directories alone.</footer>"
     )  # fmt: skip

@@ -65,15 +65,21 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def start(self, stage: str, *, total_steps: int, first_step: int = 0) -> None:
-        """`first_step` is where a resumed stage goes on; it does not count for the time left."""
+    def start(self, stage: str, *, total_steps: int | None, first_step: int = 0) -> None:
+        """`first_step` is where a resumed stage goes on; it does not count for the time left.
+
+        `total_steps` is None where something else than a number of steps ends the stage.
+        """
         self._current = stage
         row = self._stages.setdefault(stage, _Stage())
         row.status, row.total, row.step, row.first = "running", total_steps, first_step, first_step
         row.started_s = self._clock()
-        self._line(f"{stage}: starts, {total_steps} steps" + (
-            f", resumed at {first_step}" if first_step else ""
-        ))  # fmt: skip
+        parts = [
+            "starts",
+            *([f"{total_steps} steps"] if total_steps is not None else []),
+            *([f"resumed at {first_step}"] if first_step else []),
+        ]
+        self._line(f"{stage}: {', '.join(parts)}")
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows a step of the running stage; missing metrics are not shown."""
@@ -117,20 +123,21 @@ class Progress:
 class _Stage:
     def __init__(self):
         self.status = "waiting"
-        self.step = self.first = self.total = 0
+        self.step = self.first = 0
+        self.total: int | None = 0
         self.metrics: dict[str, Any] = {}
         self.remark = ""
         self.started_s: float | None = None
         self.took_s = 0.0
 
     def describe(self, now: float) -> str:
-        parts = [f"step {self.step}/{self.total}"]
+        parts = [f"step {self.step}" + ("" if self.total is None else f"/{self.total}")]
         for name, label, form in SHOWN:
             value = self.metrics.get(name)
             if isinstance(value, int | float):
                 parts.append(f"{label} {form.format(value)}")
         done = self.step - self.first
-        if done and self.step < self.total and self.started_s is not None:
+        if done and self.total and self.step < self.total and self.started_s is not None:
             left_s = (now - self.started_s) / done * (self.total - self.step)
             parts.append(f"{duration(left_s)} left")
         elif self.remark:

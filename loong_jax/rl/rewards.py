@@ -90,7 +90,7 @@ class NoiseReward:
     The order is a pure function of (seed, ticket).
     """
 
-    seed: int
+    seed: int = 0
     rule: RewardRule = RewardRule()
 
 

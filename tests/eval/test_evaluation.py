@@ -182,7 +182,7 @@ def test_different_problems_are_not_compared():
 def test_controls_stand_beside_the_real_run(tmp_path):
     for name, skills in {
         "real": {"sft": 0.2, "rl_stem": 0.6},
-        "noise": {"sft": 0.2, "rl_stem": 0.2},
+        "noise": {"sft": 0.2, "noise_stem_0": 0.2, "noise_stem_1": 0.25, "noise_stem_2": 0.15},
         "more": {"sft": 0.2, "sft_continued": 0.3},
     }.items():
         for stage, skill in skills.items():
@@ -192,9 +192,17 @@ def test_controls_stand_beside_the_real_run(tmp_path):
         tmp_path / "controls",
         tmp_path / "real",
         {"noise reward": tmp_path / "noise", "continued SFT": tmp_path / "more"},
-        control_stages={"continued SFT": {"rl_stem": "sft_continued"}},
+        control_stages={
+            "noise reward": {"rl_stem": ("noise_stem_0", "noise_stem_1", "noise_stem_2")},
+            "continued SFT": {"rl_stem": ("sft_continued",)},
+        },
     )
     noise, more = table["noise reward"]["stem"], table["continued SFT"]["stem"]
     assert noise["control_gain"]["ci95"][0] <= 0 <= noise["control_gain"]["ci95"][1]
+    each = [one["gain"] for one in noise["runs"]]
+    assert [one["stage"] for one in noise["runs"]] == [f"noise_stem_{seed}" for seed in range(3)]
+    assert max(each) > 0.03
+    assert noise["control_gain"]["gain"] == pytest.approx(sum(each) / 3)
+    assert [one["stage"] for one in more["runs"]] == ["sft_continued"]
     assert noise["real_minus_control"]["ci95"][0] > 0.2
     assert more["real_minus_control"]["ci95"][0] > 0

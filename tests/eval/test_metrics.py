@@ -133,3 +133,17 @@ def test_by_group_partitions_the_problems():
 
 def test_no_problem_is_nan_not_zero():
     assert math.isnan(metrics.mean_estimate([]).value)
+
+
+def test_scatter_between_runs_widens_the_interval():
+    alike = [metrics.Estimate(0.1, 0.08, 0.12, 50)] * 3
+    assert metrics.over_runs(alike[:1]) == alike[0]
+    assert metrics.over_runs(alike) == pytest.approx((0.1, 0.08, 0.12, 50))
+    apart = [metrics.Estimate(value, value, value, 50) for value in (-0.04, 0.02, 0.11)]
+    # by hand: mean 0.03, deviation 0.07549834, Student's t at 2 degrees 4.302653
+    half = 4.302653 * 0.07549834 / 3**0.5
+    assert metrics.over_runs(apart) == pytest.approx((0.03, 0.03 - half, 0.03 + half, 50))
+    both = metrics.over_runs(
+        [metrics.Estimate(e.value, e.low - 0.02, e.high + 0.02, 50) for e in apart]
+    )
+    assert both.high - both.value == pytest.approx((half**2 + 0.02**2) ** 0.5)

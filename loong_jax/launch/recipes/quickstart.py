@@ -129,5 +129,5 @@ def controls() -> ControlsRecipe:
 def noise_control(real: RlStage, name: str) -> RlStage:
     real_rule = real.reward if isinstance(real.reward, RewardRule) else real.reward.rule
     return dataclasses.replace(
-        real, reward=NoiseReward(seed=0, rule=real_rule), num_steps=UNBOUNDED, wall_time_of=(name,)
+        real, reward=NoiseReward(rule=real_rule), num_steps=UNBOUNDED, wall_time_of=(name,)
     )
