@@ -194,14 +194,14 @@ class ControlsRecipe:
 
     def stages(self) -> dict[str, StageSettings]:
         """Stages by name, in the order they run; all start from another run's `sft`."""
-        noise = {
+        stages: dict[str, StageSettings] = {
             _noise_stage(domain, seed): dataclasses.replace(
                 stage, reward=dataclasses.replace(stage.reward, seed=seed)
             )
             for seed in self.noise_seeds
             for domain, stage in self._noise().items()
         }
-        return noise | {"sft_continued": self.sft_continued}
+        return stages | {"sft_continued": self.sft_continued}
 
     def stands_for(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """By control: which of our stages are compared with which expert of the real run."""
