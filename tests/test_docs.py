@@ -1,0 +1,25 @@
+"""What the documentation names exists."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMED = sorted(set(re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", (ROOT / "docs/model.md").read_text())))
+
+
+@pytest.mark.parametrize("name", [".".join(name) for name in NAMED])
+def test_every_object_of_the_tour_exists(name):
+    module, attribute = name.split(".")
+    assert hasattr(importlib.import_module(f"loong_jax.models.moe.{module}"), attribute)
+
+
+def test_every_picture_and_folder_exists():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} points to {target}"
+    for folder in re.findall(r"^\| `(loong_jax[/\w]*)`", (ROOT / "README.md").read_text(), re.M):
+        assert (ROOT / folder).is_dir(), folder
