@@ -61,3 +61,19 @@ class LatentCache(NamedTuple):
             local(self.latent, new.latent, position, layer),
             local(self.rope_key, new.rope_key, position, layer),
         )
+
+    def shift(self, by: Int[Array, "B"], rules: ShardingRules) -> "LatentCache":
+        """Entry s of sequence b becomes what was entry by[b] + s, counted around the end."""
+
+        def move(cache, by_B):
+            capacity = cache.shape[3]
+            at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
+            return jnp.take_along_axis(cache, at_BS[None, None, :, :, None], axis=3)
+
+        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
+        return LatentCache(local(self.latent, by), local(self.rope_key, by))
+
+    def place(self, rules: ShardingRules) -> "LatentCache":
+        """Moves the cache to where caches lie on the mesh."""
+        return LatentCache(rules.place(self.latent, *_AXES), rules.place(self.rope_key, *_AXES))
