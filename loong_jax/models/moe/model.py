@@ -14,10 +14,12 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters
+from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
 
@@ -27,6 +29,18 @@ Weights = dict[str, Any]
 class ModelOutput(NamedTuple):
     logits: Float[Array, "B T V"]  # float32
     load: Int[Array, "L A"]  # unmasked tokens that chose each target
+    score_sum: Float[Array, "L A"]  # float32, sum over unmasked tokens of router probabilities
+    hidden: Float[Array, "B T D"]  # after the final norm
+    target: Int[Array, "L B T K"]  # the choices of every token
+
+
+class _Rows(NamedTuple):
+    """Whole sequences as the layers see them, each array where it belongs on the mesh."""
+
+    tokens: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+    mask: Bool[Array, "B T"]
+    allowed: Bool[Array, "B T T"]
 
 
 class LongcatFlash(nnx.Module):
@@ -43,6 +57,8 @@ class LongcatFlash(nnx.Module):
         self.head = parameters.kernel(
             (embed, vocab), ("embed", "vocab"), config.param_dtype, rngs, self.rules
         )
+        if config.num_mtp_layers:
+            self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
 
     def __call__(
         self,
@@ -50,15 +66,17 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B T"] | None = None,
         mask: Bool[Array, "B T"] | None = None,
         segment_ids: Int[Array, "B T"] | None = None,
+        score_shift: Float[Array, "L A"] | None = None,
     ) -> ModelOutput:
         """Logits of the token after each token.
 
         `mask` is true where there is a token; padding may stand on either side. In packed rows
         `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their own segment
         only. `positions` count from the first token of each sequence unless given. Logits of
-        padding are finite and mean nothing; padding counts in no load.
+        padding are finite and mean nothing; padding counts in no load. `score_shift` is added to
+        the router scores of every token (see `balance.stability_ratio`).
         """
-        output, _ = self._whole(tokens, positions, mask, segment_ids)
+        output, _ = self._whole(self._rows(tokens, positions, mask, segment_ids), score_shift)
         return output
 
     def prefill(
@@ -67,9 +85,37 @@ class LongcatFlash(nnx.Module):
         """As a call, and the cache of its T positions. Padding must stand on the right: the index
         of a cache entry is its position, and entries past the last token are never looked at.
         """
-        return self._whole(tokens, None, mask, None)
+        return self._whole(self._rows(tokens, None, mask, None), None)
 
-    def _whole(self, tokens, positions, mask, segment_ids):
+    def draft(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """The drafting head's logits of the token after the next one, and its cache.
+
+        Row i joins `hidden[:, i]`, of a call or a prefill over the same rows, and the token that
+        follows row i; the other arguments are those of that call.
+        """
+        rows = self._rows(next_tokens, positions, mask, segment_ids)
+        x, cached = self.mtp(hidden, self._embed(rows.tokens), rows.positions, rows.allowed)
+        return self._logits(x), cached
+
+    def draft_extend(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: Latent,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
+        x, cache = self.mtp.extend(hidden, self._embed(next_tokens), positions, cache)
+        return self._logits(x), cache
+
+    def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules
         if segment_ids is None:
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
@@ -81,22 +127,26 @@ class LongcatFlash(nnx.Module):
         tokens, positions, segment_ids = (
             rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
         )
-        mask = segment_ids > 0
-        allowed = may_attend(segment_ids, key_segment_BS)
-        x = self._embed(tokens)
+        return _Rows(tokens, positions, segment_ids > 0, may_attend(segment_ids, key_segment_BS))
 
-        def step(x, layer, _):
+    def _whole(self, rows: _Rows, score_shift):
+        def step(x, layer, index):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, positions, allowed)
+                out, cached[i] = attention(normed, rows.positions, rows.allowed)
                 return out
 
-            x, load = layer(x, mask, attend)
-            return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
+            shift = None if score_shift is None else score_shift[index]
+            x, statistics = layer(x, rows.mask, attend, shift)
+            return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (load, cached) = self._scan(step, x)
-        return ModelOutput(self._logits(x), load), LatentCache(*cached)
+        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens))
+        hidden = self._normed(x)
+        output = ModelOutput(
+            self._logits(hidden), statistics.load, statistics.score_sum, hidden, statistics.target
+        )
+        return output, LatentCache(*cached)
 
     def decode(
         self,
@@ -131,7 +181,7 @@ class LongcatFlash(nnx.Module):
             return (x, cache), None
 
         (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
-        return self._logits(x)[:, 0], cache
+        return self._logits(self._normed(x))[:, 0], cache
 
     def _scan(self, step, carry):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
@@ -148,12 +198,14 @@ class LongcatFlash(nnx.Module):
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
-    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def _normed(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+
+    def _logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         rules = self.rules
-        x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
         head = rules.gather(self.head[...], "embed", "vocab")
-        logits = project(x, head, out_dtype=jnp.float32)
-        spec = rules.after(x[..., 0], "act_vocab")
+        logits = project(hidden, head, out_dtype=jnp.float32)
+        spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 
 
