@@ -1,8 +1,9 @@
 """LongCat-Flash: embedding, shortcut-connected layers, final norm and an untied head.
 
-Three ways in: a call over whole sequences, `prefill`, which also fills a cache, and `decode`, one
-token per sequence over that cache. Weights travel as plain nested dicts; see `init_weights`.
-Source: arXiv:2509.01322.
+Ways in: a call over whole sequences, `prefill`, which also fills a cache, and over that cache
+`decode`, one token per sequence, or `extend`, a few at once. Beside these `draft` and
+`draft_extend` run the head that drafts one more token, where the config has one. Weights travel as
+plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import contextlib
@@ -161,27 +162,44 @@ class LongcatFlash(nnx.Module):
         position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
         no expert. Their logits mean nothing, nor do those of positions outside the cache.
         """
-        rules, capacity = self.rules, cache.latent.shape[3]
+        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
+        return logits[:, 0], cache
+
+    def extend(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: LatentCache,
+        mask: Bool[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], LatentCache]:
+        """Logits after each of a few more tokens, states after the final norm, and the cache.
+
+        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
+        else is as in `decode`. What is written past the tokens that are kept is never looked at,
+        so tokens that speculation rejects need no undoing.
+        """
+        rules, (num_tokens, capacity) = self.rules, (tokens.shape[1], cache.latent.shape[3])
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
-        position_B1 = positions[:, None]
-        allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
+        position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
+        allowed_BTS = jnp.arange(capacity)[None, None] <= position_BT[..., None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
+        mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
 
         def step(carry, layer, index):
             x, cache = carry
 
             def attend(i, attention, normed):
                 nonlocal cache
-                new = attention.compress(normed, position_B1)
-                cache = cache.write(index, i, new, positions, rules)
-                seen = cache.read(index, i)
-                return attention.absorbed(normed, position_B1, allowed_B1S, seen)
+                new = attention.compress(normed, position_BT)
+                cache = cache.write(index, i, new, position_BT, rules)
+                return attention.absorbed(normed, position_BT, allowed_BTS, cache.read(index, i))
 
-            x, _ = layer(x, mask[:, None], attend)
+            x, _ = layer(x, mask_BT, attend)
             return (x, cache), None
 
-        (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
-        return self._logits(self._normed(x))[:, 0], cache
+        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        hidden = self._normed(x)
+        return self._logits(hidden), hidden, cache
 
     def _scan(self, step, carry):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""

@@ -111,9 +111,7 @@ def _only_layer(module: Module) -> Module:
     return nnx.merge(graph, jax.tree.map(lambda a: a[0], stacked))
 
 
-def write(
-    cache: Latent, new: Latent, position: Int[Array, "B T"], rules: ShardingRules
-) -> Latent:
+def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: ShardingRules) -> Latent:
     """The cache with T entries per sequence at their positions; none at a position outside."""
 
     def put(cache_BSW, new_BTW, position_BT):
