@@ -18,7 +18,9 @@ class MoEConfig:
     bias controller holds it. `num_layers` counts logical layers, each with two attentions.
     `chunk_tokens` says how much attention and dense FFNs do at a time, recomputing it in the
     backward pass, where no mesh is used: a CPU core then works out of its cache, and training runs
-    about twice as fast. None does everything at once.
+    about twice as fast. None does everything at once. `residual_gain` multiplies the deviation of
+    fresh output matrices of attentions, dense FFNs and experts: with (4 L)^-1/2 the 4 L dense
+    branches together add as much variance to the residual stream as one does with 1.
     """
 
     vocab_size: int  # V

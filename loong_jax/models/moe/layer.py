@@ -38,7 +38,9 @@ class DenseFFN(nnx.Module):
         dtype = config.param_dtype
         self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
         self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
-        self.down = parameters.kernel((layers, ffn, embed), back, dtype, rngs, rules)
+        self.down = parameters.kernel(
+            (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
+        )
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None

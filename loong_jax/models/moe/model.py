@@ -102,6 +102,7 @@ class LongcatFlash(nnx.Module):
         follows row i; the other arguments are those of that call.
         """
         rows = self._rows(next_tokens, positions, mask, segment_ids)
+        hidden = self.rules.place(hidden, "act_batch", "act_length", "act_embed")
         x, cached = self.mtp(hidden, self._embed(rows.tokens), rows.positions, rows.allowed)
         return self._logits(x), cached
 
@@ -113,6 +114,9 @@ class LongcatFlash(nnx.Module):
         cache: Latent,
     ) -> tuple[Float[Array, "B T V"], Latent]:
         """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
+        hidden, next_tokens, positions = (
+            self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
+        )
         x, cache = self.mtp.extend(hidden, self._embed(next_tokens), positions, cache)
         return self._logits(x), cache
 
