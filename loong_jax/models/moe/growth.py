@@ -54,8 +54,9 @@ def stack_layers(tree: Tree, times: int = 2) -> Tree:
     return grown
 
 
-def _repeat(leaf: jax.Array, times: int) -> Any:
-    sharding = leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
+def _repeat(leaf: Any, times: int) -> jax.Array:
+    sharding = getattr(leaf, "sharding", None)
+    sharding = sharding if isinstance(sharding, NamedSharding) else None
     return jax.jit(lambda a: jnp.concatenate([a] * times, axis=0), out_shardings=sharding)(leaf)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
@@ -103,7 +104,9 @@ class LongcatFlash(nnx.Module):
         """
         rows = self._rows(next_tokens, positions, mask, segment_ids)
         hidden = self.rules.place(hidden, "act_batch", "act_length", "act_embed")
-        x, cached = self.mtp(hidden, self._embed(rows.tokens), rows.positions, rows.allowed)
+        x, cached = self._drafting_head()(
+            hidden, self._embed(rows.tokens), rows.positions, rows.allowed
+        )
         return self._logits(x), cached
 
     def draft_extend(
@@ -117,8 +120,16 @@ class LongcatFlash(nnx.Module):
         hidden, next_tokens, positions = (
             self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
         )
-        x, cache = self.mtp.extend(hidden, self._embed(next_tokens), positions, cache)
+        x, cache = self._drafting_head().extend(hidden, self._embed(next_tokens), positions, cache)
         return self._logits(x), cache
+
+    def _drafting_head(self) -> MtpHead:
+        if not self.config.num_mtp_layers:
+            raise ConfigError(
+                "num_mtp_layers=0: this model has no drafting head. Set it to 1 and load or train "
+                "the head, or decode without drafts."
+            )
+        return self.mtp
 
     def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules

@@ -65,6 +65,7 @@ def begin(
     `capacity` is that of the caches: room for every token in hand and the draft behind it.
     `temperature` 0 is greedy. Random numbers depend on a sequence's key and the position only.
     """
+    tokens, mask, keys = _placed(model, tokens, mask, keys)
     length = jnp.sum(mask, axis=-1)
     output, cache = model.prefill(tokens, mask)
     token = _draw(keys, length, _DRAW, distribution(_at(output.logits, length - 1), temperature))
@@ -128,9 +129,9 @@ def speculate(
         state.num_accepted + accepted,
     )
     kept = {
-        name: jnp.where(active.reshape(-1, *(1,) * (new.ndim - 1)), new, getattr(state, name))
+        name: jnp.where(jnp.expand_dims(active, range(1, new.ndim)), new, getattr(state, name))
         for name, new in moved._asdict().items()
-        if not isinstance(new, tuple)
+        if isinstance(new, jax.Array)
     }
     return moved._replace(**kept), Step(tokens, accepted)
 
@@ -153,9 +154,8 @@ def generate(
         capacity=tokens.shape[1] + num_tokens,
         temperature=temperature,
     )
-    start, row = state.position, jnp.arange(tokens.shape[0])
-    # One column more than asked for: the last step may write two tokens.
-    written = jnp.zeros((tokens.shape[0], num_tokens + 1), jnp.int32).at[:, 0].set(state.token)
+    start, column_1T = state.position, jnp.arange(num_tokens)[None]
+    written = jnp.where(column_1T == 0, state.token[:, None], 0)
 
     def is_short(state):
         return state.position - start + 1 < num_tokens
@@ -165,15 +165,15 @@ def generate(
         active, column = is_short(state), state.position - start + 1
         state, step = speculate(model, state, keys, temperature=temperature, active=active)
         for i, counts in enumerate((active, active & step.accepted)):
-            column_or_none = jnp.where(counts, column + i, written.shape[1])
-            written = written.at[row, column_or_none].set(step.tokens[:, i], mode="drop")
+            here = counts[:, None] & (column_1T == column[:, None] + i)
+            written = jnp.where(here, step.tokens[:, i : i + 1], written)
         return written, state
 
     def goes_on(carry):
         return jnp.any(is_short(carry[1]))
 
     written, state = jax.lax.while_loop(goes_on, step, (written, state))
-    return written[:, :num_tokens], state
+    return written, state
 
 
 def distribution(logits: Float[Array, "*batch V"], temperature: float) -> Float[Array, "*batch V"]:
@@ -195,7 +195,7 @@ def verify(
 
     `uniform` lies in [0, 1); `draw(probability)` draws from the residual, which need not sum to 1.
     """
-    p, q = (jnp.take_along_axis(a, draft[:, None], axis=1)[:, 0] for a in (target, proposal))
+    p, q = (_at(a[..., None], draft)[:, 0] for a in (target, proposal))
     accepted = uniform * q < p
     residual = jnp.maximum(target - proposal, 0.0)
     # Nothing is left where both are equal but for rounding; a rejection is then one too.
@@ -205,15 +205,27 @@ def verify(
 
 def _draw(keys, position, purpose, probability):
     """One token per sequence from weights that need not sum to 1."""
-    fold = jax.vmap(lambda key, at: jax.random.fold_in(jax.random.fold_in(key, at), purpose))
-    drawn = jax.vmap(jax.random.categorical)(fold(keys, position), jnp.log(probability))
-    return drawn.astype(jnp.int32)
+    noise_BV = jax.vmap(lambda key: jax.random.gumbel(key, probability.shape[-1:]))(
+        _fold(keys, position, purpose)
+    )
+    return jnp.argmax(jnp.log(probability) + noise_BV, axis=-1).astype(jnp.int32)
 
 
 def _uniform(keys, position):
-    fold = jax.vmap(lambda key, at: jax.random.fold_in(jax.random.fold_in(key, at), _ACCEPT))
-    return jax.vmap(jax.random.uniform)(fold(keys, position))
+    return jax.vmap(jax.random.uniform)(_fold(keys, position, _ACCEPT))
+
+
+def _fold(keys, position, purpose):
+    return jax.vmap(lambda key, at: jax.random.fold_in(jax.random.fold_in(key, at), purpose))(
+        keys, position
+    )
 
 
 def _at(rows: Float[Array, "B T V"], index: Int[Array, "B"]) -> Float[Array, "B V"]:
-    return jnp.take_along_axis(rows, index[:, None, None], axis=1)[:, 0]
+    """Row `index` of each sequence, by a masked sum, which any sharding admits."""
+    is_wanted_BT = jnp.arange(rows.shape[1])[None] == index[:, None]
+    return jnp.sum(jnp.where(is_wanted_BT[..., None], rows, 0.0), axis=1)
+
+
+def _placed(model, *arrays):
+    return tuple(model.rules.place(a, "act_batch") for a in arrays)

@@ -12,6 +12,7 @@ from flax import nnx
 
 from loong_jax.models import moe
 from loong_jax.models.moe import speculative
+from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe.test_model import call, perturbed
 
@@ -108,6 +109,20 @@ def test_a_sequence_does_not_depend_on_its_neighbours():
     order = np.array([2, 0, 3, 1])
     other, _ = generate(graphdef, weights, tokens[order], mask, keys[order], **settings)
     np.testing.assert_array_equal(np.asarray(together)[order], other)
+
+
+def test_sharded_samples_equal_single_device():
+    graphdef, weights = fresh()
+    tokens = np.random.default_rng(3).integers(0, 4, (8, 4)).astype(np.int32)
+    mask = np.arange(4)[None] < np.array([4, 1, 3, 2, 4, 2, 4, 3])[:, None]
+    settings = dict(num_tokens=5, temperature=1.0)
+    expected, alone = generate(graphdef, weights, tokens, mask, keys_of(8), **settings)
+    rules = ShardingRules(mesh=make_mesh(data=2, expert=2, tensor=2))
+    sharded, placed = moe.init_weights(CONFIG, jax.random.key(4), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    written, state = generate(sharded, placed, tokens, mask, keys_of(8), **settings)
+    np.testing.assert_array_equal(written, expected)
+    np.testing.assert_array_equal(state.num_accepted, alone.num_accepted)
 
 
 @pytest.mark.parametrize("same", [False, True])

@@ -68,17 +68,10 @@ def test_each_matrix_follows_the_width_it_sums_over():
 
 
 @functools.cache
-def change_of_states(width, transfers):
-    """Root mean square by which a few steps of Adam move the last states and the logits."""
+def compiled(width):
+    """Weights, and a function of learning rates per weight: what a few steps of Adam change."""
     config = dataclasses.replace(config_of(width), num_mtp_layers=0)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
-    proxy = config_of(WIDTHS[0]) if transfers else config
-    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
-    optimizer = optax.chain(
-        optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-16),
-        width_transfer.scale_by_width(rates),
-        optax.scale(-2e-3),
-    )
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (4, 12)).astype(np.int32))
 
     def loss(weights):
@@ -88,7 +81,13 @@ def change_of_states(width, transfers):
         return -jnp.mean(picked), (output.hidden, output.logits)
 
     @jax.jit
-    def train(weights):
+    def changes(rates):
+        optimizer = optax.chain(
+            optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-16),
+            width_transfer.scale_by_width(rates),
+            optax.scale(-2e-3),
+        )
+
         def step(carry, _):
             weights, state = carry
             gradient, seen = jax.grad(loss, has_aux=True)(weights)
@@ -98,16 +97,27 @@ def change_of_states(width, transfers):
         _, seen = jax.lax.scan(step, (weights, optimizer.init(weights)), length=5)
         return jax.tree.map(lambda a: jnp.sqrt(jnp.mean((a[-1] - a[0]) ** 2)), seen)
 
-    return np.array([float(a) for a in train(weights)])
+    return config, weights, changes
 
 
-def test_steps_move_the_states_alike_at_every_width_with_the_rule_only():
-    with_rule = np.stack([change_of_states(width, True) for width in WIDTHS])
-    without = np.stack([change_of_states(width, False) for width in WIDTHS])
-    np.testing.assert_allclose(with_rule[0], without[0], rtol=1e-4)
+def change(width, transfers):
+    """Root mean square by which the last states and the logits move."""
+    config, weights, changes = compiled(width)
+    proxy = config_of(WIDTHS[0]) if transfers else config
+    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    return np.array([float(a) for a in changes(jax.tree.map(jnp.float32, rates))])
+
+
+@pytest.mark.parametrize(
+    "widths", [WIDTHS[::3], pytest.param(WIDTHS, marks=pytest.mark.slow)], ids=str
+)
+def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
+    with_rule = np.stack([change(width, True) for width in widths])
+    without = np.stack([change(width, False) for width in widths])
     print(with_rule, without)
-    assert with_rule.max(0).max() / with_rule.min(0).min() < 3
-    assert False
+    np.testing.assert_allclose(with_rule[0], without[0], rtol=1e-4)
+    assert (with_rule.max(0) / with_rule.min(0) < 2).all()
+    assert (without[-1] / without[0] > 3).all()
 
 
 def test_another_router_is_refused():
