@@ -98,6 +98,7 @@ class LatentAttention(nnx.Module):
             rngs,
             rules,
             fan_in=heads * c.v_head_dim,
+            gain=c.residual_gain,
         )
 
     def queries(

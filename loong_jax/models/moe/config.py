@@ -19,7 +19,9 @@ class MoEConfig:
     bias controller holds it. `num_layers` counts logical layers, each with two attentions.
     `chunk_tokens` says how much attention and dense FFNs do at a time, recomputing it in the
     backward pass, where no mesh is used: a CPU core then works out of its cache, and training runs
-    about twice as fast. None does everything at once.
+    about twice as fast. None does everything at once. `residual_gain` multiplies the deviation of
+    fresh output matrices of attentions, dense FFNs and experts: with (4 L)^-1/2 the 4 L dense
+    branches together add as much variance to the residual stream as one does with 1.
     """
 
     vocab_size: int  # V
@@ -37,7 +39,9 @@ class MoEConfig:
     num_zero_experts: int  # Z
     num_chosen: int  # K
     target_ffn_experts: float  # K_e
+    num_mtp_layers: int = 0  # 0 or 1 heads that draft one more token
     gate_scale: float = 6.0  # multiplies every gate
+    residual_gain: float = 1.0  # of fresh weights that write to the residual stream
     rms_norm_eps: float = 1e-5
     lora_norm_eps: float = 1e-6  # of the two norms on latents
     rope_theta: float = 1e7
@@ -50,7 +54,7 @@ class MoEConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            smallest = 0 if field.name == "num_zero_experts" else 1
+            smallest = 0 if field.name in ("num_zero_experts", "num_mtp_layers") else 1
             if field.type is int and not (isinstance(value, int) and value >= smallest):
                 raise ConfigError(
                     f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
@@ -62,6 +66,11 @@ class MoEConfig:
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
                 "kinds of experts. Lower num_chosen or add experts."
             )
+        if self.num_mtp_layers > 1:
+            raise ConfigError(
+                f"num_mtp_layers={self.num_mtp_layers} is above 1, and one head drafts one token. "
+                "Use 0 or 1."
+            )
         if not 0 < self.target_ffn_experts <= self.num_chosen:
             raise ConfigError(
                 f"target_ffn_experts={self.target_ffn_experts} is not in (0, {self.num_chosen}], "
@@ -72,7 +81,7 @@ class MoEConfig:
                 f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
                 "Make it even."
             )
-        for name in ("gate_scale", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
+        for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
 

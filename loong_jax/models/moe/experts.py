@@ -37,6 +37,7 @@ class Experts(nnx.Module):
             config.param_dtype,
             rngs,
             rules,
+            gain=config.residual_gain,
         )
 
     def __call__(

@@ -1,8 +1,9 @@
 """LongCat-Flash: embedding, shortcut-connected layers, final norm and an untied head.
 
-Ways in: a call over whole sequences; `prefill`, which also fills a cache; and over that cache
-`decode`, one token per sequence, or `extend`, a few at once. Weights travel as plain nested dicts;
-see `init_weights`. Source: arXiv:2509.01322.
+Ways in: a call over whole sequences, `prefill`, which also fills a cache, and over that cache
+`decode`, one token per sequence, or `extend`, a few at once. Beside these `draft` and
+`draft_extend` run the head that drafts one more token, where the config has one. Weights travel as
+plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import contextlib
@@ -13,13 +14,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import context, parameters
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.norm import rms_norm
-from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]
@@ -28,6 +31,18 @@ Weights = dict[str, Any]
 class ModelOutput(NamedTuple):
     logits: Float[Array, "B T V"]  # float32
     load: Int[Array, "L A"]  # unmasked tokens that chose each target
+    score_sum: Float[Array, "L A"]  # float32, sum over unmasked tokens of router probabilities
+    hidden: Float[Array, "B T D"]  # after the final norm
+    target: Int[Array, "L B T K"]  # the choices of every token
+
+
+class _Rows(NamedTuple):
+    """Whole sequences as the layers see them, each array where it belongs on the mesh."""
+
+    tokens: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+    mask: Bool[Array, "B T"]
+    allowed: Bool[Array, "B T T"]
 
 
 class LongcatFlash(nnx.Module):
@@ -44,6 +59,8 @@ class LongcatFlash(nnx.Module):
         self.head = parameters.kernel(
             (embed, vocab), ("embed", "vocab"), config.param_dtype, rngs, self.rules
         )
+        if config.num_mtp_layers:
+            self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
 
     def __call__(
         self,
@@ -51,111 +68,101 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B T"] | None = None,
         mask: Bool[Array, "B T"] | None = None,
         segment_ids: Int[Array, "B T"] | None = None,
+        score_shift: Float[Array, "L A"] | None = None,
     ) -> ModelOutput:
         """Logits of the token after each token.
 
         `mask` is true where there is a token; padding may stand on either side. In packed rows
         `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their own segment
         only. `positions` count from the first token of each sequence unless given. Logits of
-        padding are finite and mean nothing; padding counts in no load.
+        padding are finite and mean nothing; padding counts in no load. `score_shift` is added to
+        the router scores of every token (see `balance.stability_ratio`).
         """
-        output, _ = self._whole(tokens, positions, mask, segment_ids)
+        output, _ = self._whole(self._rows(tokens, positions, mask, segment_ids), score_shift)
         return output
 
     def prefill(
-        self,
-        tokens: Int[Array, "B T"],
-        mask: Bool[Array, "B T"],
-        cache: LatentCache | None = None,
-        start: Int[Array, "B"] | None = None,
+        self, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
     ) -> tuple[ModelOutput, LatentCache]:
-        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
-
-        `mask` is true where there is a token; the tokens of a sequence stand together, with
-        padding on either side. Entry s of the cache is position s, and entries past the last token
-        are never looked at.
-
-        With a cache, sequence b already has `start[b]` tokens in it. Its new tokens see those and
-        each other, and are written behind them, none past the capacity. Chunks of any lengths
-        together equal one whole prefill.
-
-        Raises:
-          ValueError: one of `cache` and `start` is given without the other.
+        """As a call, and the cache of its T positions. Padding must stand on the right: the index
+        of a cache entry is its position, and entries past the last token are never looked at.
         """
-        if (cache is None) != (start is None):
-            raise ValueError("cache and start belong together: pass both, or neither to begin.")
-        if cache is not None and start is not None:
-            return self._next_chunk(tokens, mask, cache, start)
-        rules = self.rules
-        output, cache = self._whole(tokens, None, mask, None)
-        first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
-        return output, cache.place(rules).shift(first_B, rules)
+        return self._whole(self._rows(tokens, None, mask, None), None)
 
-    def _whole(self, tokens, positions, mask, segment_ids):
+    def draft(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """The drafting head's logits of the token after the next one, and its cache.
+
+        Row i joins `hidden[:, i]`, of a call or a prefill over the same rows, and the token that
+        follows row i; the other arguments are those of that call.
+        """
+        rows = self._rows(next_tokens, positions, mask, segment_ids)
+        hidden = self.rules.place(hidden, "act_batch", "act_length", "act_embed")
+        x, cached = self._drafting_head()(
+            hidden, self._embed(rows.tokens), rows.positions, rows.allowed
+        )
+        return self._logits(x), cached
+
+    def draft_extend(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: Latent,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
+        hidden, next_tokens, positions = (
+            self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
+        )
+        x, cache = self._drafting_head().extend(hidden, self._embed(next_tokens), positions, cache)
+        return self._logits(x), cache
+
+    def _drafting_head(self) -> MtpHead:
+        if not self.config.num_mtp_layers:
+            raise ConfigError(
+                "num_mtp_layers=0: this model has no drafting head. Set it to 1 and load or train "
+                "the head, or decode without drafts."
+            )
+        return self.mtp
+
+    def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules
         if segment_ids is None:
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
         elif mask is not None:
             segment_ids = jnp.where(mask, segment_ids, 0)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
-        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
             positions = restarting_positions(key_segment_BS)
-        tokens, positions, segment_ids, index = (
-            rules.place(a, "act_batch", "act_length")
-            for a in (tokens, positions, segment_ids, key_index_BS)
+        tokens, positions, segment_ids = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
         )
-        x, positions, segment_ids, index = (
-            context.enter(a, rules) for a in (self._embed(tokens), positions, segment_ids, index)
-        )
-        mask = segment_ids > 0
-        sight = Sight(segment_ids, index, key_segment_BS, key_index_BS)
+        return _Rows(tokens, positions, segment_ids > 0, may_attend(segment_ids, key_segment_BS))
 
-        def step(x, layer, _):
+    def _whole(self, rows: _Rows, score_shift):
+        def step(x, layer, index):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, positions, sight)
+                out, cached[i] = attention(normed, rows.positions, rows.allowed)
                 return out
 
-            x, load = layer(x, mask, attend)
-            return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
+            shift = None if score_shift is None else score_shift[index]
+            x, statistics = layer(x, rows.mask, attend, shift)
+            return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (load, cached) = self._scan(step, x)
-        logits = self._logits(self._normed(context.leave(x, rules)))
-        cache = LatentCache(*(context.leave(a, rules, axis=3) for a in cached))
-        return ModelOutput(logits, load), cache
-
-    def _next_chunk(self, tokens, mask, cache, start):
-        rules, capacity = self.rules, cache.latent.shape[3]
-        start = rules.place(start, "act_batch")
-        tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
-        positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
-        nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
-        written_at = jnp.where(mask, positions, nowhere_1T)
-        entry_1S = jnp.arange(capacity)[None]
-        is_written_BS = entry_1S < (start + jnp.sum(mask, axis=1))[:, None]
-        key_segment_BS = is_written_BS.astype(jnp.int32)
-        key_index_BS = jnp.zeros_like(key_segment_BS) + entry_1S
-        tokens, positions, mask = (
-            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
+        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens))
+        hidden = self._normed(x)
+        output = ModelOutput(
+            self._logits(hidden), statistics.load, statistics.score_sum, hidden, statistics.target
         )
-        sight = Sight(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
-
-        def step(carry, layer, index):
-            x, cache = carry
-
-            def attend(i, attention, normed):
-                nonlocal cache
-                new = attention.compress(normed, positions).place(rules)
-                cache = cache.write(index, i, new, written_at, rules)
-                return attention.over_cache(normed, positions, sight, cache.read(index, i))
-
-            x, load = layer(x, mask, attend)
-            return (x, cache), load
-
-        (x, cache), load = self._scan(step, (self._embed(tokens), cache))
-        return ModelOutput(self._logits(self._normed(x)), load), cache
+        return output, LatentCache(*cached)
 
     def decode(
         self,
@@ -241,6 +248,15 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
     return index_1T - start
+
+
+def may_attend(
+    query_segment: Int[Array, "B T"], key_segment: Int[Array, "B T"]
+) -> Bool[Array, "B T T"]:
+    """True where a query may see a key: same segment, not padding, not later."""
+    index = jnp.arange(query_segment.shape[1])
+    same = query_segment[:, :, None] == key_segment[:, None]
+    return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
 
 
 def init_weights(

@@ -24,12 +24,13 @@ def kernel(
     rules: ShardingRules,
     *,
     fan_in: int | None = None,
+    gain: float = 1.0,
 ) -> nnx.Param:
     """A matrix that keeps the variance of what it multiplies: normal, deviation fan_in^-1/2.
 
-    `fan_in` is the second dimension from the right unless given.
+    `fan_in` is the second dimension from the right unless given; `gain` multiplies the deviation.
     """
-    deviation = 1 / math.sqrt(shape[-2] if fan_in is None else fan_in)
+    deviation = gain / math.sqrt(shape[-2] if fan_in is None else fan_in)
     spec = rules.spec(*names)
     value = _normal(rngs.params(), deviation, tuple(shape), jnp.dtype(dtype), spec)
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)

@@ -57,7 +57,7 @@ def mixture(u, router, experts, config):
     """The mixture of experts and how many tokens chose each target."""
     out, load = np.zeros_like(u), np.zeros(config.num_targets, int)
     for t, x in enumerate(u):
-        score = _softmax(x @ router["kernel"])
+        score = _softmax(x @ router["kernel"]) + router.get("score_shift", 0.0)
         chosen = np.argsort(-(score + router["bias"]), kind="stable")[: config.num_chosen]
         for target in chosen:
             load[target] += 1
@@ -79,6 +79,12 @@ def ffn(x, w):
 
 def model(weights, tokens, config):
     """Logits [T, V] of one sequence and loads [L, A]."""
+    hidden, loads = states(weights, tokens, config)
+    return hidden @ np.asarray(weights["head"], np.float64), loads
+
+
+def states(weights, tokens, config):
+    """States [T, D] of one sequence after the final norm and loads [L, A]."""
     weights = _map(lambda a: np.asarray(a, np.float64), weights)
     x, loads, eps = weights["embedding"][tokens], [], config.rms_norm_eps
     for index in range(config.num_layers):
@@ -90,7 +96,21 @@ def model(weights, tokens, config):
         h3 = h2 + attention(_norm(h2, w["attention_norm_1"], eps), w["attention_1"], config)
         x = h3 + ffn(_norm(h3, w["ffn_norm_1"], eps), w["ffn_1"]) + m
         loads.append(load)
-    return _norm(x, weights["final_norm"], eps) @ weights["head"], np.array(loads)
+    return _norm(x, weights["final_norm"], eps), np.array(loads)
+
+
+def draft(weights, hidden, next_tokens, config):
+    """Logits [T, V] of the token after the next one, from states and next tokens."""
+    weights = _map(lambda a: np.asarray(a, np.float64), weights)
+    w, eps = weights["mtp"], config.rms_norm_eps
+    embedding = _norm(weights["embedding"][next_tokens], w["embedding_norm"], eps)
+    half = config.hidden_size
+    x = embedding @ w["projection"][:half]
+    x = x + _norm(hidden, w["hidden_norm"], eps) @ w["projection"][half:]
+    only = _map(lambda a: a[0], {"attention": w["attention"], "ffn": w["ffn"]})
+    x = x + attention(_norm(x, w["attention_norm"], eps), only["attention"], config)
+    x = x + ffn(_norm(x, w["ffn_norm"], eps), only["ffn"])
+    return _norm(x, w["final_norm"], eps) @ weights["head"]
 
 
 def _map(function, tree):

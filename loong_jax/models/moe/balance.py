@@ -1,0 +1,160 @@
+"""What keeps routing and states in bounds while training, beside the controller of the biases.
+
+Functions of what a call of the model returns, for the loss and for metrics. T is the number of
+unmasked tokens of that call, a micro-batch over all its devices; nothing is counted per sequence.
+Source: arXiv:2509.01322, sections on load balance and on training stability.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import ModelOutput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountChoices:
+    """Every choice of a token counts: f = 1 everywhere when routing is uniform and meets K_e."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountTokens:
+    """A token counts once in each group that it chooses, the letter of the paper's indicator.
+
+    Where a token makes several choices in a group f stays below that of `CountChoices`.
+    """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceBalance:
+    """The device-level balance loss: G groups of experts and one of all zero experts.
+
+    A group is E / G neighbouring experts, those of one device. The gradient pulls scores away from
+    groups that get more than their share; it complements the biases, which see single experts and
+    whole steps only.
+    """
+
+    num_groups: int  # G
+    weight: float  # alpha
+    counting: CountChoices | CountTokens = CountChoices()
+
+    def __post_init__(self):
+        if self.num_groups < 1 or not self.weight > 0:
+            raise ConfigError(
+                f"num_groups={self.num_groups} must be at least 1 and weight={self.weight} "
+                "positive. Correct the loss, or leave it out."
+            )
+
+
+def device_balance_loss(
+    output: ModelOutput,
+    config: MoEConfig,
+    balance: DeviceBalance,
+    mask: Bool[Array, "B T"] | None = None,
+) -> Float[Array, "L"]:
+    """alpha sum_j f_j P_j of each layer, which is to be added to the loss, layer by layer.
+
+    P_j is the mean score of group j, the sum over its targets; only P has a gradient.
+    """
+    groups = expert_groups(config, balance)
+    frequency_LG = group_frequency(output, config, balance, mask)
+    score_LA = output.score_sum / _num_tokens(output.load, config)
+    return balance.weight * jnp.sum(frequency_LG[:, groups] * score_LA, axis=-1)
+
+
+def group_frequency(
+    output: ModelOutput,
+    config: MoEConfig,
+    balance: DeviceBalance,
+    mask: Bool[Array, "B T"] | None = None,
+) -> Float[Array, "L groups"]:
+    """f of the G groups and, last, of the zero-computation experts.
+
+        f_j = G / (K_e T) count_j        f_zero = 1 / ((K - K_e) T) count_zero
+
+    `mask` is that of the call, None where it had none; `CountTokens` needs it. Where K_e = K no
+    choice should fall on a zero-computation expert and f_zero is 0.
+    """
+    groups, num_groups = expert_groups(config, balance), balance.num_groups
+    is_member_GA = jnp.arange(num_groups + 1)[:, None] == groups[None]
+    if isinstance(balance.counting, CountChoices):
+        count_LG = jnp.einsum("LA,GA->LG", output.load, is_member_GA.astype(jnp.int32))
+    else:
+        count_LG = _tokens_per_group(output.target, is_member_GA, mask)
+    zero_share = config.num_chosen - config.target_ffn_experts
+    scale = [num_groups / config.target_ffn_experts] * num_groups
+    scale_G = jnp.asarray([*scale, 1 / zero_share if zero_share else 0.0], jnp.float32)
+    return scale_G[None] * count_LG / _num_tokens(output.load, config)
+
+
+def expert_groups(config: MoEConfig, balance: DeviceBalance) -> Int[Array, "A"]:
+    """The group of each target: 0..G-1 by device, G for zero-computation experts."""
+    size, rest = divmod(config.num_experts, balance.num_groups)
+    if rest:
+        raise ConfigError(
+            f"num_groups={balance.num_groups} does not divide num_experts={config.num_experts}. "
+            "Use a divisor, such as the number of devices that hold experts."
+        )
+    return jnp.minimum(jnp.arange(config.num_targets) // size, balance.num_groups)
+
+
+def _tokens_per_group(target, is_member_GA, mask):
+    """Unmasked tokens with at least one choice in each group, for each layer."""
+    in_group_LBTKG = jnp.moveaxis(is_member_GA[:, target], 0, -1)
+    meets_LBTG = jnp.any(in_group_LBTKG, axis=3)
+    if mask is not None:
+        meets_LBTG &= mask[None, ..., None]
+    return jnp.sum(meets_LBTG, axis=(1, 2), dtype=jnp.int32)
+
+
+def _num_tokens(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L 1"]:
+    """T, at least 1: every unmasked token made K choices."""
+    return jnp.maximum(jnp.sum(load, axis=-1, keepdims=True) / config.num_chosen, 1.0)
+
+
+def stability_ratio(
+    output: ModelOutput,
+    score_gradient: Float[Array, "L A"],
+    config: MoEConfig,
+    balance: DeviceBalance,
+    mask: Bool[Array, "B T"] | None = None,
+) -> Float[Array, "L"]:
+    """R_g = |alpha grad_P L_balance| / |grad_P L_model| of each layer; the paper keeps it < 0.1.
+
+    P is the vector of mean scores. `score_gradient` is the gradient of the model's loss with
+    respect to the argument `score_shift` of its call, taken at zeros: what the loss gains when the
+    score of a target rises by the same amount for all tokens.
+    """
+    groups = expert_groups(config, balance)
+    balance_LA = balance.weight * group_frequency(output, config, balance, mask)[:, groups]
+    return jnp.linalg.norm(balance_LA, axis=-1) / jnp.maximum(
+        jnp.linalg.norm(score_gradient, axis=-1), jnp.finfo(jnp.float32).tiny
+    )
+
+
+def router_row_cosine(kernel: Float[Array, "L D A"]) -> Float[Array, "L"]:
+    """Mean cosine over all pairs of different targets' rows of each router; near 0 at the start.
+
+    Towards 1 the router no longer tells its targets apart.
+    """
+    num_targets = kernel.shape[-1]
+    unit_LDA = kernel / jnp.linalg.norm(kernel, axis=1, keepdims=True)
+    sum_LD = jnp.sum(unit_LDA, axis=-1)  # |sum of units|^2 = A + sum over pairs of their cosines
+    return (jnp.sum(sum_LD**2, axis=-1) - num_targets) / max(num_targets * (num_targets - 1), 1)
+
+
+def hidden_z_loss(
+    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None = None, *, weight: float = 1e-7
+) -> Float[Array, ""]:
+    """weight / T sum_t (log sum_i exp |z_t,i|)^2 of the last hidden states, in float32.
+
+    It holds down massive activations: single components much larger than all others.
+    """
+    size_BT = jax.nn.logsumexp(jnp.abs(hidden.astype(jnp.float32)), axis=-1)
+    mask = jnp.ones_like(size_BT, bool) if mask is None else mask
+    total = jnp.sum(jnp.where(mask, size_BT**2, 0.0))
+    return weight * total / jnp.maximum(jnp.sum(mask), 1)

@@ -1,0 +1,70 @@
+"""The controller of the router biases with its optional terms.
+
+    e_n = K_e / (K E) - load_n / (K T)                         of every expert with weights
+    b_n+1 - b_n = I e_n + P (e_n - e_n-1) + D (e_n - 2 e_n-1 + e_n-2)
+
+The integral term alone is the published law, `router.update_bias`. The other two are the velocity
+form of a PID controller: the bias itself is the sum, so nothing else accumulates, and what they
+need beside it are the errors of two steps. Source: arXiv:2509.01322, which prints the integral law
+and calls the controller PID.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.router import load_error
+
+
+class ControllerMemory(NamedTuple):
+    """Errors of the last two steps; kept beside the weights, as optimizer state is."""
+
+    error: Float[Array, "L A"]
+    error_before: Float[Array, "L A"]
+
+    @classmethod
+    def zeros(cls, config: MoEConfig) -> "ControllerMemory":
+        none = jnp.zeros((config.num_layers, config.num_targets), jnp.float32)
+        return cls(none, none)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiasController:
+    """Gains on the scale of a score, 1 / A. The default terms are the published law."""
+
+    rate: float  # integral
+    proportional: float = 0.0
+    derivative: float = 0.0
+
+    def __post_init__(self):
+        if min(self.rate, self.proportional, self.derivative) < 0:
+            raise ConfigError(
+                f"rate={self.rate}, proportional={self.proportional} and "
+                f"derivative={self.derivative} must not be negative. Correct the controller."
+            )
+
+    def update(
+        self,
+        bias: Float[Array, "L A"],
+        load: Int[Array, "L A"],
+        memory: ControllerMemory,
+        config: MoEConfig,
+    ) -> tuple[Float[Array, "L A"], ControllerMemory]:
+        """The bias after one step, and what the next one needs to know.
+
+        `load` counts the global batch of one optimizer step. Zero-computation experts and layers
+        that saw no token keep their bias.
+        """
+        seen_L1 = jnp.sum(load, axis=-1, keepdims=True) > 0
+        error = load_error(load, config)
+        last, before = memory
+        step = self.rate * error
+        if self.proportional or self.derivative:
+            step += self.proportional * (error - last)
+            step += self.derivative * (error - 2 * last + before)
+        moved = ControllerMemory(jnp.where(seen_L1, error, last), jnp.where(seen_L1, last, before))
+        return bias + jnp.where(seen_L1, step, 0.0), moved

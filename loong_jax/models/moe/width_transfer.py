@@ -1,0 +1,86 @@
+"""Learning rates that carry over from a narrow model to a wide one.
+
+Tune on a proxy, train s times as wide. Adam's rules under full alignment ("LR full align"):
+
+    embedding               variance sigma^2      rate eta
+    hidden and unembedding  variance sigma^2 / s  rate eta / s
+
+Fresh weights of this model have these variances at every width. Adam moves each weight by about
+the rate, in directions that agree with its input, so an output moves by
+
+    rate * reach        reach = number of inputs * their root mean square
+
+and dividing the rate by the reach keeps that move alike at every width. Where all widths grow by s,
+so does every reach, and the rule is the published one; where only some do, each matrix follows its
+own. Source: arXiv:2509.01322, hyper-parameter transfer; arXiv:2407.05872 for the derivation.
+"""
+
+from typing import Any
+
+import jax
+import optax
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.config import MoEConfig
+
+Multipliers = dict[str, Any]  # nested dicts of floats, as the weights
+
+
+def reaches(config: MoEConfig) -> dict[str, float]:
+    """The reach of each matrix by the end of its path; what is not named here has no reach.
+
+    Embedding, norm weights and biases sum over nothing. Inputs are normed to a root mean square of
+    1, behind the norms of the latents to alpha_q and alpha_kv.
+    """
+    c = config
+    return {
+        "head": c.hidden_size,
+        "router/kernel": c.hidden_size,
+        "query_down": c.hidden_size,
+        "query_up": c.q_lora_rank * c.q_scale,
+        "latent_down": c.hidden_size,
+        "latent_up": c.kv_lora_rank * c.kv_scale,
+        "out": c.num_heads * c.v_head_dim,
+        "gate": c.hidden_size,
+        "up": c.hidden_size,
+        "down": c.ffn_hidden_size,
+        "experts/gate_up": c.hidden_size,
+        "experts/down": c.expert_ffn_hidden_size,
+        "mtp/projection": 2 * c.hidden_size,
+    }
+
+
+def learning_rate_multipliers(
+    weights: dict[str, Any], config: MoEConfig, proxy: MoEConfig
+) -> Multipliers:
+    """What the rate of each weight is multiplied by: reach in the proxy over reach in the model.
+
+    `weights` are those of `config`, arrays or shapes; only their paths are read.
+    """
+    if (config.num_experts, config.num_chosen) != (proxy.num_experts, proxy.num_chosen):
+        raise ConfigError(
+            f"num_experts={config.num_experts} and num_chosen={config.num_chosen} differ from the "
+            f"proxy's {proxy.num_experts} and {proxy.num_chosen}: the rule transfers widths only. "
+            "Give the proxy the same router."
+        )
+    wide, narrow = reaches(config), reaches(proxy)
+
+    def multiplier(path, _):
+        names = [entry.key for entry in path]
+        for name in ("/".join(names[-2:]), names[-1]):
+            if name in wide:
+                return narrow[name] / wide[name]
+        return 1.0
+
+    return jax.tree_util.tree_map_with_path(multiplier, weights)
+
+
+def scale_by_width(multipliers: Multipliers) -> optax.GradientTransformation:
+    """Multiplies each update by its multiplier; it belongs right behind `optax.scale_by_adam`.
+
+    Weight decay that is added after it is not scaled, so its time scale, rate times decay, stays
+    that of the proxy.
+    """
+    return optax.stateless(
+        lambda updates, _: jax.tree.map(lambda u, m: u * m, updates, multipliers)
+    )

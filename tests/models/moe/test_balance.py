@@ -1,0 +1,181 @@
+"""Balance loss, stability metrics and hidden z-loss against the equations, sharded or not."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import balance
+from loong_jax.models.moe.balance import CountTokens, DeviceBalance
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+from tests.models.moe import reference
+from tests.models.moe.test_model import CONFIG, call, fresh, random_tokens
+
+TOKENS = random_tokens(4, 6)
+MASK = np.arange(6)[None] < np.array([6, 4, 6, 1])[:, None]
+
+
+@functools.cache
+def output():
+    graphdef, weights = fresh()
+    return call(graphdef)(weights, TOKENS, mask=MASK)
+
+
+@pytest.mark.parametrize("counting", [balance.CountChoices(), CountTokens()], ids=str)
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+def test_the_balance_loss_follows_the_equation(counting, num_groups):
+    loss = DeviceBalance(num_groups=num_groups, weight=0.3, counting=counting)
+    found = balance.device_balance_loss(output(), CONFIG, loss, jnp.asarray(MASK))
+    num_tokens, size = MASK.sum(), CONFIG.num_experts // num_groups
+    for layer in range(CONFIG.num_layers):
+        target = np.asarray(output().target[layer])[MASK]  # [T, K]
+        mean_score = np.asarray(output().score_sum[layer], np.float64) / num_tokens
+        total = 0.0
+        for group in range(num_groups + 1):
+            is_zero = group == num_groups
+            members = range(4, 6) if is_zero else range(group * size, (group + 1) * size)
+            hits = np.isin(target, list(members))
+            count = hits.any(-1).sum() if isinstance(counting, CountTokens) else hits.sum()
+            scale = 1 / (3 - 2.0) if is_zero else num_groups / 2.0
+            total += scale * count / num_tokens * mean_score[list(members)].sum()
+        assert float(found[layer]) == pytest.approx(0.3 * total, rel=1e-5)
+
+
+def test_uniform_routing_at_the_target_has_frequency_one_in_every_group():
+    config = tiny.smallest_config()
+    load = jnp.array([[10, 10, 10, 10, 10, 10]], jnp.int32)  # 20 tokens, 2 of 3 choices to experts
+    even = output()._replace(load=load, score_sum=jnp.full((1, 6), 20 / 6))
+    loss = DeviceBalance(num_groups=2, weight=1.0)
+    np.testing.assert_allclose(balance.group_frequency(even, config, loss), [[1, 1, 1]])
+    assert float(balance.device_balance_loss(even, config, loss)[0]) == pytest.approx(1)
+    all_experts = dataclasses.replace(config, target_ffn_experts=3.0)
+    assert float(balance.group_frequency(even, all_experts, loss)[0, 2]) == 0
+
+
+def test_scores_are_summed_over_unmasked_tokens_only():
+    sums = np.asarray(output().score_sum)
+    np.testing.assert_allclose(sums.sum(-1), MASK.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(output().load).sum(-1), 3 * MASK.sum())
+
+
+def test_the_gradient_of_the_balance_loss_lowers_the_scores_of_crowded_groups():
+    graphdef, weights = fresh()
+    loss = DeviceBalance(num_groups=2, weight=1.0)
+
+    @jax.jit
+    def value_and_gradient(weights):
+        def total(weights):
+            output = nnx.merge(graphdef, nnx.State(weights))(
+                jnp.asarray(TOKENS), mask=jnp.asarray(MASK)
+            )
+            return jnp.sum(balance.device_balance_loss(output, CONFIG, loss))
+
+        return jax.value_and_grad(total)(weights)
+
+    value, gradient = value_and_gradient(weights)
+    kernel = weights["layers"]["router"]["kernel"]
+    slope = jnp.sum(gradient["layers"]["router"]["kernel"] ** 2)
+    moved = kernel - 1e-3 * gradient["layers"]["router"]["kernel"] / jnp.sqrt(slope)
+    layers = {**weights["layers"], "router": {**weights["layers"]["router"], "kernel": moved}}
+    after, _ = value_and_gradient({**weights, "layers": layers})
+    assert float(value - after) == pytest.approx(1e-3 * float(jnp.sqrt(slope)), rel=0.1)
+
+
+def test_the_stability_ratio_compares_gradients_with_respect_to_mean_scores():
+    graphdef, weights = fresh()
+    tokens = random_tokens(1, 5)
+    direction = np.random.default_rng(1).normal(size=(5, CONFIG.vocab_size))
+
+    @jax.jit
+    def score_gradient(shift):
+        model = nnx.merge(graphdef, nnx.State(weights))
+
+        def loss(shift):
+            return jnp.sum(model(jnp.asarray(tokens), score_shift=shift).logits[0] * direction)
+
+        return jax.grad(loss)(shift)
+
+    gradient = np.asarray(score_gradient(jnp.zeros((CONFIG.num_layers, CONFIG.num_targets))))
+    plain = jax.tree.map(lambda a: np.asarray(a, np.float64), weights)
+
+    def shifted(along, step):
+        router = {**plain["layers"]["router"], "score_shift": step * along}
+        tree = {**plain, "layers": {**plain["layers"], "router": router}}
+        return (reference.model(tree, tokens[0], CONFIG)[0] * direction).sum()
+
+    for seed in range(3):
+        along = np.random.default_rng(seed).normal(size=gradient.shape)
+        expected = (shifted(along, 1e-6) - shifted(along, -1e-6)) / 2e-6
+        assert (gradient * along).sum() == pytest.approx(expected, rel=1e-3)
+
+    whole = call(graphdef)(weights, tokens)
+    loss = DeviceBalance(num_groups=4, weight=0.01)
+    ratio = balance.stability_ratio(whole, jnp.asarray(gradient), CONFIG, loss)
+    frequency = np.asarray(balance.group_frequency(whole, CONFIG, loss))[:, [0, 1, 2, 3, 4, 4]]
+    expected = 0.01 * np.linalg.norm(frequency, axis=-1) / np.linalg.norm(gradient, axis=-1)
+    np.testing.assert_allclose(ratio, expected, rtol=1e-5)
+
+
+def test_the_row_cosine_is_the_mean_over_pairs():
+    kernel = np.random.default_rng(0).normal(size=(2, 7, 5)) + 0.3
+    expected = []
+    for layer in kernel:
+        rows = layer.T / np.linalg.norm(layer.T, axis=-1, keepdims=True)
+        cosine = rows @ rows.T
+        expected.append(cosine[~np.eye(5, dtype=bool)].mean())
+    found = balance.router_row_cosine(jnp.asarray(kernel, jnp.float32))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_hidden_z_loss_follows_the_equation_and_survives_massive_activations():
+    hidden = np.random.default_rng(0).normal(size=(2, 3, 8)) * 3
+    mask = np.array([[True, True, False], [True, False, False]])
+    expected = np.mean(np.log(np.exp(abs(hidden)).sum(-1))[mask] ** 2)
+    found = balance.hidden_z_loss(jnp.asarray(hidden, jnp.float32), jnp.asarray(mask), weight=0.5)
+    assert float(found) == pytest.approx(0.5 * expected, rel=1e-5)
+    massive = jnp.asarray([[[-1e4, 0.0, 0.0]]], jnp.bfloat16)
+    value, gradient = jax.value_and_grad(lambda z: balance.hidden_z_loss(z, weight=1.0))(massive)
+    assert float(value) == pytest.approx(1e8, rel=0.01)
+    assert np.isfinite(np.asarray(gradient, np.float32)).all()
+    assert float(gradient[0, 0, 0]) < 0
+
+
+@pytest.mark.parametrize("counting", [balance.CountChoices(), CountTokens()], ids=str)
+def test_sharded_statistics_and_losses_equal_single_device(counting):
+    rules = ShardingRules(mesh=make_mesh(data=2, expert=2, context=2))
+    _, weights = fresh()
+    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    loss = DeviceBalance(num_groups=2, weight=1.0, counting=counting)
+
+    @jax.jit
+    def on_mesh(weights):
+        output = nnx.merge(graphdef, nnx.State(weights))(
+            jnp.asarray(TOKENS), mask=jnp.asarray(MASK)
+        )
+        mask = rules.place(jnp.asarray(MASK), "act_batch", "act_length")
+        losses = balance.device_balance_loss(output, CONFIG, loss, mask)
+        return losses, balance.hidden_z_loss(output.hidden, mask), output.score_sum
+
+    losses, z_loss, score_sum = on_mesh(placed)
+    mask = jnp.asarray(MASK)
+    expected = balance.device_balance_loss(output(), CONFIG, loss, mask)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    expected = balance.hidden_z_loss(output().hidden, mask)
+    np.testing.assert_allclose(z_loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(score_sum, output().score_sum, rtol=1e-5)
+
+
+def test_wrong_settings_are_refused():
+    for change in (dict(num_groups=0), dict(weight=0.0)):
+        with pytest.raises(ConfigError, match=next(iter(change))):
+            DeviceBalance(**(dict(num_groups=2, weight=0.1) | change))
+    with pytest.raises(ConfigError, match="num_groups=3"):
+        balance.expert_groups(CONFIG, DeviceBalance(num_groups=3, weight=0.1))

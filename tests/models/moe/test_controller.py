@@ -1,0 +1,88 @@
+"""The bias controller: the published law, its optional terms, and global counts."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe.controller import BiasController, ControllerMemory
+from loong_jax.sharding import ShardingRules, make_mesh
+from tests.models.moe.test_model import CONFIG, fresh, random_tokens
+
+LOADS = np.random.default_rng(0).integers(0, 50, (5, CONFIG.num_layers, CONFIG.num_targets))
+BIAS = jnp.full((CONFIG.num_layers, CONFIG.num_targets), 0.5)
+
+
+def run(controller, loads):
+    bias, memory = BIAS, ControllerMemory.zeros(CONFIG)
+    for load in loads:
+        bias, memory = controller.update(bias, jnp.asarray(load, jnp.int32), memory, CONFIG)
+    return np.asarray(bias)
+
+
+def test_the_integral_term_alone_is_the_published_law():
+    expected = BIAS
+    for load in LOADS:
+        expected = moe.update_bias(expected, jnp.asarray(load, jnp.int32), CONFIG, 0.02)
+    np.testing.assert_array_equal(run(BiasController(rate=0.02), LOADS), expected)
+
+
+def test_all_terms_sum_to_the_textbook_controller():
+    error = np.zeros((len(LOADS), CONFIG.num_layers, CONFIG.num_targets))
+    wanted = CONFIG.target_ffn_experts / (CONFIG.num_chosen * CONFIG.num_experts)
+    experts = slice(CONFIG.num_experts)
+    error[..., experts] = wanted - (LOADS / LOADS.sum(-1, keepdims=True))[..., experts]
+    expected = 0.5 + 0.02 * error.sum(0) + 0.03 * error[-1] + 0.04 * (error[-1] - error[-2])
+    found = run(BiasController(rate=0.02, proportional=0.03, derivative=0.04), LOADS)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(found[:, CONFIG.num_experts :], 0.5)  # zero-computation experts
+
+
+def test_a_layer_that_saw_no_token_keeps_its_bias_and_its_errors():
+    controller = BiasController(rate=0.02, proportional=0.03, derivative=0.04)
+    gap = np.insert(LOADS, 3, 0, axis=0)
+    np.testing.assert_array_equal(run(controller, gap), run(controller, LOADS))
+
+
+@functools.cache
+def one_device():
+    graphdef, weights = fresh()
+    return graphdef, weights, random_tokens(8, 6)
+
+
+@pytest.mark.parametrize("sizes", [dict(data=8), dict(slice=2, data=2, fsdp=2)], ids=str)
+def test_data_parallel_batches_give_the_update_of_one_device(sizes):
+    controller = BiasController(rate=0.02, proportional=0.03)
+    graphdef, weights, tokens = one_device()
+
+    def updated(graphdef):
+        @jax.jit
+        def function(weights, tokens):
+            load = nnx.merge(graphdef, nnx.State(weights))(tokens).load
+            memory = ControllerMemory.zeros(CONFIG)
+            return controller.update(weights["layers"]["router"]["bias"], load, memory, CONFIG)
+
+        return function
+
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    on_mesh, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    expected = updated(graphdef)(weights, tokens)
+    sharded_tokens = jax.device_put(tokens, rules.spec("act_batch", None))
+    for a, b in zip(
+        jax.tree.leaves(expected),
+        jax.tree.leaves(updated(on_mesh)(placed, sharded_tokens)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["rate", "proportional", "derivative"])
+def test_negative_gains_are_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}=-1"):
+        BiasController(**(dict(rate=0.1) | {name: -1.0}))

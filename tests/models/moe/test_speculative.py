@@ -1,0 +1,151 @@
+"""Speculative decoding writes what plain decoding would: token for token, or in distribution."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from flax import nnx
+
+from loong_jax.models import moe
+from loong_jax.models.moe import speculative
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+from tests.models.moe.test_model import call, perturbed
+
+CONFIG = tiny.smallest_config(num_mtp_layers=1, num_layers=1, vocab_size=4)
+
+
+@functools.cache
+def fresh():
+    """Weights whose greedy drafts are sometimes right."""
+    graphdef, weights = moe.init_weights(CONFIG, jax.random.key(4))
+    return graphdef, perturbed(weights)
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "num_tokens", "temperature"))
+def generate(graphdef, weights, tokens, mask, keys, *, num_tokens, temperature):
+    model = nnx.merge(graphdef, nnx.State(weights))
+    return speculative.generate(
+        model, tokens, mask, keys, num_tokens=num_tokens, temperature=temperature
+    )
+
+
+def keys_of(batch, seed=0):
+    return jax.random.split(jax.random.key(seed), batch)
+
+
+def test_greedy_equals_plain_greedy_token_for_token():
+    graphdef, weights = fresh()
+    batch, width, num_tokens = 6, 4, 9
+    tokens = np.random.default_rng(0).integers(0, 4, (batch, width)).astype(np.int32)
+    length = np.array([4, 1, 3, 2, 4, 2])
+    mask = np.arange(width)[None] < length[:, None]
+    written, state = generate(
+        graphdef, weights, tokens, mask, keys_of(batch), num_tokens=num_tokens, temperature=0.0
+    )
+    whole = np.zeros((batch, width + num_tokens), np.int32)
+    whole[:, :width] = tokens
+    for i in range(num_tokens):
+        logits = call(graphdef)(weights, whole).logits
+        at = length + i
+        whole[np.arange(batch), at] = np.argmax(logits[np.arange(batch), at - 1], -1)
+    expected = np.stack([whole[b, n : n + num_tokens] for b, n in enumerate(length)])
+    np.testing.assert_array_equal(written, expected)
+    proposed, accepted = np.asarray(state.num_proposed), np.asarray(state.num_accepted)
+    assert 0 < accepted.sum() < proposed.sum()  # both ways were taken
+    # The first token comes of the prefill; a step brings one token, or two when it accepts.
+    np.testing.assert_array_equal(state.position - length, proposed + accepted)
+    assert ((proposed + accepted + 1 == num_tokens) | (proposed + accepted == num_tokens)).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_samples_have_the_distribution_of_the_model(temperature):
+    graphdef, weights = fresh()
+    weights = {**weights, "head": 0.7 * weights["head"]}
+    batch, prompt, num_tokens = 8192, [2, 0], 3
+    tokens = np.broadcast_to(np.array([prompt], np.int32), (batch, 2))
+    written, state = generate(
+        graphdef,
+        weights,
+        tokens,
+        np.ones((batch, 2), bool),
+        keys_of(batch, seed=1),
+        num_tokens=num_tokens,
+        temperature=temperature,
+    )
+    cells = list(itertools.product(range(4), repeat=num_tokens))
+    whole = np.array([[*prompt, *cell] for cell in cells], np.int32)
+    logits = np.asarray(call(graphdef)(weights, whole).logits, np.float64)[:, 1:-1] / temperature
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    joint = np.exp(np.take_along_axis(log_p, whole[:, 2:, None], -1)[..., 0].sum(-1))
+    assert joint.sum() == pytest.approx(1, abs=1e-5)
+
+    index = np.ravel_multi_index(np.asarray(written).T, (4,) * num_tokens)
+    found = np.bincount(index, minlength=len(cells)) / batch
+    common = joint * batch >= 5  # where the chi-square statistic is one
+    rest = [1 - part[common].sum() for part in (found, joint)]
+    observed, expected = (
+        np.append(part[common], r) * batch for part, r in zip((found, joint), rest, strict=True)
+    )
+    statistic = ((observed - expected) ** 2 / np.maximum(expected, 1)).sum()
+    assert scipy.stats.chi2.sf(statistic, len(expected) - 1) > 1e-3
+    noise = np.sqrt(joint * (1 - joint) / batch).sum() / 2  # of the total variation, or above it
+    assert abs(found - joint).sum() / 2 < 1.5 * noise
+    acceptance = float(state.num_accepted.sum() / state.num_proposed.sum())
+    assert 0.2 < acceptance < 0.98
+
+
+def test_a_sequence_does_not_depend_on_its_neighbours():
+    graphdef, weights = fresh()
+    tokens = np.random.default_rng(3).integers(0, 4, (4, 4)).astype(np.int32)
+    mask = np.ones((4, 4), bool)
+    settings = dict(num_tokens=6, temperature=1.0)
+    keys = keys_of(4, seed=2)
+    together, _ = generate(graphdef, weights, tokens, mask, keys, **settings)
+    order = np.array([2, 0, 3, 1])
+    other, _ = generate(graphdef, weights, tokens[order], mask, keys[order], **settings)
+    np.testing.assert_array_equal(np.asarray(together)[order], other)
+
+
+def test_sharded_samples_equal_single_device():
+    graphdef, weights = fresh()
+    tokens = np.random.default_rng(3).integers(0, 4, (8, 4)).astype(np.int32)
+    mask = np.arange(4)[None] < np.array([4, 1, 3, 2, 4, 2, 4, 3])[:, None]
+    settings = dict(num_tokens=5, temperature=1.0)
+    expected, alone = generate(graphdef, weights, tokens, mask, keys_of(8), **settings)
+    rules = ShardingRules(mesh=make_mesh(data=2, expert=2, tensor=2))
+    sharded, placed = moe.init_weights(CONFIG, jax.random.key(4), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    written, state = generate(sharded, placed, tokens, mask, keys_of(8), **settings)
+    np.testing.assert_array_equal(written, expected)
+    np.testing.assert_array_equal(state.num_accepted, alone.num_accepted)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_verified_tokens_have_the_distribution_of_the_target(same):
+    random = np.random.default_rng(0)
+    target = random.dirichlet(np.ones(5))
+    proposal = target if same else random.dirichlet(np.ones(5))
+    batch = 50_000
+    draft = random.choice(5, size=batch, p=proposal).astype(np.int32)
+    keys = keys_of(batch)
+
+    @jax.jit
+    def run(draft, uniform):
+        p, q = (jnp.broadcast_to(jnp.float32(a)[None], (batch, 5)) for a in (target, proposal))
+        return speculative.verify(
+            p,
+            q,
+            draft,
+            uniform=uniform,
+            draw=lambda weights: jax.vmap(jax.random.categorical)(keys, jnp.log(weights)),
+        )
+
+    accepted, token = run(draft, random.uniform(size=batch).astype(np.float32))
+    observed = np.bincount(np.asarray(token), minlength=5)
+    assert scipy.stats.chisquare(observed, target * batch).pvalue > 1e-3
+    assert float(accepted.mean()) == pytest.approx(np.minimum(target, proposal).sum(), abs=0.01)

@@ -1,0 +1,128 @@
+"""Width transfer: the published rule, and a coordinate check that it holds and is needed."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import width_transfer
+from loong_jax.testing import tiny
+
+WIDTHS = (32, 64, 128, 256)
+
+
+def config_of(width):
+    """All widths in proportion; heads grow in number, not in size."""
+    return tiny.smallest_config(
+        vocab_size=32,
+        num_layers=1,
+        hidden_size=width,
+        num_heads=width // 16,
+        q_lora_rank=width // 2,
+        kv_lora_rank=width // 2,
+        qk_nope_head_dim=12,
+        qk_rope_head_dim=4,
+        v_head_dim=16,
+        ffn_hidden_size=2 * width,
+        expert_ffn_hidden_size=width // 2,
+        num_mtp_layers=1,
+    )
+
+
+def test_widths_in_proportion_give_the_published_rule():
+    proxy, config = config_of(32), config_of(256)
+    _, weights = jax.eval_shape(
+        lambda key: (0, moe.init_weights(config, key)[1]), jax.random.key(0)
+    )
+    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    found = {
+        "/".join(entry.key for entry in path): rate
+        for path, rate in jax.tree_util.tree_leaves_with_path(rates)
+    }
+    for name, rate in found.items():
+        summed = not ("norm" in name or name.endswith("bias") or name == "embedding")
+        assert rate == pytest.approx(1 / 8 if summed else 1), name
+
+
+def test_each_matrix_follows_the_width_it_sums_over():
+    proxy = config_of(32)
+    config = dataclasses.replace(proxy, hidden_size=128, ffn_hidden_size=128)
+    _, weights = jax.eval_shape(
+        lambda key: (0, moe.init_weights(config, key)[1]), jax.random.key(0)
+    )
+    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    layers = rates["layers"]
+    assert layers["ffn_0"]["down"] == 1 / 2  # F from 64 to 128
+    assert layers["experts"]["down"] == 1  # M as before
+    assert layers["attention_0"]["query_up"] == 1 / 2  # rank as before, alpha_q doubled
+    assert layers["attention_0"]["query_down"] == 1 / 4
+    assert layers["attention_1"]["out"] == 1
+    assert rates["mtp"]["projection"] == rates["head"] == 1 / 4
+
+
+@functools.cache
+def compiled(width):
+    """Weights, and a function of learning rates per weight: what a few steps of Adam change."""
+    config = dataclasses.replace(config_of(width), num_mtp_layers=0)
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (4, 12)).astype(np.int32))
+
+    def loss(weights):
+        output = nnx.merge(graphdef, nnx.State(weights))(tokens)
+        log_p = jax.nn.log_softmax(output.logits[:, :-1])
+        picked = jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1)
+        return -jnp.mean(picked), (output.hidden, output.logits)
+
+    @jax.jit
+    def changes(rates):
+        optimizer = optax.chain(
+            optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-16),
+            width_transfer.scale_by_width(rates),
+            optax.scale(-2e-3),
+        )
+
+        def step(carry, _):
+            weights, state = carry
+            gradient, seen = jax.grad(loss, has_aux=True)(weights)
+            update, state = optimizer.update(gradient, state, weights)
+            return (optax.apply_updates(weights, update), state), seen
+
+        _, seen = jax.lax.scan(step, (weights, optimizer.init(weights)), length=5)
+        return jax.tree.map(lambda a: jnp.sqrt(jnp.mean((a[-1] - a[0]) ** 2)), seen)
+
+    return config, weights, changes
+
+
+def change(width, transfers):
+    """Root mean square by which the last states and the logits move."""
+    config, weights, changes = compiled(width)
+    proxy = config_of(WIDTHS[0]) if transfers else config
+    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    return np.array([float(a) for a in changes(jax.tree.map(jnp.float32, rates))])
+
+
+@pytest.mark.parametrize(
+    "widths", [WIDTHS[::3], pytest.param(WIDTHS, marks=pytest.mark.slow)], ids=str
+)
+def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
+    with_rule = np.stack([change(width, True) for width in widths])
+    without = np.stack([change(width, False) for width in widths])
+    print(with_rule, without)
+    np.testing.assert_allclose(with_rule[0], without[0], rtol=1e-4)
+    assert (with_rule.max(0) / with_rule.min(0) < 2).all()
+    assert (without[-1] / without[0] > 3).all()
+
+
+def test_another_router_is_refused():
+    config = config_of(32)
+    with pytest.raises(ConfigError, match="num_experts"):
+        width_transfer.learning_rate_multipliers(
+            {}, config, dataclasses.replace(config, num_experts=2, num_chosen=2)
+        )
