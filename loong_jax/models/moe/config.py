@@ -69,7 +69,9 @@ class MoEConfig:
     num_zero_experts: int  # Z
     num_chosen: int  # K
     target_ffn_experts: float  # K_e
+    num_mtp_layers: int = 0  # 0 or 1 heads that draft one more token
     gate_scale: float = 6.0  # multiplies every gate
+    residual_gain: float = 1.0  # of fresh weights that write to the residual stream
     rms_norm_eps: float = 1e-5
     lora_norm_eps: float = 1e-6  # of the two norms on latents
     rope_theta: float = 1e7
@@ -96,6 +98,11 @@ class MoEConfig:
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
                 "kinds of experts. Lower num_chosen or add experts."
             )
+        if self.num_mtp_layers > 1:
+            raise ConfigError(
+                f"num_mtp_layers={self.num_mtp_layers} is above 1, and one head drafts one token. "
+                "Use 0 or 1."
+            )
         if not 0 < self.target_ffn_experts <= self.num_chosen:
             raise ConfigError(
                 f"target_ffn_experts={self.target_ffn_experts} is not in (0, {self.num_chosen}], "
@@ -106,7 +113,7 @@ class MoEConfig:
                 f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
                 "Make it even."
             )
-        for name in ("gate_scale", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
+        for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
         if self.num_mtp_layers > 1:

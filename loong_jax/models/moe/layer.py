@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import LatentAttention
@@ -70,9 +70,13 @@ class ShortcutLayer(nnx.Module):
         self.ffn_1 = DenseFFN(config, rngs=rngs, rules=rules)
 
     def __call__(
-        self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"], attend: Attend
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "A"]]:
-        """The residual stream after the layer and the load of its targets.
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "B T"],
+        attend: Attend,
+        score_shift: Float[Array, "A"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], router.LayerStatistics]:
+        """The residual stream after the layer and the statistics of its routing.
 
         `attend(i, attention, x)` applies attention i; it decides between the expanded form and
         the cache. Tokens outside `mask` meet no expert and count in no load.
@@ -83,7 +87,7 @@ class ShortcutLayer(nnx.Module):
             h1 = x + attend(0, self.attention_0, normed)
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
-            routing = self.router(u)
+            routing, score = self.router(u, score_shift)
             m = self.experts(u, routing, mask)
         with jax.named_scope("ffn_0"):
             h2 = h1 + self.ffn_0(u)
@@ -92,4 +96,4 @@ class ShortcutLayer(nnx.Module):
             h3 = h2 + attend(1, self.attention_1, normed)
         with jax.named_scope("ffn_1"):
             y = h3 + self.ffn_1(rms_norm(h3, self.ffn_norm_1[...], eps)) + m
-        return y, router.count_load(routing.target, mask, self.config.num_targets)
+        return y, router.layer_statistics(routing, score, mask)

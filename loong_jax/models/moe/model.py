@@ -1,8 +1,9 @@
 """LongCat-Flash: embedding, shortcut-connected layers, final norm and an untied head.
 
-Three ways in: a call over whole sequences, `prefill`, which also fills a cache, and `decode`, one
-token per sequence over that cache. Weights travel as plain nested dicts; see `init_weights`.
-Source: arXiv:2509.01322.
+Ways in: a call over whole sequences, `prefill`, which also fills a cache, and over that cache
+`decode`, one token per sequence, or `extend`, a few at once. Beside these `draft` and
+`draft_extend` run the head that drafts one more token, where the config has one. Weights travel as
+plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import contextlib
@@ -14,10 +15,12 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters
+from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
 
@@ -27,6 +30,18 @@ Weights = dict[str, Any]
 class ModelOutput(NamedTuple):
     logits: Float[Array, "B T V"]  # float32
     load: Int[Array, "L A"]  # unmasked tokens that chose each target
+    score_sum: Float[Array, "L A"]  # float32, sum over unmasked tokens of router probabilities
+    hidden: Float[Array, "B T D"]  # after the final norm
+    target: Int[Array, "L B T K"]  # the choices of every token
+
+
+class _Rows(NamedTuple):
+    """Whole sequences as the layers see them, each array where it belongs on the mesh."""
+
+    tokens: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+    mask: Bool[Array, "B T"]
+    allowed: Bool[Array, "B T T"]
 
 
 class LongcatFlash(nnx.Module):
@@ -43,6 +58,8 @@ class LongcatFlash(nnx.Module):
         self.head = parameters.kernel(
             (embed, vocab), ("embed", "vocab"), config.param_dtype, rngs, self.rules
         )
+        if config.num_mtp_layers:
+            self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
 
     def __call__(
         self,
@@ -50,15 +67,17 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B T"] | None = None,
         mask: Bool[Array, "B T"] | None = None,
         segment_ids: Int[Array, "B T"] | None = None,
+        score_shift: Float[Array, "L A"] | None = None,
     ) -> ModelOutput:
         """Logits of the token after each token.
 
         `mask` is true where there is a token; padding may stand on either side. In packed rows
         `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their own segment
         only. `positions` count from the first token of each sequence unless given. Logits of
-        padding are finite and mean nothing; padding counts in no load.
+        padding are finite and mean nothing; padding counts in no load. `score_shift` is added to
+        the router scores of every token (see `balance.stability_ratio`).
         """
-        output, _ = self._whole(tokens, positions, mask, segment_ids)
+        output, _ = self._whole(self._rows(tokens, positions, mask, segment_ids), score_shift)
         return output
 
     def prefill(
@@ -67,9 +86,37 @@ class LongcatFlash(nnx.Module):
         """As a call, and the cache of its T positions. Padding must stand on the right: the index
         of a cache entry is its position, and entries past the last token are never looked at.
         """
-        return self._whole(tokens, None, mask, None)
+        return self._whole(self._rows(tokens, None, mask, None), None)
 
-    def _whole(self, tokens, positions, mask, segment_ids):
+    def draft(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """The drafting head's logits of the token after the next one, and its cache.
+
+        Row i joins `hidden[:, i]`, of a call or a prefill over the same rows, and the token that
+        follows row i; the other arguments are those of that call.
+        """
+        rows = self._rows(next_tokens, positions, mask, segment_ids)
+        x, cached = self.mtp(hidden, self._embed(rows.tokens), rows.positions, rows.allowed)
+        return self._logits(x), cached
+
+    def draft_extend(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: Latent,
+    ) -> tuple[Float[Array, "B T V"], Latent]:
+        """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
+        x, cache = self.mtp.extend(hidden, self._embed(next_tokens), positions, cache)
+        return self._logits(x), cache
+
+    def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules
         if segment_ids is None:
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
@@ -81,22 +128,26 @@ class LongcatFlash(nnx.Module):
         tokens, positions, segment_ids = (
             rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
         )
-        mask = segment_ids > 0
-        allowed = may_attend(segment_ids, key_segment_BS)
-        x = self._embed(tokens)
+        return _Rows(tokens, positions, segment_ids > 0, may_attend(segment_ids, key_segment_BS))
 
-        def step(x, layer, _):
+    def _whole(self, rows: _Rows, score_shift):
+        def step(x, layer, index):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, positions, allowed)
+                out, cached[i] = attention(normed, rows.positions, rows.allowed)
                 return out
 
-            x, load = layer(x, mask, attend)
-            return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
+            shift = None if score_shift is None else score_shift[index]
+            x, statistics = layer(x, rows.mask, attend, shift)
+            return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (load, cached) = self._scan(step, x)
-        return ModelOutput(self._logits(x), load), LatentCache(*cached)
+        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens))
+        hidden = self._normed(x)
+        output = ModelOutput(
+            self._logits(hidden), statistics.load, statistics.score_sum, hidden, statistics.target
+        )
+        return output, LatentCache(*cached)
 
     def decode(
         self,
@@ -111,27 +162,44 @@ class LongcatFlash(nnx.Module):
         position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
         no expert. Their logits mean nothing, nor do those of positions outside the cache.
         """
-        rules, capacity = self.rules, cache.latent.shape[3]
+        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
+        return logits[:, 0], cache
+
+    def extend(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: LatentCache,
+        mask: Bool[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], LatentCache]:
+        """Logits after each of a few more tokens, states after the final norm, and the cache.
+
+        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
+        else is as in `decode`. What is written past the tokens that are kept is never looked at,
+        so tokens that speculation rejects need no undoing.
+        """
+        rules, (num_tokens, capacity) = self.rules, (tokens.shape[1], cache.latent.shape[3])
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
-        position_B1 = positions[:, None]
-        allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
+        position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
+        allowed_BTS = jnp.arange(capacity)[None, None] <= position_BT[..., None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
+        mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
 
         def step(carry, layer, index):
             x, cache = carry
 
             def attend(i, attention, normed):
                 nonlocal cache
-                new = attention.compress(normed, position_B1)
-                cache = cache.write(index, i, new, positions, rules)
-                seen = cache.read(index, i)
-                return attention.absorbed(normed, position_B1, allowed_B1S, seen)
+                new = attention.compress(normed, position_BT)
+                cache = cache.write(index, i, new, position_BT, rules)
+                return attention.absorbed(normed, position_BT, allowed_BTS, cache.read(index, i))
 
-            x, _ = layer(x, mask[:, None], attend)
+            x, _ = layer(x, mask_BT, attend)
             return (x, cache), None
 
-        (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
-        return self._logits(x)[:, 0], cache
+        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        hidden = self._normed(x)
+        return self._logits(hidden), hidden, cache
 
     def _scan(self, step, carry):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
@@ -148,12 +216,14 @@ class LongcatFlash(nnx.Module):
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
-    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def _normed(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+
+    def _logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         rules = self.rules
-        x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
         head = rules.gather(self.head[...], "embed", "vocab")
-        logits = project(x, head, out_dtype=jnp.float32)
-        spec = rules.after(x[..., 0], "act_vocab")
+        logits = project(hidden, head, out_dtype=jnp.float32)
+        spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 
 

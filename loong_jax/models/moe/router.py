@@ -21,6 +21,14 @@ class Routing(NamedTuple):
     gate: Float[Array, "B T K"]  # float32, not normalised over K
 
 
+class LayerStatistics(NamedTuple):
+    """What a layer tells of its routing, over all devices; unused parts cost nothing under jit."""
+
+    load: Int[Array, "A"]  # unmasked tokens that chose each target
+    score_sum: Float[Array, "A"]  # float32, sum over unmasked tokens of the softmax; has a gradient
+    target: Int[Array, "B T K"]  # the choices, those of masked tokens too
+
+
 class Router(nnx.Module):
     """The classifier of every layer and the bias that steers its choice, float32 both."""
 
@@ -32,9 +40,19 @@ class Router(nnx.Module):
         )
         self.bias = parameters.ControllerState(jnp.zeros((layers, targets), jnp.float32))
 
-    def __call__(self, x: Float[Array, "B T D"]) -> Routing:
+    def __call__(
+        self, x: Float[Array, "B T D"], score_shift: Float[Array, "A"] | None = None
+    ) -> tuple[Routing, Float[Array, "B T A"]]:
+        """The routing of every token and the scores behind it.
+
+        `score_shift` is added to the scores of every token. The gradient of a loss with respect to
+        it, at 0, is the gradient with respect to the mean scores (`balance.stability_ratio`).
+        """
         kernel = self.rules.gather(self.kernel[...], "embed", "target")
-        return route(router_logits(x, kernel), self.bias[...], self.config)
+        score_BTA = jax.nn.softmax(router_logits(x, kernel), axis=-1)
+        if score_shift is not None:
+            score_BTA += score_shift[None, None]
+        return choose(score_BTA, self.bias[...], self.config), score_BTA
 
 
 def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
@@ -44,16 +62,29 @@ def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Floa
 
 
 def route(logits: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoEConfig) -> Routing:
+    """Returns the K targets of each token and their gates, from float32 logits."""
+    return choose(jax.nn.softmax(logits, axis=-1), bias, config)
+
+
+def choose(score: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoEConfig) -> Routing:
     """Returns the K targets of each token and their gates.
 
     `bias` steers the choice and never enters the gates, so balancing adds nothing to the gradient.
     Near-ties must fall alike in trainer and engine, so everything here is float32.
     """
-    score_BTA = jax.nn.softmax(logits, axis=-1)
-    choice_BTA = jax.lax.stop_gradient(score_BTA + bias[None, None])
+    choice_BTA = jax.lax.stop_gradient(score + bias[None, None])
     _, target_BTK = jax.lax.top_k(choice_BTA, config.num_chosen)
-    gate_BTK = jnp.take_along_axis(score_BTA, target_BTK, axis=-1)
+    gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1)
     return Routing(target_BTK, gate_BTK * config.gate_scale)
+
+
+def layer_statistics(
+    routing: Routing, score: Float[Array, "B T A"], mask: Bool[Array, "B T"]
+) -> LayerStatistics:
+    """Load, sum of scores and choices of one layer; tokens outside `mask` count in no sum."""
+    load_A = count_load(routing.target, mask, score.shape[-1])
+    score_sum_A = jnp.sum(jnp.where(mask[..., None], score, 0.0), axis=(0, 1))
+    return LayerStatistics(load_A, score_sum_A, routing.target)
 
 
 def count_load(
@@ -75,9 +106,16 @@ def update_bias(
     `load` counts the global batch of one optimizer step; a layer that saw no token keeps its bias.
     `rate` is on the scale of a score, 1 / A. Source: arXiv:2509.01322, section 2.
     """
+    return bias + rate * load_error(load, config)
+
+
+def load_error(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L A"]:
+    """K_e / (K E) - load_e / (K T): what is missing from the share of each expert with weights.
+
+    0 for zero-computation experts and in layers that saw no token.
+    """
     experts = jnp.arange(config.num_targets) < config.num_experts
     choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K T
     share_LA = load / jnp.maximum(choices_L1, 1)
     wanted = config.target_ffn_experts / (config.num_chosen * config.num_experts)
-    error_LA = jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)
-    return bias + rate * error_LA
+    return jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)

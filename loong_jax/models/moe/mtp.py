@@ -1,0 +1,151 @@
+"""The head that drafts one more token: multi-token prediction at depth one.
+
+    e = norm(Emb(t_{i+1}))    g = norm(h_i)        h_i after the model's final norm
+    x = [e ; g] W             the embedding's half first
+    x = x + Attention(norm(x))
+    x = x + FFN(norm(x))      one dense layer
+    logits of t_{i+2} = norm(x) Head
+
+Embedding and head are the model's own. Source: arXiv:2412.19437, section 2.2; arXiv:2509.01322,
+which deploys a dense layer here; the order of the two halves is that of the released engines.
+"""
+
+import dataclasses
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.attention import Latent, LatentAttention
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.dense import project
+from loong_jax.models.moe.layer import DenseFFN
+from loong_jax.models.moe.norm import rms_norm
+from loong_jax.sharding import ShardingRules
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+_CACHE_AXES = ("act_batch", "act_keys", "act_rank")
+
+
+class MtpHead(nnx.Module):
+    """From hidden state and next token to the hidden state of the token after it."""
+
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
+        self.config, self.rules = config, rules
+        embed = config.hidden_size
+        one = dataclasses.replace(config, num_layers=1)
+        norm = (embed,), (None,), rules
+        self.embedding_norm = parameters.ones(*norm)
+        self.hidden_norm = parameters.ones(*norm)
+        self.projection = parameters.kernel(
+            (2 * embed, embed), ("embed", None), config.param_dtype, rngs, rules
+        )
+        self.attention_norm = parameters.ones(*norm)
+        self.attention = LatentAttention(one, rngs=rngs, rules=rules)
+        self.ffn_norm = parameters.ones(*norm)
+        self.ffn = DenseFFN(one, rngs=rngs, rules=rules)
+        self.final_norm = parameters.ones(*norm)
+
+    def __call__(
+        self,
+        hidden: Float[Array, "B T D"],
+        embedding: Float[Array, "B T D"],
+        position: Int[Array, "B T"],
+        allowed: Bool[Array, "B T T"],
+    ) -> tuple[Float[Array, "B T D"], Latent]:
+        """The normed state of every row, and what a cache would keep.
+
+        Row i joins `hidden` of token i with the embedding of token i + 1 and stands at position i.
+        """
+        x = self._join(hidden, embedding)
+        normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
+        attended, cached = _only_layer(self.attention)(normed, position, allowed)
+        return self._finish(x + attended), cached
+
+    def extend(
+        self,
+        hidden: Float[Array, "B T D"],
+        embedding: Float[Array, "B T D"],
+        positions: Int[Array, "B"],
+        cache: Latent,
+    ) -> tuple[Float[Array, "B T D"], Latent]:
+        """T more rows of each sequence from `positions` on, and the cache with them in it.
+
+        A row that was wrong is written again by the next call that starts at its position, and
+        nothing looks at it before.
+        """
+        position_BT = positions[:, None] + jnp.arange(hidden.shape[1])[None]
+        x = self._join(hidden, embedding)
+        normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
+        attention = _only_layer(self.attention)
+        cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
+        allowed_BTS = jnp.arange(cache.latent.shape[1])[None, None] <= position_BT[..., None]
+        attended = attention.absorbed(normed, position_BT, allowed_BTS, cache)
+        return self._finish(x + attended), cache
+
+    def _join(self, hidden, embedding):
+        eps = self.config.rms_norm_eps
+        both_BTd = jnp.concatenate(
+            [
+                rms_norm(embedding, self.embedding_norm[...], eps),
+                rms_norm(hidden, self.hidden_norm[...], eps),
+            ],
+            axis=-1,
+        )
+        weight_dD = self.rules.gather(self.projection[...], "embed", None)
+        return project(both_BTd, weight_dD, out_sharding=self.rules.like(embedding))
+
+    def _finish(self, x):
+        eps = self.config.rms_norm_eps
+        x += _only_layer(self.ffn)(rms_norm(x, self.ffn_norm[...], eps))
+        return rms_norm(x, self.final_norm[...], eps)
+
+
+def _only_layer(module: Module) -> Module:
+    """A module of one stacked layer as its methods expect it: without the axis of layers."""
+    graph, stacked = nnx.split(module, graph=False)
+    return nnx.merge(graph, jax.tree.map(lambda a: a[0], stacked))
+
+
+def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: ShardingRules) -> Latent:
+    """The cache with T entries per sequence at their positions; none at a position outside."""
+
+    def put(cache_BSW, new_BTW, position_BT):
+        row_B1 = jnp.arange(cache_BSW.shape[0])[:, None]
+        at = cache_BSW.at[row_B1, position_BT]
+        return at.set(new_BTW, mode="drop", unique_indices=True)
+
+    whole, batch = rules.partition(*_CACHE_AXES), rules.partition("act_batch")
+    local = rules.shard_map(put, in_specs=(whole, batch, batch), out_specs=whole)
+    return Latent(
+        local(cache.latent, new.latent, position), local(cache.rope_key, new.rope_key, position)
+    )
+
+
+def mtp_loss(
+    logits: Float[Array, "B T V"],
+    tokens: Int[Array, "B T"],
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> Float[Array, ""]:
+    """Mean negative log-probability, in nats, of token i + 2 under the draft logits of row i.
+
+    Rows count whose next two tokens are of their own segment; segment 0 is padding. 0 if none do.
+    """
+    segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
+    counts = segment_ids > 0
+    for distance in (1, 2):
+        counts &= shift_left(segment_ids, distance) == segment_ids
+    is_wanted = jnp.arange(logits.shape[-1])[None, None] == shift_left(tokens, 2)[..., None]
+    wanted = jnp.sum(jnp.where(is_wanted, logits, 0.0), axis=-1)
+    surprise_BT = jax.nn.logsumexp(logits, axis=-1) - wanted
+    total = jnp.sum(jnp.where(counts, surprise_BT, 0.0))
+    return total / jnp.maximum(jnp.sum(counts), 1)
+
+
+def shift_left(rows: Int[Array, "B T"], distance: int = 1) -> Int[Array, "B T"]:
+    """Column i becomes column i + distance; zeros enter on the right."""
+    return jnp.pad(rows[:, distance:], ((0, 0), (0, distance)))
