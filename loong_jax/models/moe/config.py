@@ -78,7 +78,6 @@ class MoEConfig:
     yarn: YarnScaling | None = None  # stretches the rotary positions
     max_position: int = 131_072
     ngram: NgramEmbedding | None = None  # adds what came before to the input embedding
-    num_mtp_layers: int = 0  # 0 or 1 heads that draft one more token
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
@@ -116,11 +115,6 @@ class MoEConfig:
         for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
-        if self.num_mtp_layers > 1:
-            raise ConfigError(
-                f"num_mtp_layers={self.num_mtp_layers} is above 1, and the family has one such "
-                "head. Use 0 or 1."
-            )
         if self.ngram is not None and self.hidden_size % len(self.ngram.orders):
             raise ConfigError(
                 f"hidden_size={self.hidden_size} does not divide over the {len(self.ngram.orders)} "

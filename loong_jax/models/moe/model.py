@@ -49,6 +49,7 @@ class LongcatFlash(nnx.Module):
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         self.config, self.rules = config, rules or ShardingRules()
+        self.imported_config: str | None = None  # the config.json that the weights came with
         vocab, embed = config.vocab_size, config.hidden_size
         self.embedding = parameters.kernel(
             (vocab, embed), ("vocab", "embed"), config.param_dtype, rngs, self.rules, fan_in=1
@@ -253,7 +254,30 @@ def init_weights(
     not depend on the mesh.
     """
     rules = rules or ShardingRules()
-    with contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh):
+    with _on_mesh(rules):
         model = LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules)
-        graphdef, state = nnx.split(model, graph=False)
+    return _split(model)
+
+
+def abstract_weights(
+    config: MoEConfig, rules: ShardingRules | None = None
+) -> tuple[nnx.GraphDef, Weights]:
+    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`.
+
+    They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
+    """
+    rules = rules or ShardingRules()
+    with _on_mesh(rules):
+        model = jax.eval_shape(
+            lambda key: LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), jax.random.key(0)
+        )
+    return _split(model)
+
+
+def _on_mesh(rules: ShardingRules):
+    return contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh)
+
+
+def _split(model: LongcatFlash) -> tuple[nnx.GraphDef, Weights]:
+    graphdef, state = nnx.split(model, graph=False)
     return graphdef, nnx.to_pure_dict(state)
