@@ -6,7 +6,7 @@ no tensors. Source: the published checkpoints.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,34 +47,122 @@ EMBEDDING = "model.embed_tokens.weight"
 EMBEDDING_COPY = "model.mtp.embed_tokens.weight"
 
 Region = tuple[tuple[int, int], ...]  # start and stop along every axis of a leaf
+Bounds = Sequence[tuple[int, int]]
 
 
 class Place(NamedTuple):
-    """One tensor of the published layout and the slice of a leaf that it is."""
+    """One tensor of the published layout and the region of a leaf that it is."""
 
     name: str
     leaf: str  # path in the weights, "layers/experts/gate_up"
     region: Region
     shape: tuple[int, ...]  # as stored
-    stacked: tuple[int, ...]  # axes of the leaf that the tensor has not
+    is_turned: bool
 
     def turn(self, stored: np.ndarray) -> np.ndarray:
-        """The stored tensor, without a copy, as the leaf's region holds it."""
-        region_shape = tuple(stop - start for start, stop in self.region)
-        return (stored if stored.shape == self._kept() else stored.T).reshape(region_shape)
+        """The stored tensor as the region holds it, without a copy."""
+        held = stored.T if self.is_turned else stored
+        return held.reshape([stop - start for start, stop in self.region])
 
-    def turn_back(self, region: np.ndarray) -> np.ndarray:
-        """The contents of the region as they are stored."""
-        kept = region.reshape(self._kept())
-        if len(self.shape) == 1 or not self._is_turned():
-            return kept
-        return kept.reshape(self.shape[::-1]).T
+    def turn_back(self, held: np.ndarray) -> np.ndarray:
+        """The region as the tensor is stored."""
+        return held.reshape(self.shape[::-1]).T if self.is_turned else held.reshape(self.shape)
 
 
-def weights_by_path(weights: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def places(config: MoEConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
+    """Every tensor of the published layout, in its order; `leaves` is by path, with shapes.
+
+    The copy of the embedding that comes with a drafting head has the same region as the embedding.
+    """
+
+    def place(name: str, leaf: str, num_in: int, *index: int | slice) -> Place:
+        shape = leaves[leaf].shape
+        where = (*index, *(slice(None),) * (len(shape) - len(index)))
+        region, kept = [], []
+        for size, at in zip(shape, where, strict=True):
+            start, stop, _ = (at if isinstance(at, slice) else slice(at, at + 1)).indices(size)
+            region.append((start, stop))
+            if isinstance(at, slice):
+                kept.append(stop - start)
+        stored = (math.prod(kept[num_in:]), math.prod(kept[:num_in])) if num_in else tuple(kept)
+        return Place(name, leaf, tuple(region), stored, bool(num_in))
+
+    def table(prefix: str, leaf: str, names: _Table, *index: int) -> Iterator[Place]:
+        for name, (ours, num_in) in names.items():
+            yield place(f"{prefix}.{name}", f"{leaf}/{ours}", num_in, *index)
+
+    yield place(EMBEDDING, "embedding", 0)
+    if config.ngram is not None:
+        first = 0
+        for index, rows in enumerate(config.ngram.rows):
+            prefix = "model.ngram_embeddings"
+            among = slice(first, first + rows)
+            yield place(f"{prefix}.embedders.{index}.weight", "ngram/table", 0, among)
+            yield place(f"{prefix}.post_projs.{index}.weight", "ngram/projection", 1, index)
+            first += rows
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        for i in (0, 1):
+            yield place(
+                f"{prefix}.input_layernorm.{i}.weight", f"layers/attention_norm_{i}", 0, layer
+            )
+            yield from table(f"{prefix}.self_attn.{i}", f"layers/attention_{i}", _ATTENTION, layer)
+            yield place(
+                f"{prefix}.post_attention_layernorm.{i}.weight", f"layers/ffn_norm_{i}", 0, layer
+            )
+            yield from table(f"{prefix}.mlps.{i}", f"layers/ffn_{i}", _DENSE, layer)
+        yield from table(f"{prefix}.mlp.router", "layers/router", _ROUTER, layer)
+        for expert in range(config.num_experts):
+            own, among = f"{prefix}.mlp.experts.{expert}", slice(None)
+            for half, name in enumerate(("gate_proj", "up_proj")):
+                at = (layer, expert, among, half)
+                yield place(f"{own}.{name}.weight", "layers/experts/gate_up", 1, *at)
+            yield place(f"{own}.down_proj.weight", "layers/experts/down", 1, layer, expert)
+    yield place("model.norm.weight", "final_norm", 0)
+    yield place("lm_head.weight", "head", 1)
+    if config.num_mtp_layers:
+        yield place(EMBEDDING_COPY, "embedding", 0)
+        yield from table(MTP[:-1], "mtp", _MTP)
+        yield from table(f"{MTP}layers.0.self_attn", "mtp/attention", _ATTENTION, 0)
+        yield from table(f"{MTP}layers.0.transformer_layer.mlp", "mtp/ffn", _DENSE, 0)
+
+
+def meet(a: Bounds, b: Bounds) -> Region | None:
+    """What two regions of one leaf have in common, None where that is nothing."""
+    common = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
+    return common if all(start < stop for start, stop in common) else None
+
+
+def within(part: Bounds, whole: Bounds) -> tuple[slice, ...]:
+    """The region `part` as an index into an array that holds the region `whole`."""
+    return tuple(
+        slice(start - origin, stop - origin)
+        for (start, stop), (origin, _) in zip(part, whole, strict=True)
+    )
+
+
+def region_of(index: Sequence[slice], shape: Sequence[int]) -> Region:
+    """An index of slices as a region of a leaf of that shape."""
+    bounds = (at.indices(size) for at, size in zip(index, shape, strict=True))
+    return tuple((start, stop) for start, stop, _ in bounds)
+
+
+def by_path(weights: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The leaves of a weights tree by path, {"layers/experts/down": leaf}."""
     found = {}
     for key, value in weights.items():
         path = prefix + key
-        found |= weights_by_path(value, path + "/") if isinstance(value, Mapping) else {path: value}
+        found |= by_path(value, path + "/") if isinstance(value, Mapping) else {path: value}
     return found
+
+
+def as_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `by_path`."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, last = path.split("/")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return tree
