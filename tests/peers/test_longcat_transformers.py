@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
+from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import names
 from tests.peers import longcat_models
 
@@ -54,12 +55,12 @@ def forward(theirs, tokens, **kwargs):
     ]
     with torch.no_grad():
         out = theirs(torch.tensor(tokens), output_hidden_states=True, **kwargs)
-        inner = [theirs.model.norm(state).numpy() for state in out.hidden_states[1:-1]]
+        inner = [theirs.model.norm(state).float().numpy() for state in out.hidden_states[1:-1]]
     for hook in hooks:
         hook.remove()
     chosen = np.stack(choices).reshape(len(choices), *tokens.shape, -1)
-    states = [*inner, out.hidden_states[-1].numpy()]
-    return out.logits.numpy(), states, np.sort(chosen, axis=-1)
+    states = [*inner, out.hidden_states[-1].float().numpy()]
+    return out.logits.float().numpy(), states, np.sort(chosen, axis=-1)
 
 
 def assert_close(found, expected, tolerance=2e-5):
@@ -127,7 +128,7 @@ def test_gradients_of_all_weights(pair):
     def loss(weights):
         return (call(graphdef)(weights, tokens).logits * direction).sum()
 
-    gradient = names.by_path(jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(weights)))
+    gradient = parameters.by_path(jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(weights)))
     found = {
         place.name: place.turn_back(gradient[place.leaf][_index(place)])
         for place in names.places(ours.config, gradient)
@@ -200,12 +201,12 @@ def test_bf16_is_as_far_from_fp32_as_theirs(tmp_path):
     longcat_models.write(theirs, tmp_path, case)
     tokens = random_tokens(theirs, 16, 32)
     exact, _, chosen = forward(theirs, tokens)
-    theirs_bf16 = theirs.bfloat16()
-    for layer in theirs_bf16.model.layers:
+    theirs = theirs.bfloat16()
+    for layer in theirs.model.layers:
         layer.mlp.router.float()
     routers = {n: t for n, t in longcat_models.make(case).state_dict().items() if "router" in n}
-    theirs_bf16.load_state_dict(routers, strict=False)
-    rounded, _, rounded_choice = forward(theirs_bf16.to(torch.bfloat16), tokens)
+    theirs.load_state_dict(routers, strict=False)
+    rounded, _, rounded_choice = forward(theirs, tokens)
     graphdef, weights = split(moe.load_hf(tmp_path, dtype=jnp.bfloat16))
     output = call(graphdef)(weights, tokens)
     error, their_error = (

@@ -1,7 +1,7 @@
 """LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
 
 from loong_jax.models.moe.cache import LatentCache
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.convert import load_hf, save_hf
 from loong_jax.models.moe.model import (
     LongcatFlash,
@@ -11,18 +11,24 @@ from loong_jax.models.moe.model import (
     init_weights,
 )
 from loong_jax.models.moe.parameters import is_controller_state
+from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.models.moe.router import update_bias
+from loong_jax.models.moe.sizes import num_active_params, num_params
 
 __all__ = [
     "LatentCache",
     "LongcatFlash",
     "MoEConfig",
     "ModelOutput",
+    "NgramEmbedding",
     "Weights",
+    "YarnScaling",
     "abstract_weights",
     "init_weights",
     "is_controller_state",
     "load_hf",
+    "num_active_params",
+    "num_params",
     "save_hf",
     "update_bias",
 ]

@@ -30,6 +30,11 @@ class NgramEmbedding:
                 raise ConfigError(
                     f"ngram.{name}={getattr(self, name)} is below {smallest}. Raise it."
                 )
+        if sum(self.rows) >= 2**31:
+            raise ConfigError(
+                f"the tables of n-grams have {sum(self.rows)} rows together, and rows are counted "
+                "in 32 bits. Lower ngram.base_rows or the number of tables."
+            )
 
     @property
     def orders(self) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
 _NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 _OWN = "loong_jax"
-_OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens")
+_OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens", "residual_gain")
 
 
 def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:

@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import CheckpointError
 from loong_jax.models.moe import model as model_room
+from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import files, hf_config, manifest, names
 from loong_jax.models.moe.convert.names import Place, Region
 from loong_jax.sharding import ShardingRules
@@ -50,7 +51,7 @@ class HfCheckpoint:
             record, num_mtp_layers=int(has_mtp), dtype=activations, param_dtype=activations
         )
         _, abstract = model_room.abstract_weights(self.config)
-        self.shapes = names.by_path(abstract)
+        self.shapes = parameters.by_path(abstract)
         self.places = list(names.places(self.config, self.shapes))
         stored_dtypes = manifest.check(self.places, self.found, self.config)
         self.dtypes = {
@@ -129,9 +130,9 @@ def load_hf(
     placed = rules is not None and rules.mesh is not None
     leaves = {
         leaf: checkpoint.load(leaf, spec.sharding if placed else None)
-        for leaf, spec in names.by_path(abstract).items()
+        for leaf, spec in parameters.by_path(abstract).items()
     }
-    model = nnx.merge(graphdef, nnx.State(names.as_tree(leaves)))
+    model = nnx.merge(graphdef, nnx.State(parameters.as_tree(leaves)))
     model.imported_config = checkpoint.config_text
     return model
 

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from loong_jax.errors import CheckpointError
+from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.convert import files, hf_config, names
 from loong_jax.models.moe.convert.names import Place
@@ -51,7 +52,7 @@ def save_weights_hf(
         raise CheckpointError(
             f"{directory} already holds safetensors files. Name another directory, or delete them."
         )
-    leaves = names.by_path(weights)
+    leaves = parameters.by_path(weights)
     hidden = [leaf for leaf, array in leaves.items() if not _is_visible(array)]
     if hidden:
         raise CheckpointError(

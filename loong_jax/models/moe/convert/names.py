@@ -145,24 +145,3 @@ def region_of(index: Sequence[slice], shape: Sequence[int]) -> Region:
     """An index of slices as a region of a leaf of that shape."""
     bounds = (at.indices(size) for at, size in zip(index, shape, strict=True))
     return tuple((start, stop) for start, stop, _ in bounds)
-
-
-def by_path(weights: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of a weights tree by path, {"layers/experts/down": leaf}."""
-    found = {}
-    for key, value in weights.items():
-        path = prefix + key
-        found |= by_path(value, path + "/") if isinstance(value, Mapping) else {path: value}
-    return found
-
-
-def as_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `by_path`."""
-    tree: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *parents, last = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return tree
