@@ -135,7 +135,9 @@ def _read_model(source: Path) -> tuple[MoEConfig, str | None]:
             return configs.from_json(record["config"]), record["hf_config"]
     for directory in source.resolve().parents:
         if (directory / "config.json").exists():
-            return configs.load(directory).model, None
+            config = getattr(configs.load(directory), "model", None)
+            if isinstance(config, MoEConfig):
+                return config, None
     raise CheckpointError(
         f"{source} has no model.json and is no stage of a run, so its config is unknown. Name a "
         "stage of a run, or a directory that `loong import-hf` made."

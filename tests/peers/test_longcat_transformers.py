@@ -210,11 +210,9 @@ def test_bf16_is_as_far_from_fp32_as_theirs(tmp_path):
     graphdef, weights = split(moe.load_hf(tmp_path, dtype=jnp.bfloat16))
     output = call(graphdef)(weights, tokens)
     error, their_error = (
-        np.sqrt(((np.asarray(x, np.float64) - exact) ** 2).mean())
-        for x in (output.logits, rounded)
+        np.sqrt(((np.asarray(x, np.float64) - exact) ** 2).mean()) for x in (output.logits, rounded)
     )
     assert error < 1.1 * their_error
     flips = (np.sort(output.target, axis=-1) != chosen).any(-1).mean()
     their_flips = (rounded_choice != chosen).any(-1).mean()
     assert flips < 1.25 * their_flips + 0.01
-

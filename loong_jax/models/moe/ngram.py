@@ -95,7 +95,7 @@ def hashed(
 
 
 def _times(x: UInt32[Array, "*batch"], factor: int, modulus: int) -> UInt32[Array, "*batch"]:
-    """x * factor mod `modulus` for x below it: by digits of `factor` so small that none overflow."""
+    """x * factor mod `modulus`, for x below it, by digits of `factor` too small to overflow."""
     bits = 32 - modulus.bit_length()
     factor %= modulus
     digits = [(factor >> at) & ((1 << bits) - 1) for at in range(0, factor.bit_length(), bits)]

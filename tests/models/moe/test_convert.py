@@ -313,27 +313,27 @@ def test_refuses_alphas_folded_into_the_norms(copy):
 
 
 def test_refuses_damaged_files(copy):
-    tensors, write = copy
+    _, write = copy
     file = write() / "model.safetensors"
     whole = file.read_bytes()
     for content in (whole[:-3], whole + b"x", whole[:200], b"", b"not a safetensors file"):
         file.write_bytes(content)
-        with pytest.raises(CheckpointError, match="truncated|damaged"):
+        with pytest.raises(CheckpointError, match=r"truncated|damaged"):
             moe.load_hf(file.parent)
     file.write_bytes(whole)
     shutil.copy(file, file.with_name("other.safetensors"))
     with pytest.raises(CheckpointError, match="stored twice"):
         moe.load_hf(file.parent)
     file.with_name("other.safetensors").unlink()
-    header = json.dumps({"a": 1})[:-1] + ', "a": 2}'
-    file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
-    with pytest.raises(CheckpointError, match="described twice"):
-        moe.load_hf(file.parent)
+    for header in ('{"a": {}, "a": {}}', '{"a": 1}', "[1]", "{"):
+        file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+        with pytest.raises(CheckpointError, match="damaged header"):
+            moe.load_hf(file.parent)
     file.unlink()
-    with pytest.raises(CheckpointError, match="no \\*.safetensors"):
+    with pytest.raises(CheckpointError, match=r"no \*\.safetensors"):
         moe.load_hf(file.parent)
     (file.parent / "config.json").unlink()
-    with pytest.raises(CheckpointError, match="no config.json"):
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
         moe.load_hf(file.parent)
 
 

@@ -107,24 +107,26 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         text = stream.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
-    except ValueError as error:
-        raise CheckpointError(f"{file} has a damaged header: {error}. Fetch it again.") from error
-    header.pop("__metadata__", None)
+        entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
+        entries.sort(key=lambda named: named[1]["data_offsets"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} has a damaged header: {error!r}. Fetch it again.") from error
     found, end = {}, 0
-    by_offset = sorted(header.items(), key=lambda item: item[1].get("data_offsets", [0])[0])
-    for name, entry in by_offset:
+    for name, entry in entries:
         try:
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
             start, stop = entry["data_offsets"]
+            size_wanted = math.prod(shape) * dtype.itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{file} describes {name} as {entry}, which is not understood ({error!r}). Convert "
                 "it to float32 or bfloat16, or fetch it again."
             ) from error
-        if start != end or stop - start != math.prod(shape) * dtype.itemsize:
+        if start != end or stop - start != size_wanted:
             raise CheckpointError(
-                f"{file} places {name}, {entry['dtype']} {list(shape)}, at bytes {start} to {stop}, "
-                f"after {end}: tensors must follow each other without gap. Fetch the file again."
+                f"{file} is damaged: it places {name}, {entry['dtype']} {list(shape)}, at bytes "
+                f"{start} to {stop} after {end}, and tensors follow each other without gap. Fetch "
+                "it again."
             )
         found[name] = StoredTensor(file, dtype, shape, 8 + length + start)
         end = stop
@@ -157,7 +159,7 @@ def write_file(
         stream.write(len(text).to_bytes(8, "little") + text)
         for name, dtype, shape in tensors:
             array = np.ascontiguousarray(read(name))
-            assert array.dtype == dtype and array.shape == shape, name
+            assert (array.dtype, array.shape) == (dtype, shape), name
             stream.write(array.reshape(-1).view(np.uint8).data)
     partial.replace(file)
 

@@ -8,7 +8,6 @@ hold, and of a checkpoint it reads what its devices need.
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
