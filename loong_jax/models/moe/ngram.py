@@ -62,12 +62,12 @@ class NgramTables(nnx.Module):
 
     def _look_up(self, row: Int[Array, "B T i"]) -> Float[Array, "B T i w"]:
         """Every device looks up its part of the width for all tokens that share the tables."""
-        rules = self.rules
-        if rules.mesh is None:
+        rules, mesh = self.rules, self.rules.mesh
+        if mesh is None:
             return self.table[...][row]
 
         def on_mesh(*axes):
-            return NamedSharding(rules.mesh, PartitionSpec(*axes))
+            return NamedSharding(mesh, PartitionSpec(*axes))
 
         spec = jax.typeof(row).sharding.spec
         (width,) = rules.partition("ngram_width")

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -148,7 +148,8 @@ def write_file(
     The file gets its name once it is complete. Wider types come first, so that all are aligned.
     """
     tensors = sorted(tensors, key=lambda tensor: -tensor[1].itemsize)
-    header, end = {"__metadata__": {"format": "pt"}}, 0
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
     for name, dtype, shape in tensors:
         start, end = end, end + math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}

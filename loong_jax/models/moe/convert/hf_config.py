@@ -146,7 +146,7 @@ def _new_record(config: MoEConfig) -> Json:
         "tie_word_embeddings": False,
         "zero_expert_type": "identity",
         "torch_dtype": np.dtype(config.param_dtype).name,
-        **({key: value for key, value in _write_ngram(config).items()}),
+        **_write_ngram(config),
         **{key: getattr(config, field) for field, (key, _) in _KEYS.items()},
     }
 
@@ -305,6 +305,8 @@ def _write_ngram(config: MoEConfig) -> Json:
     if ngram is None:
         return {}
     ratio = ngram.base_rows / config.vocab_size
+    if int(ratio * config.vocab_size) < ngram.base_rows:  # as it is read again
+        ratio = math.nextafter(ratio, math.inf)
     return {
         "ngram_vocab_size_ratio": int(ratio) if ratio == int(ratio) else ratio,
         "emb_neighbor_num": ngram.max_order,

@@ -83,6 +83,7 @@ class HfCheckpoint:
             return self._on_device(leaf, tuple((0, size) for size in shape), None)
         shards, first = [], {}
         for device, index in sharding.addressable_devices_indices_map(shape).items():
+            assert index is not None
             region = names.region_of(index, shape)
             if region not in first:
                 first[region] = self._on_device(leaf, region, device)

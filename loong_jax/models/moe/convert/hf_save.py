@@ -74,8 +74,9 @@ def save_weights_hf(
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         _write_text(directory / files.INDEX, json.dumps(index, indent=2) + "\n")
-    unchanged = config_text is not None and record == json.loads(config_text)
-    text = config_text if unchanged else json.dumps(record, indent=2) + "\n"
+    text = json.dumps(record, indent=2) + "\n"
+    if config_text is not None and record == json.loads(config_text):
+        text = config_text  # as it came, to the byte
     _write_text(directory / "config.json", text)
 
 
