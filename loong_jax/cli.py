@@ -163,6 +163,30 @@ def merge_help_text() -> str:
     )
 
 
+# ---- the published layout
+
+
+def import_hf(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ImportHfOptions, "loong import-hf", arguments)
+    from loong_jax.launch import convert
+
+    convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
+    return 0
+
+
+def export_hf(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
+    from loong_jax.launch import convert
+
+    max_shard_bytes = int(chosen.max_shard_gb * 1e9)
+    convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    return 0
+
+
 # ---- report
 
 
@@ -205,6 +229,16 @@ COMMANDS = {
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
+    ),
+    "import-hf": Command(
+        usage="import-hf SRC DST",
+        summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
+        run=import_hf,
+    ),
+    "export-hf": Command(
+        usage="export-hf SRC DST",
+        summary="a checkpoint of ours in the published layout",
+        run=export_hf,
     ),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }

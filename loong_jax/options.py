@@ -32,6 +32,33 @@ class DoctorOptions:
     json: bool = False  # print one JSON object instead of lines for people
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportHfOptions:
+    """Makes a checkpoint of ours from a directory in the published layout.
+
+    DST gets weights/, as a finished stage has them, and model.json, the model's config. An import
+    that was stopped goes on when the same command runs again. Example:
+    loong import-hf longcat-flash-chat checkpoints/chat
+    """
+
+    source: tyro.conf.Positional[Path]  # config.json and safetensors files
+    destination: tyro.conf.Positional[Path]
+    dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportHfOptions:
+    """Writes a checkpoint of ours in the published layout: config.json and safetensors files.
+
+    SRC is what import-hf made, a stage of a run, or the directory of its checkpoints. Example:
+    loong export-hf runs/quickstart/stages/general exported
+    """
+
+    source: tyro.conf.Positional[Path]
+    destination: tyro.conf.Positional[Path]
+    max_shard_gb: float = 5.0  # of one file, in 10^9 bytes
+
+
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
 

@@ -69,6 +69,7 @@ class ShardingRules:
     target: MeshAxes = None  # A
     expert: MeshAxes = "expert"  # E
     expert_ffn: MeshAxes = "tensor"  # M
+    ngram_width: MeshAxes = ("fsdp", "expert", "tensor")  # of the hashed tables
 
     act_batch: MeshAxes = ("slice", "data", "fsdp", "expert")  # B
     act_length: MeshAxes = "context"  # T

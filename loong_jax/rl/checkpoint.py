@@ -133,9 +133,8 @@ def _manager(
 
 
 def _checksum(array: np.ndarray) -> str:
-    return (
-        f"{array.dtype}{list(array.shape)}:{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
-    )
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"{array.dtype}{list(array.shape)}:{zlib.crc32(content.data):08x}"
 
 
 # --- trees -------------------------------------------------------------------------------------

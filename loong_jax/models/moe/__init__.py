@@ -1,13 +1,22 @@
 """LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
 
 from loong_jax.models.moe.cache import LatentCache
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
+from loong_jax.models.moe.convert import load_hf, save_hf
 from loong_jax.models.moe.growth import stack_config, stack_layers
-from loong_jax.models.moe.model import LongcatFlash, ModelOutput, Weights, init_weights
+from loong_jax.models.moe.model import (
+    LongcatFlash,
+    ModelOutput,
+    Weights,
+    abstract_weights,
+    init_weights,
+)
 from loong_jax.models.moe.mtp import mtp_loss
 from loong_jax.models.moe.parameters import is_controller_state
+from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.models.moe.router import update_bias
+from loong_jax.models.moe.sizes import num_active_params, num_params
 
 __all__ = [
     "BiasController",
@@ -16,10 +25,17 @@ __all__ = [
     "LongcatFlash",
     "MoEConfig",
     "ModelOutput",
+    "NgramEmbedding",
     "Weights",
+    "YarnScaling",
+    "abstract_weights",
     "init_weights",
     "is_controller_state",
+    "load_hf",
     "mtp_loss",
+    "num_active_params",
+    "num_params",
+    "save_hf",
     "stack_config",
     "stack_layers",
     "update_bias",

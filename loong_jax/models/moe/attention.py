@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import accumulate, in_chunks, project
-from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.moe.norm import rms_norm, scaled
+from loong_jax.models.moe.rope import rotate
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.sharding import ShardingRules
 
@@ -31,25 +32,6 @@ class Latent(NamedTuple):
         """Moves the entries to where a cache has its own."""
         axes = "act_batch", "act_keys", "act_rank"
         return Latent(rules.place(self.latent, *axes), rules.place(self.rope_key, *axes))
-
-
-def rotate(
-    x: Float[Array, "B T *heads R"], position: Int[Array, "B T"], theta: float
-) -> Float[Array, "B T *heads R"]:
-    """Rotary embedding over neighbouring pairs (0, 1), (2, 3), ..., in float32.
-
-    The result holds the first components of all pairs, then the second: queries and keys are
-    permuted alike, so scores do not see it.
-    """
-    width = x.shape[-1]
-    inverse_frequency = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angle = position.astype(jnp.float32)[..., None] * inverse_frequency[None, None]
-    angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
-    first, second = pairs[..., 0], pairs[..., 1]
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
 
 
 class LatentAttention(nnx.Module):
@@ -108,20 +90,21 @@ class LatentAttention(nnx.Module):
         config, rules = self.config, self.rules
         down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
         up_QNh = rules.gather(self.query_up[...], "q_rank", "heads", "head_width")
-        norm_weight = self.query_norm[...] * (config.q_scale * config.attention_scale)
+        norm_weight = scaled(self.query_norm[...], config.q_scale * config.attention_scale)
         compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
         query = project(compressed_BTQ, up_QNh)
         nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
-        return nope, rotate(rope, position, config.rope_theta)
+        return nope, rotate(rope, position, config.rope_theta, config.yarn)
 
     def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""
         config, rules = self.config, self.rules
         down_Dc = rules.gather(self.latent_down[...], "embed", "kv_rank")
         latent, rope_key = jnp.split(project(x, down_Dc), [config.kv_lora_rank], axis=-1)
-        norm_weight = self.latent_norm[...] * config.kv_scale
+        norm_weight = scaled(self.latent_norm[...], config.kv_scale)
         latent = rms_norm(latent, norm_weight, config.lora_norm_eps)
-        return Latent(latent, rotate(rope_key[:, :, None], position, config.rope_theta)[:, :, 0])
+        rope_key = rotate(rope_key[:, :, None], position, config.rope_theta, config.yarn)[:, :, 0]
+        return Latent(latent, rope_key)
 
     def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
         up = self.rules.gather(self.latent_up[...], "kv_rank", "heads", "head_width")

@@ -9,6 +9,44 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.mixing import Mixing
+from loong_jax.models.moe.rope import YarnScaling
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NgramEmbedding:
+    """Hashed tables that tell the input embedding which tokens came before.
+
+    There are `num_splits` tables for each order from 2 to `max_order`; table i has
+    `base_rows` + 2 i + 1 rows of D / (number of tables) values. Source: arXiv:2601.21204.
+    """
+
+    max_order: int = 4  # tokens of the longest n-gram
+    num_splits: int = 4  # tables per order
+    base_rows: int = 78 * 131_072
+    eos_token: int = 2  # no n-gram reaches back over it
+
+    def __post_init__(self):
+        for name, smallest in (("max_order", 2), ("num_splits", 1), ("base_rows", 1)):
+            if getattr(self, name) < smallest:
+                raise ConfigError(
+                    f"ngram.{name}={getattr(self, name)} is below {smallest}. Raise it."
+                )
+        if sum(self.rows) >= 2**31:
+            raise ConfigError(
+                f"the tables of n-grams have {sum(self.rows)} rows together, and rows are counted "
+                "in 32 bits. Lower ngram.base_rows or the number of tables."
+            )
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """The order of each table."""
+        orders = range(2, self.max_order + 1)
+        return tuple(order for order in orders for _ in range(self.num_splits))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The number of rows of each table, which its hash is reduced by."""
+        return tuple(self.base_rows + 2 * table + 1 for table in range(len(self.orders)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +83,9 @@ class MoEConfig:
     rms_norm_eps: float = 1e-5
     lora_norm_eps: float = 1e-6  # of the two norms on latents
     rope_theta: float = 1e7
+    yarn: YarnScaling | None = None  # stretches the rotary positions
     max_position: int = 131_072
+    ngram: NgramEmbedding | None = None  # adds what came before to the input embedding
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     mixing: Mixing | None = None  # how attention meets many keys; None: by length and platform
     dtype: DTypeLike = jnp.float32  # of activations
@@ -84,6 +124,11 @@ class MoEConfig:
         for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+        if self.ngram is not None and self.hidden_size % len(self.ngram.orders):
+            raise ConfigError(
+                f"hidden_size={self.hidden_size} does not divide over the {len(self.ngram.orders)} "
+                "tables of n-grams. Change ngram.max_order or ngram.num_splits."
+            )
 
     @property
     def num_targets(self) -> int:
@@ -103,7 +148,8 @@ class MoEConfig:
     @property
     def attention_scale(self) -> float:
         """What scores are multiplied by before the softmax."""
-        return (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
+        plain = (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
+        return plain if self.yarn is None else plain * self.yarn.score_scale
 
     def chunk_rows(self, num_tokens: int) -> int | None:
         """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
@@ -158,3 +204,23 @@ class MoEConfig:
             param_dtype=jnp.bfloat16,
         )
         return cls(**(sizes | changes))
+
+    @classmethod
+    def lite(cls, **changes) -> "MoEConfig":
+        """LongCat-Flash-Lite: 68.6 billion parameters, 31.4 of them in tables of n-grams."""
+        sizes: dict[str, Any] = dict(
+            hidden_size=3072,
+            num_layers=14,
+            num_heads=32,
+            ffn_hidden_size=6144,
+            expert_ffn_hidden_size=1024,
+            num_experts=256,
+            num_zero_experts=128,
+            yarn=YarnScaling(
+                factor=10.0, original_max_position=32_768, mscale=1.0, mscale_all_dim=1.0
+            ),
+            rope_theta=5e6,
+            max_position=327_680,
+            ngram=NgramEmbedding(),
+        )
+        return cls.flash(**(sizes | changes))

@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import parameters
+from loong_jax.models.moe import ngram, parameters
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -43,6 +43,7 @@ class _Rows(NamedTuple):
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
     allowed: Bool[Array, "B T T"]
+    recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
 
 
 class LongcatFlash(nnx.Module):
@@ -50,10 +51,13 @@ class LongcatFlash(nnx.Module):
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         self.config, self.rules = config, rules or ShardingRules()
+        self.imported_config: str | None = None  # the config.json that the weights came with
         vocab, embed = config.vocab_size, config.hidden_size
         self.embedding = parameters.kernel(
             (vocab, embed), ("vocab", "embed"), config.param_dtype, rngs, self.rules, fan_in=1
         )
+        if config.ngram is not None:
+            self.ngram = ngram.NgramTables(config, rngs=rngs, rules=self.rules)
         self.layers = ShortcutLayer(config, rngs=rngs, rules=self.rules)
         self.final_norm = parameters.ones((embed,), (None,), self.rules)
         self.head = parameters.kernel(
@@ -103,10 +107,7 @@ class LongcatFlash(nnx.Module):
         follows row i; the other arguments are those of that call.
         """
         rows = self._rows(next_tokens, positions, mask, segment_ids)
-        hidden = self.rules.place(hidden, "act_batch", "act_length", "act_embed")
-        x, cached = self._drafting_head()(
-            hidden, self._embed(rows.tokens), rows.positions, rows.allowed
-        )
+        x, cached = self.mtp(hidden, self._word(rows.tokens), rows.positions, rows.allowed)
         return self._logits(x), cached
 
     def draft_extend(
@@ -117,19 +118,8 @@ class LongcatFlash(nnx.Module):
         cache: Latent,
     ) -> tuple[Float[Array, "B T V"], Latent]:
         """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
-        hidden, next_tokens, positions = (
-            self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
-        )
-        x, cache = self._drafting_head().extend(hidden, self._embed(next_tokens), positions, cache)
+        x, cache = self.mtp.extend(hidden, self._word(next_tokens), positions, cache)
         return self._logits(x), cache
-
-    def _drafting_head(self) -> MtpHead:
-        if not self.config.num_mtp_layers:
-            raise ConfigError(
-                "num_mtp_layers=0: this model has no drafting head. Set it to 1 and load or train "
-                "the head, or decode without drafts."
-            )
-        return self.mtp
 
     def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules
@@ -140,10 +130,17 @@ class LongcatFlash(nnx.Module):
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         if positions is None:
             positions = restarting_positions(key_segment_BS)
+        recent = None
+        if self.config.ngram is not None:
+            whole = rules.place(tokens, "act_batch", "act_keys")
+            seen = ngram.seen_in_segments(key_segment_BS, self.config.ngram)
+            recent = ngram.recent_tokens(whole, seen, self.config.ngram)
+            recent = rules.place(recent, "act_batch", "act_length", None)
         tokens, positions, segment_ids = (
             rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
         )
-        return _Rows(tokens, positions, segment_ids > 0, may_attend(segment_ids, key_segment_BS))
+        allowed = may_attend(segment_ids, key_segment_BS)
+        return _Rows(tokens, positions, segment_ids > 0, allowed, recent)
 
     def _whole(self, rows: _Rows, score_shift):
         def step(x, layer, index):
@@ -157,7 +154,7 @@ class LongcatFlash(nnx.Module):
             x, statistics = layer(x, rows.mask, attend, shift)
             return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens))
+        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens, rows.recent))
         hidden = self._normed(x)
         output = ModelOutput(
             self._logits(hidden), statistics.load, statistics.score_sum, hidden, statistics.target
@@ -170,6 +167,7 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B"],
         cache: LatentCache,
         mask: Bool[Array, "B"] | None = None,
+        history: Int[Array, "B before"] | None = None,
     ) -> tuple[Float[Array, "B V"], LatentCache]:
         """Logits after one more token of each sequence, and the cache with that token in it.
 
@@ -177,7 +175,7 @@ class LongcatFlash(nnx.Module):
         position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
         no expert. Their logits mean nothing, nor do those of positions outside the cache.
         """
-        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
+        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask, history)
         return logits[:, 0], cache
 
     def extend(
@@ -186,12 +184,15 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B"],
         cache: LatentCache,
         mask: Bool[Array, "B"] | None = None,
+        history: Int[Array, "B before"] | None = None,
     ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], LatentCache]:
         """Logits after each of a few more tokens, states after the final norm, and the cache.
 
         Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
         else is as in `decode`. What is written past the tokens that are kept is never looked at,
-        so tokens that speculation rejects need no undoing.
+        so tokens that speculation rejects need no undoing. `history`, needed where the model has an
+        n-gram embedding, holds the tokens before these, the last on the right: max_order - 1, or
+        anything in place of those that a sequence does not have.
         """
         rules, (num_tokens, capacity) = self.rules, (tokens.shape[1], cache.latent.shape[3])
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
@@ -199,6 +200,12 @@ class LongcatFlash(nnx.Module):
         allowed_BTS = jnp.arange(capacity)[None, None] <= position_BT[..., None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
         mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
+        recent = None
+        if self.config.ngram is not None and history is not None:
+            distance = jnp.arange(self.config.ngram.max_order)
+            seen = position_BT[..., None] >= distance[None, None]
+            before = jnp.concatenate([rules.place(history, "act_batch"), tokens], axis=1)
+            recent = ngram.recent_tokens(before, seen, self.config.ngram)
 
         def step(carry, layer, index):
             x, cache = carry
@@ -212,7 +219,7 @@ class LongcatFlash(nnx.Module):
             x, _ = layer(x, mask_BT, attend)
             return (x, cache), None
 
-        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        (x, cache), _ = self._scan(step, (self._embed(tokens, recent), cache))
         hidden = self._normed(x)
         return self._logits(hidden), hidden, cache
 
@@ -226,7 +233,20 @@ class LongcatFlash(nnx.Module):
 
         return jax.lax.scan(body, carry, (stacked, jnp.arange(self.config.num_layers)))
 
-    def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    def _embed(
+        self, tokens: Int[Array, "B T"], recent: Int[Array, "B T order"] | None = None
+    ) -> Float[Array, "B T D"]:
+        word = self._word(tokens)
+        if self.config.ngram is None:
+            return word
+        if recent is None:
+            raise ConfigError(
+                "the n-gram embedding needs the tokens before these, and there are none. Pass "
+                "history, the last max_order - 1 tokens of every sequence."
+            )
+        return self.ngram(word, recent)
+
+    def _word(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         table = self.rules.gather(self.embedding[...], "vocab", "embed")
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
@@ -268,7 +288,37 @@ def init_weights(
     not depend on the mesh.
     """
     rules = rules or ShardingRules()
-    with contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh):
+    with _on_mesh(rules):
         model = LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules)
-        graphdef, state = nnx.split(model, graph=False)
+    return _split(model)
+
+
+def abstract_weights(
+    config: MoEConfig, rules: ShardingRules | None = None
+) -> tuple[nnx.GraphDef, Weights]:
+    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`.
+
+    They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
+    """
+    rules = rules or ShardingRules()
+    with _on_mesh(rules):
+        model = jax.eval_shape(
+            lambda key: LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), jax.random.key(0)
+        )
+    graphdef, weights = _split(model)
+
+    def on_devices(leaf):
+        """The sharding that an abstract mesh gave a leaf, on the devices of the mesh."""
+        sharding = rules.mesh and jax.sharding.NamedSharding(rules.mesh, leaf.sharding.spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return graphdef, jax.tree.map(on_devices, weights)
+
+
+def _on_mesh(rules: ShardingRules):
+    return contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh)
+
+
+def _split(model: LongcatFlash) -> tuple[nnx.GraphDef, Weights]:
+    graphdef, state = nnx.split(model, graph=False)
     return graphdef, nnx.to_pure_dict(state)

@@ -1,4 +1,4 @@
-"""RMS norm."""
+"""RMS norm, and factors folded into its weight."""
 
 import jax
 import jax.numpy as jnp
@@ -11,4 +11,13 @@ def rms_norm(
     """x / sqrt(mean(x^2) + eps) * weight, all in float32 and rounded once to the dtype of x."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
+    weight = weight.astype(jnp.float32)
     return (y * weight.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+def scaled(weight: Float[Array, "width"], factor: float) -> Float[Array, "width"]:
+    """The weight of a norm times a factor, float32.
+
+    A bf16 weight times a Python number would round the number to bf16 first: sqrt(12) by 0.13 %.
+    """
+    return weight.astype(jnp.float32) * factor

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,3 +65,24 @@ def is_controller_state(path: Sequence[object]) -> bool:
     """
     names = [str(getattr(entry, "key", getattr(entry, "name", entry))) for entry in path]
     return names[-2:] == ["router", "bias"]
+
+
+def by_path(weights: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of a weights tree by path, {"layers/experts/down": leaf}."""
+    found = {}
+    for key, value in weights.items():
+        path = prefix + key
+        found |= by_path(value, path + "/") if isinstance(value, Mapping) else {path: value}
+    return found
+
+
+def as_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `by_path`."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, last = path.split("/")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return tree

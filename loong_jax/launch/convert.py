@@ -1,0 +1,144 @@
+"""Between the published layout and checkpoints of ours: `loong import-hf` and `loong export-hf`.
+
+An imported directory holds `weights/`, as a finished stage has them, and `model.json`: the model's
+config and the config.json that it came with. An import first copies block by block into files of
+its own, `DST/.import`, and notes each block; killed there, it goes on with the next one.
+"""
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loong_jax import configs
+from loong_jax.data import json_files
+from loong_jax.errors import CheckpointError
+from loong_jax.merge import checkpoints
+from loong_jax.models.moe import MoEConfig, abstract_weights, parameters
+from loong_jax.models.moe.convert import HfCheckpoint, save_weights_hf
+from loong_jax.rl import checkpoint
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
+
+
+def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> None:
+    """Checks the whole manifest of `source`, then copies its weights to `destination`.
+
+    Raises ConfigError or CheckpointError where `source` cannot be loaded, and CheckpointError where
+    `destination` already holds a model or an import of another one.
+    """
+    if (destination / "model.json").exists():
+        raise CheckpointError(
+            f"{destination} already holds a model. Name another directory, or delete it."
+        )
+    found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
+    staging = destination / ".import"
+    staging.mkdir(parents=True, exist_ok=True)
+    _same_import(staging / "source", _fingerprint(found, dtype), destination)
+    leaves = _copy(found, staging)
+    print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
+    weights = parameters.as_tree(leaves)
+    checkpoint.save(destination / "weights", 0, {"weights": weights}, {"source": str(source)})
+    record = {
+        "format_version": FORMAT_VERSION,
+        "versions": configs.versions(),
+        "config": configs.to_json(found.config),
+        "hf_config": found.config_text,
+    }
+    json_files.write_json(destination / "model.json", record)
+    shutil.rmtree(staging)
+
+
+def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
+    """Writes the weights of `source` in the published layout.
+
+    The config is that of `source`/model.json, or of the run that `source` is a stage of. Raises
+    CheckpointError where there is none, or where the weights are not of that config.
+    """
+    config, config_text = _read_model(source)
+    weights = checkpoints.load_weights(source)
+    _, abstract = abstract_weights(config)
+    expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
+    found = {p: np.shape(leaf) for p, leaf in parameters.by_path(weights).items()}
+    if expected != found:
+        odd = next(p for p in (expected | found) if expected.get(p) != found.get(p))
+        raise CheckpointError(
+            f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
+            f"{expected.get(odd)}. Put the model.json beside it that belongs to the weights."
+        )
+    save_weights_hf(
+        config, weights, destination, config_text=config_text, max_shard_bytes=max_shard_bytes
+    )
+    print(f"{len(found)} stacked arrays of {source} written to {destination}")
+
+
+def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:
+    """Every leaf as a file in `staging`; blocks that `done` names are there already."""
+    done = staging / "done"
+    noted = set(done.read_text().split("\n")) if done.exists() else set()
+    leaves = {}
+    for leaf, spec in found.shapes.items():
+        file = staging / (leaf.replace("/", ".") + ".bin")
+        is_new = not any(note.startswith(f"{leaf} ") for note in noted)
+        mode = "w+" if is_new else "r+"
+        held = np.memmap(file, found.dtypes[leaf], mode, shape=spec.shape)
+        row_bytes = math.prod(spec.shape[1:]) * found.dtypes[leaf].itemsize
+        rows = max(1, BLOCK_BYTES // row_bytes)
+        for start in range(0, spec.shape[0], rows):
+            stop = min(start + rows, spec.shape[0])
+            note = f"{leaf} {start} {stop}"
+            if note not in noted:
+                held[start:stop] = found.read(
+                    leaf, ((start, stop), *((0, size) for size in spec.shape[1:]))
+                )
+                held.flush()
+                with done.open("a") as stream:
+                    stream.write(note + "\n")
+        leaves[leaf] = held
+    return leaves
+
+
+def _fingerprint(found: HfCheckpoint, dtype: str | None) -> str:
+    """Changes when the config, a tensor's place or kind, or a file changes."""
+    content: list[Any] = [found.config_text, dtype, BLOCK_BYTES]
+    for name, tensor in sorted(found.found.items()):
+        status = tensor.file.stat()
+        content.append([name, str(tensor.dtype), tensor.shape, tensor.offset, status.st_mtime_ns])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
+    if not path.exists():
+        path.write_text(fingerprint)
+    elif path.read_text() != fingerprint:
+        raise CheckpointError(
+            f"{destination} holds a part of another import. Name another directory, or delete "
+            f"{path.parent} to begin anew."
+        )
+
+
+def _read_model(source: Path) -> tuple[MoEConfig, str | None]:
+    for directory in (source, source.parent):
+        path = directory / "model.json"
+        if path.exists():
+            record = json_files.read_json(path)
+            if record.get("format_version") != FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{path} has format_version={record.get('format_version')!r}, not "
+                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
+                )
+            return configs.from_json(record["config"]), record["hf_config"]
+    for directory in source.resolve().parents:
+        if (directory / "config.json").exists():
+            config = getattr(configs.load(directory), "model", None)
+            if isinstance(config, MoEConfig):
+                return config, None
+    raise CheckpointError(
+        f"{source} has no model.json and is no stage of a run, so its config is unknown. Name a "
+        "stage of a run, or a directory that `loong import-hf` made."
+    )

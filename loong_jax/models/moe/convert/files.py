@@ -1,0 +1,185 @@
+"""safetensors files, read tensor by tensor without copies and written without holding a shard.
+
+A file is the length of its header (8 bytes, little-endian), the header as JSON, and the tensors one
+after the other. Everything that a header can tell is checked before any tensor is looked at.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from loong_jax.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+_MAX_HEADER_BYTES = 100_000_000  # as safetensors itself has it
+
+DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies and what it is."""
+
+    file: Path
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int  # in the file, in bytes
+
+    def view(self, mapped: dict[Path, np.memmap]) -> np.ndarray:
+        """The tensor as it lies on disk; `mapped` keeps the files that are open."""
+        if self.file not in mapped:
+            mapped[self.file] = np.memmap(self.file, np.uint8, mode="r")
+        end = self.offset + math.prod(self.shape) * self.dtype.itemsize
+        return mapped[self.file][self.offset : end].view(self.dtype).reshape(self.shape)
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a checkpoint by name, from the headers of its files.
+
+    The files are those of the index where there is one, else all `*.safetensors`. Raises
+    CheckpointError on files that are missing, truncated or damaged and on a tensor stored twice.
+    """
+    weight_map = _read_index(directory / INDEX)
+    if weight_map is None:
+        files = sorted(directory.glob("*.safetensors"))
+    else:
+        files = [directory / name for name in sorted(set(weight_map.values()))]
+    if not files:
+        raise CheckpointError(
+            f"{directory} holds no *.safetensors file. Name a directory in the published layout: "
+            "config.json and safetensors files."
+        )
+    found: dict[str, StoredTensor] = {}
+    for file in files:
+        for name, tensor in read_header(file).items():
+            if name in found:
+                raise CheckpointError(
+                    f"{name} is stored twice, in {found[name].file.name} and {file.name}. Delete "
+                    "the file that does not belong to this checkpoint."
+                )
+            found[name] = tensor
+    for name, file in (weight_map or {}).items():
+        if name not in found or found[name].file.name != file:
+            raise CheckpointError(
+                f"{INDEX} places {name} in {file}, which does not hold it. Fetch {file} and the "
+                "index again; they are of different checkpoints."
+            )
+    unlisted = sorted(set(found) - set(weight_map)) if weight_map is not None else []
+    if unlisted:
+        raise CheckpointError(
+            f"{found[unlisted[0]].file.name} holds {unlisted[0]}, which {INDEX} does not list. "
+            "Fetch both again; they are of different checkpoints."
+        )
+    return found
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file. Raises CheckpointError where header and file do not agree."""
+    try:
+        size = file.stat().st_size
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} is missing. Fetch it again.") from None
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
+            raise CheckpointError(
+                f"{file} of {size} bytes says that its header has {length}: it is truncated or no "
+                "safetensors file. Fetch it again."
+            )
+        text = stream.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
+        entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
+        entries.sort(key=lambda named: named[1]["data_offsets"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} has a damaged header: {error!r}. Fetch it again.") from error
+    found, end = {}, 0
+    for name, entry in entries:
+        try:
+            dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+            start, stop = entry["data_offsets"]
+            size_wanted = math.prod(shape) * dtype.itemsize
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{file} describes {name} as {entry}, which is not understood ({error!r}). Convert "
+                "it to float32 or bfloat16, or fetch it again."
+            ) from error
+        if start != end or stop - start != size_wanted:
+            raise CheckpointError(
+                f"{file} is damaged: it places {name}, {entry['dtype']} {list(shape)}, at bytes "
+                f"{start} to {stop} after {end}, and tensors follow each other without gap. Fetch "
+                "it again."
+            )
+        found[name] = StoredTensor(file, dtype, shape, 8 + length + start)
+        end = stop
+    if size != 8 + length + end:
+        raise CheckpointError(
+            f"{file} has {size} bytes, and its header describes {8 + length + end}: it is "
+            "truncated or damaged. Fetch it again."
+        )
+    return found
+
+
+def write_file(
+    file: Path,
+    tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]],
+    read: Callable[[str], np.ndarray],
+) -> None:
+    """Writes one file; `read(name)` gives each tensor when its turn comes.
+
+    The file gets its name once it is complete. Wider types come first, so that all are aligned.
+    """
+    tensors = sorted(tensors, key=lambda tensor: -tensor[1].itemsize)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, dtype, shape in tensors:
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    partial = file.with_name(file.name + ".partial")
+    with partial.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for name, dtype, shape in tensors:
+            array = np.ascontiguousarray(read(name))
+            assert (array.dtype, array.shape) == (dtype, shape), name
+            stream.write(array.reshape(-1).view(np.uint8).data)
+    partial.replace(file)
+
+
+def _read_index(path: Path) -> Mapping[str, str] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is no index of safetensors files: {error!r}. Fetch it again."
+        ) from error
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is described twice")
+    return found

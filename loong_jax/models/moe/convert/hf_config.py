@@ -1,0 +1,320 @@
+"""config.json of the published layout, read into a MoEConfig and written back.
+
+A missing key has the default that transformers gives it, the published 560B model's. Keys that
+would change what the model computes in a way that is not built here are refused; all others are
+kept aside and written again. What config.json has no key for lives under the key `loong_jax`.
+Source: the published config.json files; transformers' LongcatFlashConfig.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.rope import YarnScaling
+
+Json = dict[str, Any]
+
+# Field of MoEConfig -> (published key, default where it is missing).
+_KEYS: dict[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", 131_072),
+    "hidden_size": ("hidden_size", 6144),
+    "num_layers": ("num_layers", 28),
+    "num_heads": ("num_attention_heads", 64),
+    "q_lora_rank": ("q_lora_rank", 1536),
+    "kv_lora_rank": ("kv_lora_rank", 512),
+    "qk_nope_head_dim": ("qk_nope_head_dim", 128),
+    "qk_rope_head_dim": ("qk_rope_head_dim", 64),
+    "v_head_dim": ("v_head_dim", 128),
+    "ffn_hidden_size": ("ffn_hidden_size", 12_288),
+    "expert_ffn_hidden_size": ("expert_ffn_hidden_size", 2048),
+    "num_experts": ("n_routed_experts", 512),
+    "num_zero_experts": ("zero_expert_num", 256),
+    "num_chosen": ("moe_topk", 12),
+    "gate_scale": ("routed_scaling_factor", 6.0),
+    "rms_norm_eps": ("rms_norm_eps", 1e-5),
+    "max_position": ("max_position_embeddings", 131_072),
+}
+# Another name that transformers knows -> published key.
+_ALIASES = {
+    "num_local_experts": "n_routed_experts",
+    "num_experts_per_tok": "moe_topk",
+    "intermediate_size": "ffn_hidden_size",
+    "moe_intermediate_size": "expert_ffn_hidden_size",
+}
+# Key -> the values under which the model is the one that is built here, the published first.
+_REQUIRED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("longcat_flash", "longcat_flash_ngram"),
+    "attention_method": ("MLA",),
+    "hidden_act": ("silu",),
+    "zero_expert_type": ("identity",),
+    "attention_bias": (False,),
+    "router_bias": (False,),
+    "norm_topk_prob": (False,),
+    "tie_word_embeddings": (False,),
+    "mla_scale_q_lora": (True,),
+    "mla_scale_kv_lora": (True,),
+    "sliding_window": (None,),
+    "n_shared_experts": (0,),
+    "quantization_config": (None,),
+}
+# Beginnings of keys that belong to other members of the family.
+_FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
+_NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
+_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
+_OWN = "loong_jax"
+_OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens", "residual_gain")
+
+
+def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
+    """The MoEConfig that a config.json means; `changes` are fields that it does not decide.
+
+    `target_ffn_experts` is the published ratio K E / (E + Z), the LoRA-norm epsilon 1e-6 and
+    `chunk_tokens` None unless the key `loong_jax` says otherwise.
+
+    Raises:
+      ConfigError: a value contradicts another, or changes the model into one not built here.
+    """
+    record = _published_names(record)
+    _refuse_other_models(record)
+    fields = {field: record.get(key, default) for field, (key, default) in _KEYS.items()}
+    fields["num_zero_experts"] = fields["num_zero_experts"] or 0
+    fields["rope_theta"], fields["yarn"] = _read_rope(record)
+    fields["ngram"] = _read_ngram(record, fields["vocab_size"])
+    own = record.get(_OWN) or {}
+    fields |= {"target_ffn_experts": _published_ratio(fields)}
+    fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
+    return MoEConfig(**(fields | changes))
+
+
+def write_config(config: MoEConfig, original: Mapping[str, Any] | None = None) -> Json:
+    """A config.json that `read_config` reads as `config`.
+
+    `original`, the record that was imported, is kept as it is but for what has changed since.
+    """
+    record: Json = dict(_new_record(config) if original is None else original)
+    known = read_config(record)
+    for field, (key, _) in _KEYS.items():
+        if original is None or getattr(config, field) != getattr(known, field):
+            for alias in [alias for alias, name in _ALIASES.items() if name == key]:
+                record.pop(alias, None)
+            record[key] = getattr(config, field)
+    if config.num_layers != known.num_layers:
+        record.pop("num_hidden_layers", None)
+    if original is None or (config.rope_theta, config.yarn) != (known.rope_theta, known.yarn):
+        for key in _ROPE_KEYS:
+            record.pop(key, None)
+        record |= _write_rope(config)
+    if config.ngram != known.ngram:
+        for key in _NGRAM_KEYS:
+            record.pop(key, None)
+        record |= _write_ngram(config)
+    named = record | {_OWN: None}
+    own = {
+        name: getattr(config, name)
+        for name in _OWN_FIELDS
+        if getattr(config, name) != getattr(read_config(named), name)
+    }
+    kept = {k: v for k, v in (record.get(_OWN) or {}).items() if k not in _OWN_FIELDS}
+    record.pop(_OWN, None)
+    if kept | own:
+        record[_OWN] = kept | own
+    for key in ("torch_dtype", "dtype"):
+        if key in record:
+            record[key] = np.dtype(config.param_dtype).name
+    return record
+
+
+def _new_record(config: MoEConfig) -> Json:
+    lite = config.ngram is not None
+    name = "LongcatFlashNgramForCausalLM" if lite else "LongcatFlashForCausalLM"
+    return {
+        "architectures": [name],
+        "model_type": "longcat_flash_ngram" if lite else "longcat_flash",
+        "attention_method": "MLA",
+        "attention_bias": False,
+        "head_dim": config.qk_rope_head_dim,  # transformers builds its rotary table from it
+        "hidden_act": "silu",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
+        "norm_topk_prob": False,
+        "router_bias": False,
+        "tie_word_embeddings": False,
+        "zero_expert_type": "identity",
+        "torch_dtype": np.dtype(config.param_dtype).name,
+        **_write_ngram(config),
+        **{key: getattr(config, field) for field, (key, _) in _KEYS.items()},
+    }
+
+
+def _published_names(record: Mapping[str, Any]) -> Json:
+    """The record with aliases under their published names; refuses two values for one size."""
+    named = dict(record)
+    for alias, key in _ALIASES.items():
+        if alias in record and named.setdefault(key, record[alias]) != record[alias]:
+            raise ConfigError(
+                f"config.json has {key}={named[key]!r} and {alias}={record[alias]!r}, two names of "
+                "one size. Remove the wrong one."
+            )
+    sub_layers = named.get("num_hidden_layers")  # each logical layer holds two attentions
+    if sub_layers is not None and "num_layers" not in named:
+        if sub_layers % 2:
+            raise ConfigError(
+                f"config.json has num_hidden_layers={sub_layers} and no num_layers. Attentions are "
+                "counted there, two to a layer. Give num_layers."
+            )
+        named["num_layers"] = sub_layers // 2
+    layers = named.get("num_layers", _KEYS["num_layers"][1])
+    if sub_layers not in (None, layers, 2 * layers):
+        raise ConfigError(
+            f"config.json has num_layers={layers} and num_hidden_layers={sub_layers}, which must "
+            "be as many or twice as many. Remove num_hidden_layers."
+        )
+    return named
+
+
+def _refuse_other_models(record: Json) -> None:
+    for key, allowed in _REQUIRED.items():
+        value = record.get(key)
+        if value is not None and value not in allowed:
+            raise ConfigError(
+                f"config.json has {key}={value!r}; only {allowed[0]!r} is built here. Convert the "
+                f"weights to a model with {key}={allowed[0]!r}, or remove the key if it is wrong."
+            )
+    foreign = [k for k in record if k.startswith(_FOREIGN) and k not in _NGRAM_KEYS]
+    foreign = [key for key in foreign if record[key] not in (None, False)]
+    if foreign:
+        raise ConfigError(
+            f"config.json has {foreign[0]}={record[foreign[0]]!r}, a part of another member of the "
+            "family that is not built here. Choose a checkpoint without it."
+        )
+    heads = record.get("num_attention_heads", _KEYS["num_heads"][1])
+    if record.get("num_key_value_heads") not in (None, heads):
+        raise ConfigError(
+            f"config.json has num_key_value_heads={record['num_key_value_heads']} and "
+            f"num_attention_heads={heads}. Latent attention gives each head its own keys: remove "
+            "num_key_value_heads."
+        )
+    parts = [record.get(k, _KEYS[k][1]) for k in ("qk_nope_head_dim", "qk_rope_head_dim")]
+    if record.get("qk_head_dim") not in (None, sum(parts)):
+        raise ConfigError(
+            f"config.json has qk_head_dim={record['qk_head_dim']}, and its parts are {parts}, for "
+            f"the unrotated and the rotary part. Make it {sum(parts)} or remove it."
+        )
+
+
+# --- rotary positions --------------------------------------------------------------------------
+
+_YARN_KEYS = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_max_position",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "mscale": "mscale",
+    "mscale_all_dim": "mscale_all_dim",
+}
+# Other keys of a rope record -> the values that change nothing.
+_ROPE_NEUTRAL = {"partial_rotary_factor": (None, 1), "truncate": (None, True)}
+
+
+def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
+    """The base of the rotary frequencies and how they are stretched."""
+    rope: Json = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        for name, value in (record.get(key) or {}).items():
+            if rope.setdefault(name, value) != value:
+                raise ConfigError(
+                    f"config.json gives {name} twice, as {rope[name]!r} in rope_scaling and "
+                    f"{value!r} in rope_parameters. Remove one of the two."
+                )
+    theta = rope.pop("rope_theta", None)
+    if theta is None:
+        theta = record.get("rope_theta", 1e7)
+    elif record.get("rope_theta", theta) != theta:
+        raise ConfigError(
+            f"config.json has rope_theta={record['rope_theta']} and {theta} in rope_parameters. "
+            "Remove one of the two."
+        )
+    kind = rope.pop("rope_type", None) or rope.get("type") or "default"
+    rope.pop("type", None)
+    known = {**dict.fromkeys(_YARN_KEYS), "attention_factor": None, **_ROPE_NEUTRAL}
+    odd = [key for key in rope if key not in known]
+    odd += [key for key, neutral in _ROPE_NEUTRAL.items() if rope.get(key) not in neutral]
+    if kind not in ("default", "yarn") or odd:
+        what = f"{odd[0]}={rope[odd[0]]!r}" if odd else f"type {kind!r}"
+        raise ConfigError(
+            f"config.json asks for rotary positions with {what}; plain ones and YaRN are built "
+            "here. Remove it if the model was not trained with it."
+        )
+    if kind == "default":
+        return float(theta), None
+    length = record.get("max_position_embeddings", _KEYS["max_position"][1])
+    original = rope.get("original_max_position_embeddings") or length
+    yarn = YarnScaling(
+        factor=float(rope.get("factor") or length / original),
+        original_max_position=original,
+        beta_fast=float(rope.get("beta_fast") or 32),
+        beta_slow=float(rope.get("beta_slow") or 1),
+        mscale=float(rope.get("mscale") or 0),
+        mscale_all_dim=float(rope.get("mscale_all_dim") or 0),
+    )
+    scale = rope.get("attention_factor")
+    if scale is None and not (yarn.mscale and yarn.mscale_all_dim):
+        scale = dataclasses.replace(yarn, mscale=1.0, mscale_all_dim=0.0).pair_scale
+    if scale is not None and not math.isclose(scale, yarn.pair_scale, rel_tol=1e-12):
+        yarn = dataclasses.replace(yarn, rotary_scale=float(scale))
+    return float(theta), yarn
+
+
+def _write_rope(config: MoEConfig) -> Json:
+    if config.yarn is None:
+        return {"rope_theta": config.rope_theta}
+    rope = {key: getattr(config.yarn, field) for key, field in _YARN_KEYS.items()}
+    rope["attention_factor"] = config.yarn.pair_scale
+    return {"rope_theta": config.rope_theta, "rope_scaling": {"rope_type": "yarn", **rope}}
+
+
+# --- n-grams -----------------------------------------------------------------------------------
+
+
+def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
+    given = [key for key in _NGRAM_KEYS if record.get(key) is not None]
+    is_ngram = record.get("model_type") == "longcat_flash_ngram"
+    if not given and not is_ngram:
+        return None
+    if len(given) < len(_NGRAM_KEYS):
+        missing = [key for key in _NGRAM_KEYS if key not in given]
+        raise ConfigError(
+            f"config.json lacks {missing[0]}, and an n-gram embedding needs {_NGRAM_KEYS}. Add it."
+        )
+    eos = record.get("eos_token_id", 2)
+    return NgramEmbedding(
+        max_order=record["emb_neighbor_num"],
+        num_splits=record["emb_split_num"],
+        base_rows=int(record["ngram_vocab_size_ratio"] * vocab_size),
+        eos_token=eos[0] if isinstance(eos, list) else eos,
+    )
+
+
+def _write_ngram(config: MoEConfig) -> Json:
+    ngram = config.ngram
+    if ngram is None:
+        return {}
+    ratio = ngram.base_rows / config.vocab_size
+    if int(ratio * config.vocab_size) < ngram.base_rows:  # as it is read again
+        ratio = math.nextafter(ratio, math.inf)
+    return {
+        "ngram_vocab_size_ratio": int(ratio) if ratio == int(ratio) else ratio,
+        "emb_neighbor_num": ngram.max_order,
+        "emb_split_num": ngram.num_splits,
+        "eos_token_id": ngram.eos_token,
+    }
+
+
+def _published_ratio(fields: Json) -> float:
+    targets = fields["num_experts"] + fields["num_zero_experts"]
+    return fields["num_chosen"] * fields["num_experts"] / max(targets, 1)

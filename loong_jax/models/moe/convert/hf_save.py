@@ -1,0 +1,122 @@
+"""From a model to a directory in the published layout, one tensor at a time."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from loong_jax.errors import CheckpointError
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.convert import files, hf_config, names
+from loong_jax.models.moe.convert.names import Place
+from loong_jax.models.moe.model import LongcatFlash
+
+MAX_SHARD_BYTES = 5_000_000_000
+
+
+def save_hf(
+    model: LongcatFlash, directory: Path | str, *, max_shard_bytes: int = MAX_SHARD_BYTES
+) -> None:
+    """Writes config.json and safetensors files, with an index where there are several.
+
+    Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
+    but for what was changed. Raises CheckpointError where the directory already holds weights, or
+    where this process cannot see all of them.
+    """
+    _, state = nnx.split(model, graph=False)
+    save_weights_hf(
+        model.config,
+        nnx.to_pure_dict(state),
+        directory,
+        config_text=model.imported_config,
+        max_shard_bytes=max_shard_bytes,
+    )
+
+
+def save_weights_hf(
+    config: MoEConfig,
+    weights: Mapping[str, Any],
+    directory: Path | str,
+    *,
+    config_text: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays."""
+    directory = Path(directory)
+    if any(directory.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{directory} already holds safetensors files. Name another directory, or delete them."
+        )
+    leaves = parameters.by_path(weights)
+    hidden = [leaf for leaf, array in leaves.items() if not _is_visible(array)]
+    if hidden:
+        raise CheckpointError(
+            f"{hidden[0]} lies in part on devices of other processes. Save a checkpoint, and "
+            "export it in one process with `loong export-hf`."
+        )
+    record = hf_config.write_config(config, json.loads(config_text) if config_text else None)
+    directory.mkdir(parents=True, exist_ok=True)
+    places = {place.name: place for place in names.places(config, leaves)}
+    sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
+    shards = _shards(sizes, max_shard_bytes)
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        file = "model.safetensors" if len(shards) == 1 else file
+        entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
+        files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
+        weight_map |= dict.fromkeys(shard, file)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        _write_text(directory / files.INDEX, json.dumps(index, indent=2) + "\n")
+    text = json.dumps(record, indent=2) + "\n"
+    if config_text is not None and record == json.loads(config_text):
+        text = config_text  # as it came, to the byte
+    _write_text(directory / "config.json", text)
+
+
+def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
+    """Names in runs of at most `max_bytes`, or of one tensor that is larger."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > max_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def _fetch(leaves: Mapping[str, Any], place: Place) -> np.ndarray:
+    """One tensor as it is stored, from wherever its region lies."""
+    array = leaves[place.leaf]
+    index = tuple(slice(start, stop) for start, stop in place.region)
+    if isinstance(array, np.ndarray):
+        return place.turn_back(array[index])
+    held = np.empty([stop - start for start, stop in place.region], array.dtype)
+    for shard in array.addressable_shards:
+        region = names.region_of(shard.index, array.shape)
+        if shard.replica_id == 0 and (common := names.meet(region, place.region)):
+            part = np.asarray(shard.data[names.within(common, region)])
+            held[names.within(common, place.region)] = part
+    return place.turn_back(held)
+
+
+def _num_bytes(array: Any, place: Place) -> int:
+    return int(np.prod(place.shape)) * np.dtype(array.dtype).itemsize
+
+
+def _is_visible(array: Any) -> bool:
+    return not isinstance(array, jax.Array) or array.is_fully_addressable
+
+
+def _write_text(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

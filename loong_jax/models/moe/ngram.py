@@ -1,0 +1,134 @@
+"""The n-gram embedding: hashed tables that tell the input which tokens came just before.
+
+    x_t = (word(t) + sum over tables i of P_i table_i[h_i(t)]) / (1 + number of tables)
+    h_i(t) = sum over j < order of token_{t-j} V^j   mod the rows of table i
+
+A token that the n-gram does not reach counts as token 0: there is none, or an end of sequence lies
+between. Source: arXiv:2601.21204; the hash and its reach are those of the released code.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.dense import project
+from loong_jax.sharding import ShardingRules
+
+
+class NgramTables(nnx.Module):
+    """All tables, one below the other, cut along their width; and the projection of each."""
+
+    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
+        assert config.ngram is not None
+        self.config, self.ngram, self.rules = config, config.ngram, rules
+        embed, num_tables = config.hidden_size, len(config.ngram.rows)
+        width = embed // num_tables
+        dtype = config.param_dtype
+        self.table = parameters.kernel(
+            (sum(config.ngram.rows), width), (None, "ngram_width"), dtype, rngs, rules, fan_in=1
+        )
+        self.projection = parameters.kernel(
+            (num_tables, width, embed), (None, None, "embed"), dtype, rngs, rules
+        )
+
+    def __call__(
+        self, word: Float[Array, "B T D"], recent: Int[Array, "B T order"]
+    ) -> Float[Array, "B T D"]:
+        """The input of the first layer, from the embedding of each token and `recent_tokens`."""
+        rows = self.ngram.rows
+        first = np.cumsum([0, *rows[:-1]])
+        row_BTi = jnp.stack(
+            [
+                hashed(recent[..., :order], self.config.vocab_size, modulus)
+                for order, modulus in zip(self.ngram.orders, rows, strict=True)
+            ],
+            axis=-1,
+        )
+        found_BTiw = self._look_up(row_BTi + jnp.asarray(first, jnp.int32)[None, None])
+        projection = self.rules.gather(self.projection[...], None, None, "embed")
+        added = project(
+            found_BTiw.astype(word.dtype),
+            projection,
+            num_contracted=2,
+            out_sharding=self.rules.like(word),
+            out_dtype=jnp.float32,
+        )
+        return ((word.astype(jnp.float32) + added) / (1 + len(rows))).astype(word.dtype)
+
+    def _look_up(self, row: Int[Array, "B T i"]) -> Float[Array, "B T i w"]:
+        """Every device looks up its part of the width for all tokens that share the tables."""
+        rules, mesh = self.rules, self.rules.mesh
+        if mesh is None:
+            return self.table[...][row]
+
+        def on_mesh(*axes):
+            return NamedSharding(mesh, PartitionSpec(*axes))
+
+        spec = jax.typeof(row).sharding.spec
+        (width,) = rules.partition("ngram_width")
+        cut = (width,) if isinstance(width, str) else width or ()
+        shared = [_without(axes, cut) for axes in spec]
+        row = jax.sharding.reshard(row, on_mesh(*shared))
+        parts = self.table[...].at[row].get(out_sharding=on_mesh(*shared, width))
+        return jax.sharding.reshard(parts, on_mesh(*spec, None))
+
+
+def _without(axes, cut):
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return tuple(axis for axis in axes if axis not in cut) or None
+
+
+def hashed(
+    recent: Int[Array, "*batch order"], vocab_size: int, modulus: int
+) -> Int[Array, "*batch"]:
+    """sum_j recent[j] vocab_size^j mod `modulus`, which must be below 2^31, in 32-bit integers."""
+    token = recent.astype(jnp.uint32) % modulus
+    total = token[..., -1]
+    for j in reversed(range(recent.shape[-1] - 1)):
+        total = (_times(total, vocab_size, modulus) + token[..., j]) % modulus
+    return total.astype(jnp.int32)
+
+
+def _times(x: UInt32[Array, "*batch"], factor: int, modulus: int) -> UInt32[Array, "*batch"]:
+    """x * factor mod `modulus`, for x below it, by digits of `factor` too small to overflow."""
+    bits = 32 - modulus.bit_length()
+    factor %= modulus
+    digits = [(factor >> at) & ((1 << bits) - 1) for at in range(0, factor.bit_length(), bits)]
+    product = jnp.zeros_like(x)
+    for digit in reversed(digits):
+        product = ((product << bits) % modulus + (x * jnp.uint32(digit)) % modulus) % modulus
+    return product
+
+
+def recent_tokens(
+    tokens: Int[Array, "B T"], seen: Bool[Array, "B T order"], ngram: NgramEmbedding
+) -> Int[Array, "B T order"]:
+    """Entry j is token t - j, or 0 where the n-gram does not reach it.
+
+    `tokens` may have more columns on the left than `seen`; `seen[b, t, j]` is true where token
+    t - j belongs to the sequence of token t.
+    """
+    num_tokens = seen.shape[1]
+    padded = jnp.pad(tokens, ((0, 0), (ngram.max_order - 1, 0)))
+    end = padded.shape[1]
+    columns, reached = [], jnp.ones_like(seen[..., 0])
+    for j in range(ngram.max_order):
+        token = padded[:, end - num_tokens - j : end - j]
+        reached &= seen[..., j] & (token != ngram.eos_token if j else True)
+        columns.append(jnp.where(reached, token, 0))
+    return jnp.stack(columns, axis=-1)
+
+
+def seen_in_segments(
+    segment_ids: Int[Array, "B T"], ngram: NgramEmbedding
+) -> Bool[Array, "B T order"]:
+    """For `recent_tokens` over whole rows: the same segment, which is not padding."""
+    padded = jnp.pad(segment_ids, ((0, 0), (ngram.max_order - 1, 0)))
+    end, num_tokens = padded.shape[1], segment_ids.shape[1]
+    before = [padded[:, end - num_tokens - j : end - j] for j in range(ngram.max_order)]
+    return jnp.stack([(b == segment_ids) & (segment_ids > 0) for b in before], axis=-1)

@@ -1,0 +1,101 @@
+"""Rotary positions: neighbouring pairs, plain or stretched by YaRN.
+
+Source: arXiv:2104.09864; arXiv:2309.00071, sections 3.2 to 3.4, for YaRN.
+"""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from loong_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class YarnScaling:
+    """Stretches a model's positions by `factor`.
+
+    Pairs that turn more than `beta_fast` times within `original_max_position` keep their frequency,
+    those that turn less than `beta_slow` times are slowed down by `factor`, and those between are
+    blended. Scores are multiplied by m(mscale_all_dim)^2, where m(s) = 0.1 s ln(factor) + 1; cosine
+    and sine by m(mscale) / m(mscale_all_dim), or by `rotary_scale` where it is given.
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0
+    rotary_scale: float | None = None
+
+    def __post_init__(self):
+        for name in ("factor", "original_max_position", "beta_fast", "beta_slow"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"yarn.{name}={getattr(self, name)} is not positive. Raise it.")
+
+    @property
+    def score_scale(self) -> float:
+        """What scores are multiplied by: mscale squared, since queries and keys both carry it."""
+        return self._magnitude(self.mscale_all_dim) ** 2
+
+    @property
+    def pair_scale(self) -> float:
+        """What cosine and sine are multiplied by."""
+        if self.rotary_scale is not None:
+            return self.rotary_scale
+        return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+
+    def _magnitude(self, scale: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * scale * math.log(self.factor) + 1
+
+
+def frequencies(width: int, theta: float, yarn: YarnScaling | None = None) -> np.ndarray:
+    """Radians per position by which each of the `width` / 2 pairs of a rotary head turns, float64.
+
+    Pair i turns by theta^(-2i / width); YaRN, where given, slows it down by as much as `factor`.
+    """
+    plain = theta ** (-np.arange(0, width, 2) / width)
+    if yarn is None:
+        return plain
+    kept = _share_kept(width, theta, yarn)
+    return plain * kept + plain / yarn.factor * (1 - kept)
+
+
+def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
+    """By pair, how much of its own frequency it keeps: 1, then falling linearly to 0."""
+
+    def pair_with(turns: float) -> float:
+        """The pair, as a real number, that turns so often within the original length."""
+        length = yarn.original_max_position / (2 * math.pi * turns)
+        return width * math.log(length) / (2 * math.log(theta))
+
+    first = max(math.floor(pair_with(yarn.beta_fast)), 0)
+    last = min(math.ceil(pair_with(yarn.beta_slow)), width - 1)
+    past = (np.arange(width // 2) - first) / (last - first or 0.001)
+    return 1 - np.clip(past, 0, 1)
+
+
+def rotate(
+    x: Float[Array, "B T *heads R"],
+    position: Int[Array, "B T"],
+    theta: float,
+    yarn: YarnScaling | None = None,
+) -> Float[Array, "B T *heads R"]:
+    """Rotary embedding over neighbouring pairs (0, 1), (2, 3), ..., in float32.
+
+    The result holds the first components of all pairs, then the second: queries and keys are
+    permuted alike, so scores do not see it.
+    """
+    width = x.shape[-1]
+    turn = jnp.asarray(frequencies(width, theta, yarn), jnp.float32)
+    angle = position.astype(jnp.float32)[..., None] * turn[None, None]
+    angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
+    scale = 1.0 if yarn is None else yarn.pair_scale
+    cos, sin = jnp.cos(angle) * scale, jnp.sin(angle) * scale
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)

@@ -1,0 +1,32 @@
+"""How many parameters a model has, and how many of them one token meets."""
+
+import math
+
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import abstract_weights
+
+
+def num_params(config: MoEConfig) -> int:
+    """All parameters, the biases of routers included."""
+    return sum(_by_leaf(config).values())
+
+
+def num_active_params(config: MoEConfig, ffn_experts: float | None = None) -> int:
+    """Parameters that multiply one token which meets `ffn_experts` experts with weights a layer.
+
+    `target_ffn_experts` unless given. Tables that are only looked up do not count, nor does a head
+    that drafts.
+    """
+    met = config.target_ffn_experts if ffn_experts is None else ffn_experts
+    sizes = _by_leaf(config)
+    experts = sum(size for path, size in sizes.items() if path.startswith("layers/experts/"))
+    looked_up = sizes["embedding"] + sizes.get("ngram/table", 0)
+    drafting = sum(size for path, size in sizes.items() if path.startswith("mtp/"))
+    others = sum(sizes.values()) - experts - looked_up - drafting
+    return others + round(experts * met / config.num_experts)
+
+
+def _by_leaf(config: MoEConfig) -> dict[str, int]:
+    _, weights = abstract_weights(config)
+    return {path: math.prod(leaf.shape) for path, leaf in parameters.by_path(weights).items()}

@@ -1,0 +1,86 @@
+"""`loong import-hf` and `loong export-hf`, and an import that is killed."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax import cli, configs
+from loong_jax.errors import CheckpointError
+from loong_jax.launch import convert, recipes, stages
+from loong_jax.models import moe
+from loong_jax.models.moe import parameters
+from loong_jax.models.moe.convert import HfCheckpoint
+from loong_jax.testing import tiny
+
+PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"
+
+
+def contents(directory):
+    """Bytes of every tensor by its name, from headers and files."""
+    found = HfCheckpoint(directory)
+    return {name: tensor.view({}).tobytes() for name, tensor in found.found.items()}
+
+
+def test_commands_there_and_back(tmp_path, capsys):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    assert sorted(p.name for p in (tmp_path / "ours").iterdir()) == ["model.json", "weights"]
+    weights = parameters.by_path(stages.load_weights(tmp_path / "ours"))
+    config = HfCheckpoint(PUBLISHED).config
+    assert weights["layers/experts/down"].shape == (2, config.num_experts, 10, 20)
+    arguments = [str(tmp_path / "ours"), str(tmp_path / "back"), "--max-shard-gb", "5e-5"]
+    assert cli.main(["export-hf", *arguments]) == 0
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) > 1
+    assert contents(tmp_path / "back") == contents(PUBLISHED)
+    text = (tmp_path / "back" / "config.json").read_text()
+    assert text == (PUBLISHED / "config.json").read_text()
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 1
+    assert "already holds a model" in capsys.readouterr().err
+
+
+def test_a_killed_import_goes_on(tmp_path, monkeypatch):
+    """It reads no block twice, but for the one it was killed in, and ends with the same weights."""
+    monkeypatch.setattr(convert, "BLOCK_BYTES", 3000)
+    read, blocks = HfCheckpoint.read, []
+
+    def dies_at(limit):
+        def reader(self, leaf, region):
+            if len(blocks) == limit:
+                raise KeyboardInterrupt
+            blocks.append((leaf, region))
+            return read(self, leaf, region)
+
+        return reader
+
+    monkeypatch.setattr(HfCheckpoint, "read", dies_at(25))
+    with pytest.raises(KeyboardInterrupt):
+        convert.import_hf(PUBLISHED, tmp_path / "ours")
+    assert len(blocks) == 25
+    with pytest.raises(CheckpointError, match="part of another import"):
+        convert.import_hf(PUBLISHED, tmp_path / "ours", dtype="bfloat16")
+    monkeypatch.setattr(HfCheckpoint, "read", dies_at(None))
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    assert len(blocks) == len(set(blocks)) > 50
+    whole = HfCheckpoint(PUBLISHED)
+    for leaf, found in parameters.by_path(stages.load_weights(tmp_path / "ours")).items():
+        expected = read(whole, leaf, tuple((0, size) for size in found.shape))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
+    config = tiny.smallest_config()
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    stage = tmp_path / "run" / "stages" / "general"
+    stages.save_weights(stage, 3, weights)
+    with pytest.raises(CheckpointError, match="its config is unknown"):
+        convert.export_hf(stage, tmp_path / "out", max_shard_bytes=10**9)
+    recipe = dataclasses.replace(recipes.get_recipe("quickstart")(), model=config)
+    configs.open_run(recipe, tmp_path / "run")
+    convert.export_hf(stage, tmp_path / "out", max_shard_bytes=10**9)
+    model = moe.load_hf(tmp_path / "out")
+    assert model.config == config
+    stages.save_weights(stage, 4, weights | {"head": weights["head"][:, 1:]})
+    with pytest.raises(CheckpointError, match=r"Put the model\.json beside it"):
+        convert.export_hf(stage, tmp_path / "other", max_shard_bytes=10**9)

@@ -1,0 +1,455 @@
+"""The published layout: a model made by transformers, round trips, and everything that is refused.
+
+The fixture is written by tests/peers/make_longcat_fixture.py.
+"""
+
+import dataclasses
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import convert, parameters
+from loong_jax.models.moe.convert import files, hf_load, names
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+
+PUBLISHED = Path(__file__).parent / "fixtures" / "published"
+EXPECTED = np.load(PUBLISHED / "expected.npz")
+
+
+def leaves_of(model):
+    return parameters.by_path(nnx.to_pure_dict(nnx.split(model, graph=False)[1]))
+
+
+def forward(model, tokens, **kwargs):
+    graphdef, state = nnx.split(model, graph=False)
+    return jax.jit(lambda state: nnx.merge(graphdef, state)(tokens, **kwargs))(state)
+
+
+def tensors_of(directory) -> dict[str, np.ndarray]:
+    """Every tensor by safetensors' own reader, and its dtype."""
+    found = {}
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        found |= safetensors.numpy.load_file(file)
+    return found
+
+
+def assert_same_bytes(a: dict[str, np.ndarray], b: dict[str, np.ndarray]):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert (a[name].dtype, a[name].shape) == (b[name].dtype, b[name].shape), name
+        assert a[name].tobytes() == b[name].tobytes(), name
+
+
+@functools.cache
+def published():
+    return moe.load_hf(PUBLISHED)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the fixture as one file without an index, its tensors and its config.json."""
+    tensors, record = tensors_of(PUBLISHED), json.loads((PUBLISHED / "config.json").read_text())
+
+    def write(tensors=tensors, **changes):
+        directory = tmp_path / "copy"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+        merged = {key: value for key, value in (record | changes).items() if value != "absent"}
+        (directory / "config.json").write_text(json.dumps(merged))
+        return directory
+
+    return tensors, write
+
+
+# --- what transformers computes ----------------------------------------------------------------
+
+
+def check_output(output, tolerance=2e-5):
+    for found, expected in ((output.logits, "logits"), (output.hidden, "hidden")):
+        wanted = EXPECTED[expected]
+        scale = max(1, np.sqrt((wanted**2).mean()))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale)
+    np.testing.assert_array_equal(np.sort(output.target, axis=-1), EXPECTED["chosen"])
+
+
+def test_a_model_of_transformers_computes_the_same():
+    """YaRN, small latents, two kinds of experts, a drafting head; several files with an index."""
+    model = published()
+    assert model.config.num_mtp_layers == 1
+    check_output(model(jnp.asarray(EXPECTED["tokens"])))  # as it is, no jit and no mesh
+
+
+BREAKS = {
+    "epsilon of the norms on latents": dict(lora_norm_eps=1e-5),
+    "epsilon of the other norms": dict(rms_norm_eps=1e-3),
+    "gate scale": dict(gate_scale=2.51),
+    "rotary base": dict(rope_theta=1.1e4),
+    "YaRN": dict(yarn=None),
+    "mscale of scores": dict(
+        yarn=dataclasses.replace(
+            moe.YarnScaling(factor=8.0, original_max_position=32), rotary_scale=1.0
+        )
+    ),
+    "choices": dict(num_chosen=2, target_ffn_experts=1.0),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_comparison_sees_every_mistake(name):
+    """The fixture tells the right setting from one that is slightly wrong."""
+    config = dataclasses.replace(published().config, **BREAKS[name])
+    graphdef, _ = moe.abstract_weights(config)
+    _, state = nnx.split(published(), graph=False)
+    output = forward(nnx.merge(graphdef, state), jnp.asarray(EXPECTED["tokens"]))
+    assert np.abs(output.logits - EXPECTED["logits"]).max() > 2e-4
+
+
+def test_padding_on_either_side_and_packing_agree_with_plain_rows():
+    """One row of a batch, alone in wider rows; every row of the batch, two to a row."""
+    tokens, logits = EXPECTED["tokens"], EXPECTED["logits"]
+    num_tokens = tokens.shape[1]
+    wide = np.full((2, num_tokens + 4), 7, np.int32)
+    wide[0, 4:], wide[1, :-4] = tokens[0], tokens[1]
+    index = np.arange(wide.shape[1])[None]
+    mask = np.concatenate([index >= 4, index < num_tokens])
+    padded = forward(published(), jnp.asarray(wide), mask=jnp.asarray(mask))
+    assert np.isfinite(padded.logits).all()
+    np.testing.assert_allclose(padded.logits[0, 4:], logits[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(padded.logits[1, :-4], logits[1], rtol=0, atol=1e-4)
+    packed = np.concatenate([tokens[0], tokens[1]])[None]
+    segments = np.repeat([[1, 2]], num_tokens, axis=1)
+    together = forward(published(), jnp.asarray(packed), segment_ids=jnp.asarray(segments))
+    np.testing.assert_allclose(together.logits[0], logits[:2].reshape(-1, 41), rtol=0, atol=1e-4)
+
+
+# --- in and out again --------------------------------------------------------------------------
+
+
+def test_round_trip_is_the_same_byte_for_byte(tmp_path):
+    moe.save_hf(published(), tmp_path / "one")
+    moe.save_hf(published(), tmp_path / "many", max_shard_bytes=20_000)
+    assert not (tmp_path / "one" / files.INDEX).exists()
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 5
+    for directory in (tmp_path / "one", tmp_path / "many"):
+        assert_same_bytes(tensors_of(directory), tensors_of(PUBLISHED))
+        text = (directory / "config.json").read_text()
+        assert text == (PUBLISHED / "config.json").read_text()
+    again = moe.load_hf(tmp_path / "many")
+    assert again.config == published().config
+    moe.save_hf(again, tmp_path / "again", max_shard_bytes=20_000)
+    for file in (tmp_path / "many").iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
+    with pytest.raises(CheckpointError, match="already holds"):
+        moe.save_hf(again, tmp_path / "again")
+
+
+def test_dtypes_are_kept_or_chosen(copy):
+    tensors, write = copy
+    kept = {n: t if "router" in n else t.astype(ml_dtypes.bfloat16) for n, t in tensors.items()}
+    directory = write(kept)
+    model = moe.load_hf(directory)
+    assert model.config.dtype == model.config.param_dtype == jnp.bfloat16
+    for path, leaf in leaves_of(model).items():
+        assert leaf.dtype == (jnp.float32 if "router" in path else jnp.bfloat16), path
+    output = forward(model, jnp.asarray(EXPECTED["tokens"]))
+    rms = np.sqrt((EXPECTED["logits"] ** 2).mean())
+    assert np.sqrt(((output.logits - EXPECTED["logits"]) ** 2).mean()) < 0.1 * rms
+    moe.save_hf(model, directory.parent / "saved")
+    assert_same_bytes(tensors_of(directory.parent / "saved"), kept)
+    wide = moe.load_hf(directory, dtype=jnp.float32)
+    assert all(leaf.dtype == jnp.float32 for leaf in leaves_of(wide).values())
+    narrow = leaves_of(moe.load_hf(PUBLISHED, dtype=jnp.bfloat16))
+    assert narrow["layers/experts/down"].dtype == jnp.bfloat16
+    assert narrow["layers/attention_0/query_norm"].dtype == jnp.float32
+    assert narrow["layers/router/kernel"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("sizes", [dict(expert=1, fsdp=2, tensor=2), dict(data=2)], ids=str)
+def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch):
+    """No block on the host is larger than allowed, and none is a whole stack of experts."""
+    monkeypatch.setattr(hf_load, "BLOCK_BYTES", 2000)
+    largest, read = [], hf_load.HfCheckpoint.read
+
+    def watched(self, leaf, region):
+        block = read(self, leaf, region)
+        largest.append(block.nbytes)
+        return block
+
+    monkeypatch.setattr(hf_load.HfCheckpoint, "read", watched)
+    config = tiny.smallest_config(num_layers=3, num_mtp_layers=1)
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    convert.save_weights_hf(config, weights, tmp_path / "saved")
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    model = moe.load_hf(tmp_path / "saved", rules=rules)
+    _, abstract = moe.abstract_weights(config, rules)
+    expected = parameters.by_path(weights)
+    for (path, leaf), spec in zip(
+        leaves_of(model).items(), parameters.by_path(abstract).values(), strict=True
+    ):
+        assert leaf.sharding.is_equivalent_to(spec.sharding, leaf.ndim), path
+        np.testing.assert_array_equal(leaf, expected[path])
+    one_layer = expected["layers/experts/gate_up"][0].nbytes
+    assert max(largest) < one_layer
+    moe.save_hf(model, tmp_path / "again")
+    assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
+
+
+def test_places_cover_every_weight_exactly_once():
+    ngram = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=30)
+    config = tiny.smallest_config(num_layers=3, num_mtp_layers=1, ngram=ngram)
+    _, abstract = moe.abstract_weights(config)
+    leaves = parameters.by_path(abstract)
+    covered = {path: np.zeros(leaf.shape, int) for path, leaf in leaves.items()}
+    for place in names.places(config, leaves):
+        region = tuple(slice(*bounds) for bounds in place.region)
+        covered[place.leaf][region] += place.name != names.EMBEDDING_COPY
+    for path, count in covered.items():
+        assert (count == 1).all(), path
+
+
+def test_ngram_models_come_back(tmp_path):
+    ngram = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=2 * 128, eos_token=7)
+    config = tiny.smallest_config(ngram=ngram, num_layers=1, chunk_tokens=None)
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    convert.save_weights_hf(config, weights, tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["architectures"] == ["LongcatFlashNgramForCausalLM"]
+    stored = tensors_of(tmp_path)
+    assert stored["model.ngram_embeddings.embedders.3.weight"].shape == (2 * 128 + 7, 8)
+    assert stored["model.ngram_embeddings.post_projs.0.weight"].shape == (32, 8)
+    model = moe.load_hf(tmp_path)
+    assert model.config == config
+    for path, leaf in leaves_of(model).items():
+        np.testing.assert_array_equal(leaf, parameters.by_path(weights)[path])
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def without(tensors, *gone):
+    return {name: tensor for name, tensor in tensors.items() if name not in gone}
+
+
+Q_NORM = "model.layers.0.self_attn.0.q_a_layernorm.weight"
+ROUTER = "model.layers.1.mlp.router.classifier.weight"
+EXPERT = "model.layers.0.mlp.experts.4.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: without(t, EXPERT), f"{EXPERT} is missing"),
+        (lambda t: without(t, "model.mtp.embed_tokens.weight"), "mtp.embed_tokens.weight is miss"),
+        (lambda t: t | {"model.extra.weight": t[Q_NORM]}, "model.extra.weight is not in the pub"),
+        (lambda t: t | {EXPERT: t[EXPERT][1:]}, r"shape \[9, 20\].*\[10, 20\]"),
+        (lambda t: t | {EXPERT: t[EXPERT].T.copy()}, r"shape \[20, 10\]"),
+        (lambda t: t | {EXPERT: t[EXPERT].astype(np.float16)}, "is F16 and must be F32"),
+        (lambda t: t | {EXPERT: t[EXPERT].astype(np.int32)}, "is I32 and must be F32"),
+        (lambda t: t | {ROUTER: t[ROUTER].astype(ml_dtypes.bfloat16)}, "routers.*are float32"),
+        (
+            lambda t: t | {"model.layers.0.mlp.experts.5.gate_proj.weight": t[EXPERT]},
+            "zero-computation experts.*Delete",
+        ),
+        (
+            lambda t: t | {"model.layers.0.mlp.experts.gate_up_proj": np.zeros((8, 20, 20), "f4")},
+            "one tensor per expert",
+        ),
+        (lambda t: t | {EXPERT + "_scale_inv": t[Q_NORM]}, "fp8"),
+        (
+            lambda t: t | {"model.mtp.embed_tokens.weight": t["model.embed_tokens.weight"] * 2},
+            "differs from model.embed_tokens",
+        ),
+    ],
+    ids=str,
+)
+def test_refuses_tensors_that_do_not_belong(copy, change, message):
+    tensors, write = copy
+    with pytest.raises(CheckpointError, match=message):
+        moe.load_hf(write(change(tensors)))
+
+
+def test_refuses_alphas_folded_into_the_norms(copy):
+    tensors, write = copy
+    sizes = dict(
+        kv_lora_rank=5,
+        q_lora_rank=5,
+    )
+    config = tiny.smallest_config(**sizes)  # alpha 2.5 for both
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    random = np.random.default_rng(0)
+    for i in (0, 1):
+        for name in ("query_norm", "latent_norm"):
+            gain = 1 + 0.3 * random.normal(size=weights["layers"][f"attention_{i}"][name].shape)
+            weights["layers"][f"attention_{i}"][name] = gain.astype(np.float32)
+    directory = write(tensors).parent
+    convert.save_weights_hf(config, weights, directory / "plain")
+    moe.load_hf(directory / "plain")
+    folded = jax.tree.map(lambda a: a, weights)
+    for i in (0, 1):
+        for name, alpha in (("query_norm", config.q_scale), ("latent_norm", config.kv_scale)):
+            folded["layers"][f"attention_{i}"][name] *= np.float32(alpha)
+    convert.save_weights_hf(config, folded, directory / "folded")
+    with pytest.raises(CheckpointError, match="alpha is folded"):
+        moe.load_hf(directory / "folded")
+    text = (directory / "folded" / "config.json").read_text()
+    record = json.loads(text) | {"loong_jax": {"alpha_folded": False}}
+    (directory / "folded" / "config.json").write_text(json.dumps(record))
+    model = moe.load_hf(directory / "folded")
+    moe.save_hf(model, directory / "again")
+    assert json.loads((directory / "again" / "config.json").read_text()) == record
+
+
+def test_refuses_damaged_files(copy):
+    _, write = copy
+    file = write() / "model.safetensors"
+    whole = file.read_bytes()
+    for content in (whole[:-3], whole + b"x", whole[:200], b"", b"not a safetensors file"):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"truncated|damaged"):
+            moe.load_hf(file.parent)
+    file.write_bytes(whole)
+    shutil.copy(file, file.with_name("other.safetensors"))
+    with pytest.raises(CheckpointError, match="stored twice"):
+        moe.load_hf(file.parent)
+    file.with_name("other.safetensors").unlink()
+    for header in ('{"a": {}, "a": {}}', '{"a": 1}', "[1]", "{"):
+        file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+        with pytest.raises(CheckpointError, match="damaged header"):
+            moe.load_hf(file.parent)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"no \*\.safetensors"):
+        moe.load_hf(file.parent)
+    (file.parent / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        moe.load_hf(file.parent)
+
+
+def test_refuses_an_index_of_another_checkpoint(tmp_path):
+    directory = tmp_path / "copy"
+    shutil.copytree(PUBLISHED, directory)
+    path = directory / files.INDEX
+    index = json.loads(path.read_text())
+    first = directory / sorted(set(index["weight_map"].values()))[0]
+
+    def refused(weight_map, message):
+        path.write_text(json.dumps({"weight_map": weight_map}))
+        with pytest.raises(CheckpointError, match=message):
+            moe.load_hf(directory)
+
+    refused(index["weight_map"] | {"lm_head.weight": "model_00009-of-00003.safetensors"}, "missing")
+    refused(index["weight_map"] | {"lm_head.weights": first.name}, "which does not hold it")
+    refused(without(index["weight_map"], "lm_head.weight"), "does not list")
+    first.unlink()
+    refused(index["weight_map"], f"{first.name} is missing")
+
+
+# --- config.json -------------------------------------------------------------------------------
+
+PLAIN = dict(
+    vocab_size=40, hidden_size=32, num_layers=3, num_attention_heads=2, q_lora_rank=8,
+    kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, ffn_hidden_size=16,
+    expert_ffn_hidden_size=8, n_routed_experts=4, zero_expert_num=2, moe_topk=3,
+)  # fmt: skip
+
+
+def read(**changes):
+    return convert.read_config({k: v for k, v in (PLAIN | changes).items() if v != "absent"})
+
+
+def test_missing_keys_have_the_published_values():
+    config = read()
+    assert (config.gate_scale, config.rms_norm_eps, config.lora_norm_eps) == (6.0, 1e-5, 1e-6)
+    assert (config.rope_theta, config.max_position, config.yarn) == (1e7, 131_072, None)
+    assert config.target_ffn_experts == 2.0  # K E / (E + Z)
+    assert convert.read_config({}) == dataclasses.replace(
+        moe.MoEConfig.flash(), dtype=jnp.float32, param_dtype=jnp.float32
+    )
+    assert read(zero_expert_num=None).num_zero_experts == 0
+
+
+def test_keys_have_several_names():
+    assert read(num_layers="absent", num_hidden_layers=6) == read()
+    assert read(num_hidden_layers=6) == read(num_hidden_layers=3) == read()
+    aliases = dict(num_local_experts=4, num_experts_per_tok=3, intermediate_size=16)
+    gone = dict(n_routed_experts="absent", moe_topk="absent", ffn_hidden_size="absent")
+    assert read(**aliases, **gone) == read()
+    assert read(rope_theta=5.0) == read(rope_parameters={"rope_theta": 5.0, "rope_type": "default"})
+    assert read(rope_scaling=None, rope_theta=1e7, head_dim=64, use_cache=True) == read()
+    yarn = dict(factor=4, original_max_position_embeddings=16, mscale=1, mscale_all_dim=1)
+    old = read(rope_theta=5.0, rope_scaling=yarn | {"type": "yarn"})
+    new = read(rope_parameters=yarn | {"rope_type": "yarn", "rope_theta": 5.0})
+    assert old == new
+    assert old.yarn == moe.YarnScaling(
+        factor=4.0, original_max_position=16, mscale=1.0, mscale_all_dim=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(rope_scaling={"rope_type": "linear", "factor": 2.0}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "truncate": False}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "surprise": 1}),
+        dict(rope_theta=5.0, rope_parameters={"rope_theta": 6.0}),
+        dict(rope_parameters={"partial_rotary_factor": 0.5}),
+        dict(router_bias=True),
+        dict(attention_bias=True),
+        dict(tie_word_embeddings=True),
+        dict(norm_topk_prob=True),
+        dict(hidden_act="gelu"),
+        dict(zero_expert_type="constant"),
+        dict(model_type="deepseek_v3"),
+        dict(mla_scale_q_lora=False),
+        dict(num_key_value_heads=1),
+        dict(qk_head_dim=13),
+        dict(index_topk=2048),
+        dict(ngram_vocab_size_ratio=3),
+        dict(quantization_config={"bits": 8}),
+        dict(intermediate_size=17),
+        dict(num_hidden_layers=5),
+        dict(num_layers="absent", num_hidden_layers=5),
+        dict(moe_topk=99),
+        dict(hidden_size="32"),
+    ],
+    ids=str,
+)
+def test_refuses_models_that_are_not_built_here(changes):
+    with pytest.raises(ConfigError):
+        read(**changes)
+
+
+def test_configs_survive_their_json():
+    yarn = moe.YarnScaling(factor=2.0, original_max_position=64, mscale=0.5, beta_fast=20.0)
+    for config in (
+        moe.MoEConfig.flash(),
+        moe.MoEConfig.lite(),
+        moe.MoEConfig.tiny(yarn=yarn, lora_norm_eps=1e-5),
+        tiny.smallest_config(chunk_tokens=None, residual_gain=0.5),
+    ):
+        record = json.loads(json.dumps(convert.write_config(config)))
+        back = convert.read_config(record, dtype=config.dtype, param_dtype=config.param_dtype)
+        assert back == config
+        assert convert.write_config(back, record) == record
+
+
+def test_a_changed_config_changes_its_own_keys_only():
+    record = PLAIN | dict(eos_token_id=2, rope_parameters={"rope_theta": 1e4}, mystery=[1])
+    config = convert.read_config(record)
+    changed = dataclasses.replace(config, gate_scale=2.0, num_layers=6, rope_theta=2e4)
+    written = convert.write_config(changed, record)
+    assert convert.read_config(written) == changed
+    assert (written["mystery"], written["eos_token_id"]) == ([1], 2)
+    assert "rope_parameters" not in written

@@ -1,0 +1,142 @@
+"""The n-gram embedding: hashes in Python's integers, and the relations of the model with it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import ngram
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+from tests.models.moe import reference
+
+EOS = 5
+NGRAM = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=EOS)
+CONFIG = tiny.smallest_config(ngram=NGRAM, num_layers=1)
+
+
+def call(graphdef, method="__call__"):
+    def function(weights, *args, **kwargs):
+        return getattr(nnx.merge(graphdef, nnx.State(weights)), method)(*args, **kwargs)
+
+    return jax.jit(function)
+
+
+def tokens_with_ends(rows, length, vocab_size=CONFIG.vocab_size):
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, vocab_size, (rows, length))
+    return np.where(random.random((rows, length)) < 0.2, EOS, tokens).astype(np.int32)
+
+
+def hashes(sequence, config):
+    """Row of every table for every token of one sequence, in integers of any length."""
+    settings, result = config.ngram, []
+    for t in range(len(sequence)):
+        rows = []
+        for order, modulus in zip(settings.orders, settings.rows, strict=True):
+            total = 0
+            for j in range(order):
+                between = sequence[max(t - j, 0) : t]
+                if t - j < 0 or settings.eos_token in between:
+                    break
+                total += int(sequence[t - j]) * config.vocab_size**j
+            rows.append(total % modulus)
+        result.append(rows)
+    return np.array(result)
+
+
+def model_input(weights, sequence, config):
+    """What the first layer is given, in float64."""
+    tables = weights["ngram"]
+    starts = np.cumsum([0, *config.ngram.rows[:-1]])
+    rows = hashes(sequence, config) + starts
+    added = sum(
+        np.asarray(tables["table"], np.float64)[rows[:, i]]
+        @ np.asarray(tables["projection"], np.float64)[i]
+        for i in range(rows.shape[1])
+    )
+    return (np.asarray(weights["embedding"], np.float64)[sequence] + added) / (1 + rows.shape[1])
+
+
+def logits_of(weights, sequence, config=CONFIG):
+    inputs = model_input(weights, sequence, config)
+    return reference.model(weights | {"embedding": inputs}, np.arange(len(sequence)), config)[0]
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return moe.init_weights(CONFIG, jax.random.key(0))
+
+
+def test_hashes_of_the_published_size_are_exact():
+    config = moe.MoEConfig.lite()
+    random = np.random.default_rng(1)
+    sequence = random.integers(131_000, 131_072, 40)
+    sequence[[7, 20, 22]] = config.ngram.eos_token
+    segments = np.ones((1, 40), np.int32)
+    recent = ngram.recent_tokens(
+        jnp.asarray(sequence[None], jnp.int32),
+        ngram.seen_in_segments(jnp.asarray(segments), config.ngram),
+        config.ngram,
+    )
+    expected = hashes(sequence, config)
+    for i, (order, modulus) in enumerate(zip(config.ngram.orders, config.ngram.rows, strict=True)):
+        found = ngram.hashed(recent[..., :order], config.vocab_size, modulus)
+        np.testing.assert_array_equal(found[0], expected[:, i])
+
+
+def test_logits_follow_the_equations_packed_and_padded(fresh):
+    graphdef, weights = fresh
+    model = call(graphdef)
+    (first, second) = tokens_with_ends(2, 9)
+    second = second[:4]
+    packed = np.concatenate([first, second, [3]])[None].astype(np.int32)
+    segments = np.array([[1] * 9 + [2] * 4 + [0]])
+    output = model(weights, packed, segment_ids=segments)
+    np.testing.assert_allclose(output.logits[0, :9], logits_of(weights, first), atol=2e-5)
+    np.testing.assert_allclose(output.logits[0, 9:13], logits_of(weights, second), atol=2e-5)
+    left = np.concatenate([[7] * 10, second])[None].astype(np.int32)
+    mask = np.arange(14)[None] >= 10
+    padded = model(weights, left, mask=mask)
+    np.testing.assert_allclose(padded.logits[0, 10:], logits_of(weights, second), atol=2e-5)
+
+
+def test_decoding_with_history_equals_the_whole(fresh):
+    graphdef, weights = fresh
+    tokens = tokens_with_ends(2, 8)
+    whole = call(graphdef)(weights, tokens).logits
+    decode = call(graphdef, "decode")
+    cache = moe.LatentCache.zeros(CONFIG, 2, 8)
+    padded = np.pad(tokens, ((0, 0), (2, 0)), constant_values=9)  # 9 stands for nothing
+    for t in range(8):
+        history = padded[:, t : t + 2]
+        logits, cache = decode(weights, tokens[:, t], jnp.full(2, t), cache, history=history)
+        np.testing.assert_allclose(logits, whole[:, t], rtol=0, atol=2e-5)
+    with pytest.raises(ConfigError, match="history"):
+        decode(weights, tokens[:, 0], jnp.zeros(2, int), cache)
+
+
+def test_sharded_tables_equal_whole_ones(fresh):
+    graphdef, weights = fresh
+    rules = ShardingRules(mesh=make_mesh(data=1, fsdp=2, expert=2, tensor=2))
+    sharded, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+    tokens = jnp.asarray(tokens_with_ends(4, 6))
+
+    def loss(graphdef):
+        def function(weights):
+            logits = nnx.merge(graphdef, nnx.State(weights))(tokens).logits
+            return jnp.sum(jnp.square(logits)) / 100
+
+        return jax.jit(jax.value_and_grad(function))
+
+    assert placed["ngram"]["table"].sharding.spec[1] == ("fsdp", "expert", "tensor")
+    expected, gradient = loss(graphdef)(weights)
+    found, sharded_gradient = loss(sharded)(placed)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    for name, value in gradient["ngram"].items():
+        np.testing.assert_allclose(
+            sharded_gradient["ngram"][name], value, rtol=0, atol=1e-5 * abs(value).max()
+        )

@@ -1,0 +1,82 @@
+"""Rotary positions and YaRN, against NumPy written from the papers."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import YarnScaling, rope
+from loong_jax.testing import tiny
+
+YARN = YarnScaling(factor=10.0, original_max_position=32_768, mscale=1.0, mscale_all_dim=1.0)
+
+
+def yarn_by_pair(width, theta, yarn):
+    """Pair by pair: the share of its own frequency falls from 1 to 0 between two whole pairs."""
+
+    def dimension(turns):
+        length = yarn.original_max_position
+        return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(dimension(yarn.beta_fast)), 0)
+    high = min(math.ceil(dimension(yarn.beta_slow)), width - 1)
+    result = []
+    for pair in range(width // 2):
+        ramp = min(max((pair - low) / (high - low), 0), 1)
+        own = 1 / theta ** (2 * pair / width)
+        result.append(own / yarn.factor * ramp + own * (1 - ramp))
+    return np.array(result)
+
+
+@pytest.mark.parametrize(("width", "theta", "length"), [(64, 5e6, 32_768), (16, 1e4, 512)])
+def test_yarn_blends_frequencies_pair_by_pair(width, theta, length):
+    yarn = dataclasses.replace(YARN, original_max_position=length)
+    expected = yarn_by_pair(width, theta, yarn)
+    np.testing.assert_allclose(rope.frequencies(width, theta, yarn), expected, rtol=1e-12)
+    plain = rope.frequencies(width, theta)
+    assert expected[0] == plain[0]  # turns often: kept
+    assert expected[-1] == pytest.approx(plain[-1] / 10)  # turns rarely: stretched
+
+
+def test_lengths_too_short_to_turn_follow_the_released_code():
+    """The first pair that is not kept may come at or before the last one that is."""
+    together = dataclasses.replace(YARN, original_max_position=4)
+    plain = rope.frequencies(8, 1e4)
+    np.testing.assert_allclose(rope.frequencies(8, 1e4, together), plain / [1, 10, 10, 10])
+    before = dataclasses.replace(YARN, original_max_position=1)
+    np.testing.assert_array_equal(rope.frequencies(8, 10.0, before), rope.frequencies(8, 10.0))
+
+
+def test_mscale_is_squared_into_scores_and_cancels_in_the_rotation():
+    m = 0.1 * math.log(10) + 1
+    config = tiny.smallest_config(yarn=YARN)
+    plain = tiny.smallest_config().attention_scale
+    assert config.attention_scale == pytest.approx(plain * m * m)
+    assert YARN.pair_scale == 1
+    assert dataclasses.replace(YARN, mscale_all_dim=0.0).pair_scale == pytest.approx(m)
+    assert dataclasses.replace(YARN, rotary_scale=0.5).pair_scale == 0.5
+
+
+def test_pairs_are_neighbours():
+    """A turn by 90 degrees takes (x0, x1) to (-x1, x0); the result holds first components first."""
+    x = np.arange(1.0, 5.0, dtype=np.float32).reshape(1, 1, 4)
+    quarter = dataclasses.replace(YARN, factor=1.0, rotary_scale=2.0)
+    position = jnp.ones((1, 1), jnp.int32)
+    angles = rope.frequencies(4, 1e4)
+    pairs = x.reshape(2, 2)
+    turned = [
+        pairs[:, 0] * np.cos(angles) - pairs[:, 1] * np.sin(angles),
+        pairs[:, 1] * np.cos(angles) + pairs[:, 0] * np.sin(angles),
+    ]
+    found = rope.rotate(jnp.asarray(x), position, 1e4)
+    np.testing.assert_allclose(found[0, 0], np.concatenate(turned), rtol=1e-6)
+    doubled = rope.rotate(jnp.asarray(x), position, 1e4, quarter)
+    np.testing.assert_allclose(doubled, 2 * found, rtol=1e-6)
+
+
+def test_refuses_what_is_not_positive():
+    with pytest.raises(ConfigError, match="factor"):
+        YarnScaling(factor=0.0, original_max_position=1)

@@ -1,0 +1,82 @@
+"""Mistakes that still give plausible logits: each is made here once and must be seen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.models import moe
+from loong_jax.models.moe import attention, norm, rope, router
+from loong_jax.models.moe.experts import Experts
+from loong_jax.models.moe.router import Routing
+from loong_jax.sharding import ShardingRules
+from loong_jax.testing import tiny
+from tests.models.moe import test_convert
+
+
+def half_split(x, position, theta, yarn=None):
+    """The other rotary layout: pair i is (x_i, x_{i + R / 2})."""
+    half = x.shape[-1] // 2
+    interleaved = jnp.stack([x[..., :half], x[..., half:]], axis=-1).reshape(x.shape)
+    return rope.rotate(interleaved, position, theta, yarn)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (moe.MoEConfig, "q_scale", property(lambda config: 1.0)),
+        (moe.MoEConfig, "kv_scale", property(lambda config: 1.0)),
+        (attention, "rotate", half_split),
+    ],
+    ids=["alpha_q", "alpha_kv", "half-split rotation"],
+)
+def test_transformers_logits_see_it(owner, name, broken, monkeypatch):
+    model = test_convert.published()
+    monkeypatch.setattr(owner, name, broken)
+    output = test_convert.forward(model, jnp.asarray(test_convert.EXPECTED["tokens"]))
+    assert np.abs(output.logits - test_convert.EXPECTED["logits"]).max() > 1e-2
+
+
+def test_factors_of_bf16_norms_are_not_rounded():
+    """bf16(1) * sqrt(12) would be 3.46875."""
+    weight = norm.scaled(jnp.ones(3, jnp.bfloat16), 12**0.5)
+    np.testing.assert_array_equal(weight, np.float32(12**0.5))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(50, 8)), jnp.bfloat16)
+    found = norm.rms_norm(x, jnp.full(8, 12**0.5, jnp.float32), 1e-6)
+    wide = np.asarray(x, np.float64)
+    exact = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * 12**0.5
+    np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))  # rounded once
+
+
+def test_routing_is_float32_at_highest_precision():
+    x = jnp.ones((1, 2, 4), jnp.bfloat16)
+    kernel = jnp.ones((4, 3), jnp.float32)
+    (product,) = (
+        equation
+        for equation in jax.make_jaxpr(router.router_logits)(x, kernel).jaxpr.eqns
+        if equation.primitive.name == "dot_general"
+    )
+    assert {var.aval.dtype for var in (*product.invars, *product.outvars)} == {np.dtype("f4")}
+    assert set(product.params["precision"]) == {jax.lax.Precision.HIGHEST}
+
+
+def test_outputs_of_experts_are_summed_in_float32():
+    """Seven equal experts give seven times one of them, rounded once; bf16 sums round six times."""
+    config = tiny.smallest_config(
+        num_experts=7, num_chosen=7, num_zero_experts=1, dtype=jnp.bfloat16,
+        param_dtype=jnp.bfloat16,
+    )  # fmt: skip
+    layers = Experts(config, rngs=nnx.Rngs(0), rules=ShardingRules())
+    graphdef, stacked = nnx.split(layers, graph=False)
+    alike = jax.tree.map(lambda a: jnp.broadcast_to(a[0, :1], a.shape[1:]), stacked)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 32)), jnp.bfloat16)
+    mask = jnp.ones((1, 16), bool)
+
+    def mixed(num_used):
+        target = jnp.broadcast_to(jnp.arange(7), (1, 16, 7))
+        gate = jnp.where(target < num_used, 1.0, 0.0)
+        return nnx.merge(graphdef, alike)(x, Routing(target, gate), mask)
+
+    one, seven = mixed(1), mixed(7)
+    np.testing.assert_array_equal(seven, (7 * one.astype(jnp.float32)).astype(jnp.bfloat16))
