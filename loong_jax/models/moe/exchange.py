@@ -142,9 +142,7 @@ def sort_by_destination(
     _, rank_N, lane_N = jax.lax.sort((choice_N, rank_N, lane_N), num_keys=1)
     expert_TK = jnp.where(kept, target % num_local, -1)
     rank_TK, lane_TK = rank_N.reshape(target.shape), lane_N.reshape(target.shape)
-    return Parcels(
-        choice_N, row_N, first_P, count_P, expert_TK, destination_TK, rank_TK, lane_TK
-    )
+    return Parcels(choice_N, row_N, first_P, count_P, expert_TK, destination_TK, rank_TK, lane_TK)
 
 
 def _journey(parcels: Parcels, row_R, place_TK, choices_per_row: int) -> Journey:
@@ -423,7 +421,8 @@ class Gathered:
 
     def load(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Rows:
         more = ((0, self.envelope.stride - len(x)), (0, 0))
-        return Rows(jnp.pad(x, more), jnp.pad(gate, more), jnp.pad(expert, more, constant_values=-1))
+        expert = jnp.pad(expert, more, constant_values=-1)
+        return Rows(jnp.pad(x, more), jnp.pad(gate, more), expert)
 
     def unload(self, back: Array, journey: tuple[()]) -> Array:
         return back[: self.sizes.num_tokens].astype(jnp.float32)

@@ -23,7 +23,8 @@ def layer_jaxpr(config=CONFIG, **sizes):
     rules = ShardingRules(mesh=make_mesh(**sizes) if sizes else None)
 
     def build(key):
-        graph, state = nnx.split(ShortcutLayer(config, rngs=nnx.Rngs(key), rules=rules), graph=False)
+        layers = ShortcutLayer(config, rngs=nnx.Rngs(key), rules=rules)
+        graph, state = nnx.split(layers, graph=False)
         layer = nnx.merge(graph, jax.tree.map(lambda a: a[0], state))
         x = rules.place(jnp.ones((8, 4, config.hidden_size)), "act_batch", "act_length", None)
         mask = rules.place(jnp.ones((8, 4), bool), "act_batch", "act_length")
