@@ -352,23 +352,36 @@ class Padded:
     def unload(self, back: Array, journey: Journey) -> Array:
         return _unload(back, journey)
 
-    def there(self, rows: Rows, journey: Journey) -> Rows:
+    def seal(self, rows: Rows) -> Array:
         envelope, (x, gate, expert) = self.envelope, rows
         numbers = (gate, (expert + 1).astype(jnp.int16))
-        dtypes = ((jnp.float32, gate.shape[1]), (jnp.int16, gate.shape[1]))
         if envelope.dispatch_dtype is None:
-            x, gate, expert = envelope.open(_swap(envelope.seal(x, *numbers)), *dtypes)
+            return envelope.seal(x, *numbers)
+        small, scale = _to_eight_bits(x, jnp.dtype(envelope.dispatch_dtype))
+        return envelope.seal(small, *numbers, scale)
+
+    def open(self, sealed: Array, dtype: Any) -> Rows:
+        per_row = self.exchange.choices_per_row
+        dtypes = [(jnp.float32, per_row), (jnp.int16, per_row)]
+        if self.envelope.dispatch_dtype is None:
+            x, gate, expert = self.envelope.open(sealed, *dtypes)
         else:
-            small, scale = _to_eight_bits(x, jnp.dtype(envelope.dispatch_dtype))
-            sealed = _swap(envelope.seal(small, *numbers, scale))
-            small, gate, expert, scale = envelope.open(sealed, *dtypes, (jnp.float32, 1))
-            x = (small.astype(jnp.float32) * scale).astype(x.dtype)
+            x, gate, expert, scale = self.envelope.open(sealed, *dtypes, (jnp.float32, 1))
+            x = (x.astype(jnp.float32) * scale).astype(dtype)
         return Rows(x, gate, expert.astype(jnp.int32) - 1)
 
-    def gradient_back(self, x: Array, gate: Array, journey: Journey) -> tuple[Array, Array]:
-        sealed = _swap(self.envelope.seal(x, gate))
-        x, gate = self.envelope.open(sealed, (jnp.float32, gate.shape[1]))
+    def seal_gradient(self, x: Array, gate: Array) -> Array:
+        return self.envelope.seal(x, gate)
+
+    def open_gradient(self, sealed: Array) -> tuple[Array, Array]:
+        x, gate = self.envelope.open(sealed, (jnp.float32, self.exchange.choices_per_row))
         return x, gate
+
+    def carry(self, sealed: Array, journey: Journey) -> Array:
+        return _swap(sealed)
+
+    def carry_gradient(self, sealed: Array, journey: Journey) -> Array:
+        return _swap(sealed)
 
     def send_back(self, made: Float[Array, "R D"], journey: Journey) -> Float[Array, "R D"]:
         envelope = self.envelope
@@ -427,19 +440,29 @@ class Gathered:
     def unload(self, back: Array, journey: tuple[()]) -> Array:
         return back[: self.sizes.num_tokens].astype(jnp.float32)
 
-    def there(self, rows: Rows, journey: tuple[()]) -> Rows:
-        envelope, (x, gate, expert) = self.envelope, rows
-        sealed = envelope.seal(x, gate, (expert + 1).astype(jnp.int16))
-        sealed = jax.lax.all_gather(sealed, AXIS, axis=0, tiled=True)
-        everyone = dataclasses.replace(envelope, num_blocks=self.sizes.num_devices)
-        dtypes = ((jnp.float32, gate.shape[1]), (jnp.int16, gate.shape[1]))
+    def seal(self, rows: Rows) -> Array:
+        return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16))
+
+    def open(self, sealed: Array, dtype: Any) -> Rows:
+        num_chosen = self.sizes.num_chosen
+        everyone = dataclasses.replace(self.envelope, num_blocks=self.sizes.num_devices)
+        dtypes = ((jnp.float32, num_chosen), (jnp.int16, num_chosen))
         x, gate, expert = everyone.open(sealed, *dtypes)
         local = expert.astype(jnp.int32) - 1 - jax.lax.axis_index(AXIS) * self.sizes.num_local
         is_here = (expert > 0) & (local >= 0) & (local < self.sizes.num_local)
         return Rows(x, gate, jnp.where(is_here, local, -1))
 
-    def gradient_back(self, x: Array, gate: Array, journey: tuple[()]) -> tuple[Array, Array]:
-        return self.send_back(x, ()), self.send_back(gate, ())
+    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+        return x, gate
+
+    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+        return sealed
+
+    def carry(self, sealed: Array, journey: tuple[()]) -> Array:
+        return jax.lax.all_gather(sealed, AXIS, axis=0, tiled=True)
+
+    def carry_gradient(self, sealed: tuple[Array, Array], journey: tuple[()]):
+        return tuple(self.send_back(a, ()) for a in sealed)
 
     def send_back(self, made: Float[Array, "all D"], journey: tuple[()]) -> Float[Array, "some D"]:
         return jax.lax.psum_scatter(made, AXIS, scatter_dimension=0, tiled=True)
@@ -507,15 +530,25 @@ class Ragged:
     def unload(self, back: Array, voyage: Voyage) -> Array:
         return _unload(back, voyage.journey)
 
-    def there(self, rows: Rows, voyage: Voyage) -> Rows:
+    def seal(self, rows: Rows) -> tuple[Array, Array]:
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
-        numbers = jnp.concatenate([bits, rows.expert + 1], axis=1)
-        gate, expert = jnp.split(self._forth(numbers, voyage), 2, axis=1)
-        gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
-        return Rows(self._forth(rows.x, voyage), gate, expert - 1)
+        return rows.x, jnp.concatenate([bits, rows.expert + 1], axis=1)
 
-    def gradient_back(self, x: Array, gate: Array, voyage: Voyage) -> tuple[Array, Array]:
-        return self._back(x, voyage), self._back(gate, voyage)
+    def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
+        bits, expert = jnp.split(sealed[1], 2, axis=1)
+        return Rows(sealed[0], jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
+
+    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+        return x, gate
+
+    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+        return sealed
+
+    def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._forth(a, voyage) for a in sealed)
+
+    def carry_gradient(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._back(a, voyage) for a in sealed)
 
     def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N D"]:
         return _return(self, made, voyage)
@@ -613,25 +646,84 @@ class Alone:
         return back
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _travel(work, x, gate, expert, journey) -> Rows:
-    return work.there(Rows(x, gate, expert), journey)
+class Sealed(NamedTuple):
+    """Rows as they travel, and where their gradient travels the other way.
+
+    What goes there holds whole numbers and may have eight bits, so no gradient can reach it. Its
+    place is taken by `shadow`: zeros that nobody reads and so nobody makes, with the dtypes and
+    shapes of what comes back.
+    """
+
+    there: Any
+    shadow: Any
 
 
-def _travel_forward(work, x, gate, expert, journey):
-    return work.there(Rows(x, gate, expert), journey), journey
+def seal(work: Any, rows: Rows) -> Sealed:
+    """Makes rows ready to be carried."""
+
+    def forward(x, gate, expert):
+        there = work.seal(Rows(x, gate, expert))
+        back = jax.eval_shape(work.seal_gradient, x, gate)
+        return Sealed(there, _zeros_of(back, x)), None
+
+    def backward(_, grad):
+        return *work.open_gradient(grad.shadow), None
+
+    return _with_gradient(forward, backward)(*rows)
 
 
-def _travel_backward(work, journey, grad: Rows):
-    return *work.gradient_back(grad.x, grad.gate, journey), None, None
+def carry(work: Any, sealed: Sealed, journey: Any) -> Sealed:
+    """The exchange itself."""
+
+    def forward(there, shadow, journey):
+        there = work.carry(there, journey)
+        arrived = jax.eval_shape(lambda: work.open(there, dtype))
+        back = jax.eval_shape(work.seal_gradient, arrived.x, arrived.gate)
+        return Sealed(there, _zeros_of(back, jax.tree.leaves(there)[0])), journey
+
+    def backward(journey, grad):
+        return None, work.carry_gradient(grad.shadow, journey), None
+
+    dtype = jax.tree.leaves(sealed.shadow)[0].dtype
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow, journey)
 
 
-_travel.defvjp(_travel_forward, _travel_backward)
+def unseal(work: Any, sealed: Sealed) -> Rows:
+    """The rows that others sent here."""
+
+    def forward(there, shadow):
+        return work.open(there, dtype), None
+
+    def backward(_, grad):
+        return None, work.seal_gradient(grad.x, grad.gate)
+
+    dtype = jax.tree.leaves(sealed.shadow)[0].dtype
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow)
 
 
-def send(work, rows: Rows, journey) -> Rows:
-    """The rows that others sent here. Gradients of their states and gates go the same way back."""
-    return _travel(work, *rows, journey)
+def together(sealed: Sealed, x: Array) -> tuple[Sealed, Array]:
+    """An optimization barrier; going back it holds the gradients of rows together with that of x."""
+
+    def forward(there, shadow, x):
+        there, x = jax.lax.optimization_barrier((there, x))
+        return (Sealed(there, shadow), x), None
+
+    def backward(_, grads):
+        grad, grad_x = grads
+        return None, *jax.lax.optimization_barrier((grad.shadow, grad_x))
+
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow, x)
+
+
+def _with_gradient(forward, backward):
+    """`forward` gives its value and what `backward` needs beside the gradient of that value."""
+    function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
+    function.defvjp(forward, backward)
+    return function
+
+
+def _zeros_of(shapes: Any, like: Array) -> Any:
+    return jax.tree.map(lambda a: zeros_alike(like, a.shape, a.dtype), shapes)
 
 
 def at_work(exchange: Exchange, sizes: Sizes) -> "Gathered | Padded | Ragged":

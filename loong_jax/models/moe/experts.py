@@ -83,7 +83,9 @@ class Experts(nnx.Module):
             if rules.mesh is not None:
                 num_rounds = jax.lax.pmax(num_rounds, places.token_axes)
                 num_waiting = jax.lax.psum(num_waiting, places.token_axes)
-            return work.load(x, gate, parcels, journey), parcels, journey, num_rounds, num_waiting
+            rows = work.load(x, gate, parcels, journey)
+            moving = exchange.seal(work, rows) if self.travels else rows
+            return moving, parcels, journey, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
@@ -96,13 +98,13 @@ class Experts(nnx.Module):
             return mixture
         work, places = self._work(mixture.x), _Places(self.rules, mixture.x)
 
-        def on_one_device(rows, journey):
-            return exchange.send(work, rows, journey)
+        def on_one_device(sealed, journey):
+            return exchange.carry(work, sealed, journey)
 
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
         arrived = on_mesh(mixture.moving, mixture.journey)
-        arrived = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived)
-        return mixture._replace(moving=arrived)
+        there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
+        return mixture._replace(moving=arrived._replace(there=there))
 
     def compute(self, mixture: Mixture) -> Mixture:
         """Runs each device's experts over the rows it has."""
@@ -117,11 +119,13 @@ class Experts(nnx.Module):
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)
-            arrived = exchange.send(work, work.load(*inputs, parcels, journey), journey)
+            sealed = exchange.seal(work, work.load(*inputs, parcels, journey))
+            arrived = exchange.unseal(work, exchange.carry(work, sealed, journey))
             back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
             return work.unload(back, journey)
 
-        def on_one_device(rows, x, gate, parcels, num_rounds, gate_up, down):
+        def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
+            rows = exchange.unseal(work, moving) if self.travels else moving
             x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
             weights, rest = (gate_up, down), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
@@ -191,7 +195,10 @@ class Experts(nnx.Module):
         """
         if not self.travels:
             return mixture, x
-        moving, x = jax.lax.optimization_barrier((mixture.moving, x))
+        if isinstance(mixture.moving, exchange.Sealed):
+            moving, x = exchange.together(mixture.moving, x)
+        else:
+            moving, x = jax.lax.optimization_barrier((mixture.moving, x))
         return mixture._replace(moving=moving), x
 
     @property
