@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.moe.exchange import Exchange, GatherExchange
+from loong_jax.models.moe.expert_gemm import ExpertGemm
 from loong_jax.models.moe.mixing import Mixing
 from loong_jax.models.moe.rope import YarnScaling
 
@@ -60,6 +62,10 @@ class MoEConfig:
     about twice as fast. None does everything at once. `residual_gain` multiplies the deviation of
     fresh output matrices of attentions, dense FFNs and experts: with (4 L)^-1/2 the 4 L dense
     branches together add as much variance to the residual stream as one does with 1.
+
+    `exchange` is how tokens reach experts on other devices, `expert_gemm` what multiplies them
+    there. `remat` says what a layer keeps for its backward pass: all it made, its input only, or
+    its input and the rows that the exchange brought, so that no exchange is done twice.
     """
 
     vocab_size: int  # V
@@ -90,6 +96,9 @@ class MoEConfig:
     mixing: Mixing | None = None  # how attention meets many keys; None: by length and platform
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
+    exchange: Exchange = GatherExchange()
+    expert_gemm: ExpertGemm = "auto"
+    remat: Literal["off", "layer", "all_but_dispatched"] = "off"
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

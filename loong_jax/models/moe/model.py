@@ -15,14 +15,17 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import ngram, parameters
+from loong_jax.models.moe import context, ngram, parameters
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
+from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.moe.router import LayerStatistics
+from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]
@@ -34,16 +37,20 @@ class ModelOutput(NamedTuple):
     score_sum: Float[Array, "L A"]  # float32, sum over unmasked tokens of router probabilities
     hidden: Float[Array, "B T D"]  # after the final norm
     target: Int[Array, "L B T K"]  # the choices of every token
+    num_overflowed: Int[Array, "L"]  # choices that waited for a later round of the exchange
 
 
 class _Rows(NamedTuple):
-    """Whole sequences as the layers see them, each array where it belongs on the mesh."""
+    """Whole sequences as the layers see them, each array where it belongs on the mesh.
+
+    Tokens are in the order of their sequence, all else in that of `context.order`.
+    """
 
     tokens: Int[Array, "B T"]
+    recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
-    allowed: Bool[Array, "B T T"]
-    recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
+    sight: Sight
 
 
 class LongcatFlash(nnx.Module):
@@ -86,12 +93,34 @@ class LongcatFlash(nnx.Module):
         return output
 
     def prefill(
-        self, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
+        self,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
+        cache: LatentCache | None = None,
+        start: Int[Array, "B"] | None = None,
     ) -> tuple[ModelOutput, LatentCache]:
-        """As a call, and the cache of its T positions. Padding must stand on the right: the index
-        of a cache entry is its position, and entries past the last token are never looked at.
+        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+
+        `mask` is true where there is a token; the tokens of a sequence stand together, with
+        padding on either side. Entry s of the cache is position s, and entries past the last token
+        are never looked at.
+
+        With a cache, sequence b already has `start[b]` tokens in it. Its new tokens see those and
+        each other, and are written behind them, none past the capacity. Chunks of any lengths
+        together equal one whole prefill.
+
+        Raises:
+          ValueError: one of `cache` and `start` is given without the other.
+          ConfigError: a chunk for a model with an n-gram embedding, which reads prompts whole.
         """
-        return self._whole(self._rows(tokens, None, mask, None), None)
+        if (cache is None) != (start is None):
+            raise ValueError("cache and start belong together: pass both, or neither to begin.")
+        if cache is not None and start is not None:
+            return self._next_chunk(tokens, mask, cache, start)
+        rules = self.rules
+        output, cache = self._whole(self._rows(tokens, None, mask, None), None)
+        first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
+        return output, cache.place(rules).shift(first_B, rules)
 
     def draft(
         self,
@@ -106,9 +135,12 @@ class LongcatFlash(nnx.Module):
         Row i joins `hidden[:, i]`, of a call or a prefill over the same rows, and the token that
         follows row i; the other arguments are those of that call.
         """
-        rows = self._rows(next_tokens, positions, mask, segment_ids)
-        x, cached = self.mtp(hidden, self._word(rows.tokens), rows.positions, rows.allowed)
-        return self._logits(x), cached
+        rules, rows = self.rules, self._rows(next_tokens, positions, mask, segment_ids)
+        hidden = rules.place(hidden, "act_batch", "act_length", "act_embed")
+        hidden, word = (context.enter(a, rules) for a in (hidden, self._word(rows.tokens)))
+        x, cached = self._drafting_head()(hidden, word, rows.positions, rows.sight)
+        cached = Latent(*(context.leave(a, rules) for a in cached))
+        return self._logits(context.leave(x, rules)), cached.place(rules)
 
     def draft_extend(
         self,
@@ -118,8 +150,19 @@ class LongcatFlash(nnx.Module):
         cache: Latent,
     ) -> tuple[Float[Array, "B T V"], Latent]:
         """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
-        x, cache = self.mtp.extend(hidden, self._word(next_tokens), positions, cache)
+        hidden, next_tokens, positions = (
+            self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
+        )
+        x, cache = self._drafting_head().extend(hidden, self._word(next_tokens), positions, cache)
         return self._logits(x), cache
+
+    def _drafting_head(self) -> MtpHead:
+        if not self.config.num_mtp_layers:
+            raise ConfigError(
+                "num_mtp_layers=0: this model has no drafting head. Set it to 1 and load or train "
+                "the head, or decode without drafts."
+            )
+        return self.mtp
 
     def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
         rules = self.rules
@@ -128,6 +171,7 @@ class LongcatFlash(nnx.Module):
         elif mask is not None:
             segment_ids = jnp.where(mask, segment_ids, 0)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
+        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
             positions = restarting_positions(key_segment_BS)
         recent = None
@@ -136,30 +180,78 @@ class LongcatFlash(nnx.Module):
             seen = ngram.seen_in_segments(key_segment_BS, self.config.ngram)
             recent = ngram.recent_tokens(whole, seen, self.config.ngram)
             recent = rules.place(recent, "act_batch", "act_length", None)
-        tokens, positions, segment_ids = (
-            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
+        tokens, *others = (
+            rules.place(a, "act_batch", "act_length")
+            for a in (tokens, positions, segment_ids, key_index_BS)
         )
-        allowed = may_attend(segment_ids, key_segment_BS)
-        return _Rows(tokens, positions, segment_ids > 0, allowed, recent)
+        positions, segment_ids, index = (context.enter(a, rules) for a in others)
+        sight = Sight(segment_ids, index, key_segment_BS, key_index_BS)
+        return _Rows(tokens, recent, positions, segment_ids > 0, sight)
 
     def _whole(self, rows: _Rows, score_shift):
+        rules = self.rules
+
         def step(x, layer, index):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, rows.positions, rows.allowed)
+                out, cached[i] = attention(normed, rows.positions, rows.sight)
                 return out
 
             shift = None if score_shift is None else score_shift[index]
             x, statistics = layer(x, rows.mask, attend, shift)
             return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (statistics, cached) = self._scan(step, self._embed(rows.tokens, rows.recent))
-        hidden = self._normed(x)
-        output = ModelOutput(
-            self._logits(hidden), statistics.load, statistics.score_sum, hidden, statistics.target
+        x = context.enter(self._embed(rows.tokens, rows.recent), rules)
+        x, (statistics, cached) = self._scan(step, x, self._remat)
+        target = context.leave(statistics.target, rules, axis=2)
+        output = self._output(context.leave(x, rules), statistics._replace(target=target))
+        return output, LatentCache(*(context.leave(a, rules, axis=3) for a in cached))
+
+    def _remat(self, body):
+        """`body` of the scan, keeping for its backward pass what the config says."""
+        if self.config.remat == "off":
+            return body
+        policy = None
+        if self.config.remat == "all_but_dispatched":
+            policy = jax.checkpoint_policies.save_only_these_names(DISPATCHED)
+        return jax.checkpoint(body, policy=policy, prevent_cse=False)
+
+    def _next_chunk(self, tokens, mask, cache, start):
+        rules, capacity = self.rules, cache.latent.shape[3]
+        if self.config.ngram is not None:
+            raise ConfigError(
+                "a model with an n-gram embedding reads a prompt in one piece. Call prefill "
+                "without cache and start."
+            )
+        start = rules.place(start, "act_batch")
+        tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
+        positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
+        nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
+        written_at = jnp.where(mask, positions, nowhere_1T)
+        entry_1S = jnp.arange(capacity)[None]
+        is_written_BS = entry_1S < (start + jnp.sum(mask, axis=1))[:, None]
+        key_segment_BS = is_written_BS.astype(jnp.int32)
+        key_index_BS = jnp.zeros_like(key_segment_BS) + entry_1S
+        tokens, positions, mask = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
         )
-        return output, LatentCache(*cached)
+        sight = Sight(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
+
+        def step(carry, layer, index):
+            x, cache = carry
+
+            def attend(i, attention, normed):
+                nonlocal cache
+                new = attention.compress(normed, positions).place(rules)
+                cache = cache.write(index, i, new, written_at, rules)
+                return attention.over_cache(normed, positions, sight, cache.read(index, i))
+
+            x, statistics = layer(x, mask, attend)
+            return (x, cache), statistics
+
+        (x, cache), statistics = self._scan(step, (self._embed(tokens), cache))
+        return self._output(x, statistics), cache
 
     def decode(
         self,
@@ -223,7 +315,7 @@ class LongcatFlash(nnx.Module):
         hidden = self._normed(x)
         return self._logits(hidden), hidden, cache
 
-    def _scan(self, step, carry):
+    def _scan(self, step, carry, remat=lambda body: body):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
         graph, stacked = nnx.split(self.layers, graph=False)
 
@@ -231,7 +323,7 @@ class LongcatFlash(nnx.Module):
             weights, index = slices
             return step(carry, nnx.merge(graph, weights), index)
 
-        return jax.lax.scan(body, carry, (stacked, jnp.arange(self.config.num_layers)))
+        return jax.lax.scan(remat(body), carry, (stacked, jnp.arange(self.config.num_layers)))
 
     def _embed(
         self, tokens: Int[Array, "B T"], recent: Int[Array, "B T order"] | None = None
@@ -251,6 +343,10 @@ class LongcatFlash(nnx.Module):
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
+    def _output(self, x: Float[Array, "B T D"], statistics: LayerStatistics) -> ModelOutput:
+        hidden = self._normed(x)
+        return ModelOutput(logits=self._logits(hidden), hidden=hidden, **statistics._asdict())
+
     def _normed(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
 
@@ -268,15 +364,6 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
     return index_1T - start
-
-
-def may_attend(
-    query_segment: Int[Array, "B T"], key_segment: Int[Array, "B T"]
-) -> Bool[Array, "B T T"]:
-    """True where a query may see a key: same segment, not padding, not later."""
-    index = jnp.arange(query_segment.shape[1])
-    same = query_segment[:, :, None] == key_segment[:, None]
-    return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
 
 
 def init_weights(

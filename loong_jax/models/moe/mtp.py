@@ -16,7 +16,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.attention import Latent, LatentAttention
@@ -24,6 +24,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import DenseFFN
 from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -55,7 +56,7 @@ class MtpHead(nnx.Module):
         hidden: Float[Array, "B T D"],
         embedding: Float[Array, "B T D"],
         position: Int[Array, "B T"],
-        allowed: Bool[Array, "B T T"],
+        sight: Sight,
     ) -> tuple[Float[Array, "B T D"], Latent]:
         """The normed state of every row, and what a cache would keep.
 
@@ -63,7 +64,7 @@ class MtpHead(nnx.Module):
         """
         x = self._join(hidden, embedding)
         normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
-        attended, cached = _only_layer(self.attention)(normed, position, allowed)
+        attended, cached = _only_layer(self.attention)(normed, position, sight)
         return self._finish(x + attended), cached
 
     def extend(

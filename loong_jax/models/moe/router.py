@@ -22,11 +22,15 @@ class Routing(NamedTuple):
 
 
 class LayerStatistics(NamedTuple):
-    """What a layer tells of its routing, over all devices; unused parts cost nothing under jit."""
+    """What a layer tells of its routing, over all devices; unused parts cost nothing under jit.
+
+    A scan over the layers stacks each of them on L.
+    """
 
     load: Int[Array, "A"]  # unmasked tokens that chose each target
     score_sum: Float[Array, "A"]  # float32, sum over unmasked tokens of the softmax; has a gradient
     target: Int[Array, "B T K"]  # the choices, those of masked tokens too
+    num_overflowed: Int[Array, ""]  # choices that waited for a later round of the exchange
 
 
 class Router(nnx.Module):
@@ -79,12 +83,15 @@ def choose(score: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoECon
 
 
 def layer_statistics(
-    routing: Routing, score: Float[Array, "B T A"], mask: Bool[Array, "B T"]
+    routing: Routing,
+    score: Float[Array, "B T A"],
+    mask: Bool[Array, "B T"],
+    num_overflowed: Int[Array, ""],
 ) -> LayerStatistics:
-    """Load, sum of scores and choices of one layer; tokens outside `mask` count in no sum."""
+    """Statistics of one layer; tokens outside `mask` count in no sum."""
     load_A = count_load(routing.target, mask, score.shape[-1])
     score_sum_A = jnp.sum(jnp.where(mask[..., None], score, 0.0), axis=(0, 1))
-    return LayerStatistics(load_A, score_sum_A, routing.target)
+    return LayerStatistics(load_A, score_sum_A, routing.target, num_overflowed)
 
 
 def count_load(
