@@ -19,6 +19,7 @@ CASE = longcat_models.Case(
     dict(
         vocab_size=41,
         hidden_size=20,
+        kv_lora_rank=8,
         ffn_hidden_size=22,
         expert_ffn_hidden_size=10,
         qk_rope_head_dim=8,

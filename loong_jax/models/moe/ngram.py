@@ -106,7 +106,7 @@ def _times(x: UInt32[Array, "*batch"], factor: int, modulus: int) -> UInt32[Arra
 
 
 def recent_tokens(
-    tokens: Int[Array, "B T"], seen: Bool[Array, "B T order"], ngram: NgramEmbedding
+    tokens: Int[Array, "B S"], seen: Bool[Array, "B T order"], ngram: NgramEmbedding
 ) -> Int[Array, "B T order"]:
     """Entry j is token t - j, or 0 where the n-gram does not reach it.
 

@@ -124,7 +124,7 @@ def write_config(config: MoEConfig, original: Mapping[str, Any] | None = None) -
     if kept | own:
         record[_OWN] = kept | own
     for key in ("torch_dtype", "dtype"):
-        if key in record:
+        if record.get(key) is not None:
             record[key] = np.dtype(config.param_dtype).name
     return record
 

@@ -105,7 +105,7 @@ class HfCheckpoint:
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _write(whole: jax.Array, block: jax.Array, start: int) -> jax.Array:
+def _write(whole: jax.Array, block: jax.Array, start: Any) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(whole, block, start, axis=0)
 
 
