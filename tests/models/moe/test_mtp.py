@@ -101,7 +101,12 @@ def test_drafts_of_packed_rows_equal_separate_ones():
 
 
 @pytest.mark.parametrize(
-    "sizes", [dict(fsdp=2, tensor=2, expert=2), dict(data=4, context=2)], ids=str
+    "sizes",
+    [
+        dict(fsdp=2, tensor=2, expert=2),
+        pytest.param(dict(data=4, context=2), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_sharded_drafts_equal_single_device(sizes):
     graphdef, weights = fresh(CONFIG)

@@ -99,6 +99,7 @@ def test_samples_have_the_distribution_of_the_model():
     assert 0.2 < acceptance < 0.98
 
 
+@pytest.mark.slow
 def test_a_sequence_depends_neither_on_its_neighbours_nor_on_the_mesh():
     graphdef, weights = fresh()
     tokens = np.random.default_rng(3).integers(0, 4, (8, 4)).astype(np.int32)
