@@ -30,14 +30,14 @@ from loong_jax.models.moe.controller import BiasController, ControllerMemory
 
 matplotlib.use("Agg")
 
-RATES = (0.02, 0.1, 0.5, 2.0)
+RATES = (0.05, 0.3, 1.5)
 # Gains of the P and D terms as multiples of the rate.
 KINDS = {"I": (0.0, 0.0), "PI": (3.0, 0.0), "PID": (3.0, 1.0)}
 COLORS = {"I": "#3b82c4", "PI": "#d97a1f", "PID": "#2f9e73"}
 WINDOW, TOLERANCE = 16, 0.01
 
 STREAM_STEPS, STREAM_TOKENS = 600, 2048
-MODEL_STEPS, MODEL_BATCH, MODEL_LENGTH, MODEL_WARMUP = 240, 16, 64, 20
+MODEL_STEPS, MODEL_BATCH, MODEL_LENGTH, MODEL_WARMUP = 200, 16, 64, 20
 
 
 def config_of(**changes):
@@ -191,7 +191,7 @@ def draw(curves, path):
     """FFN experts per token over K_e against steps: plants in rows, rates in columns."""
     plants = sorted({key[0] for key in curves}, reverse=True)
     figure, axes = matplotlib.pyplot.subplots(
-        len(plants), len(RATES), figsize=(11, 2.6 * len(plants)), squeeze=False, sharey=True
+        len(plants), len(RATES), figsize=(10, 2.6 * len(plants)), squeeze=False, sharey=True
     )
     for (row, plant), (column, rate) in itertools.product(enumerate(plants), enumerate(RATES)):
         axis = axes[row][column]
@@ -219,12 +219,13 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     results, curves = [], {}
-    for plant, kind, rate, seed in itertools.product(args.plants, KINDS, RATES, range(args.seeds)):
-        result, curve = measure(plant, kind, rate, seed)
-        print(json.dumps(result), flush=True)
-        results.append(result)
-        curves.setdefault((plant, kind, rate), curve)  # the first seed
-    (args.out / "bias_controller.json").write_text(json.dumps(results, indent=1))
+    for seed, plant in itertools.product(range(args.seeds), args.plants):
+        for kind, rate in itertools.product(KINDS, RATES):
+            result, curve = measure(plant, kind, rate, seed)
+            print(json.dumps(result), flush=True)
+            results.append(result)
+            curves.setdefault((plant, kind, rate), curve)  # the first seed
+        (args.out / "bias_controller.json").write_text(json.dumps(results, indent=1))
     draw(curves, args.out / "bias_controller.png")
 
 

@@ -79,12 +79,13 @@ def group_frequency(
     `mask` is that of the call, None where it had none; `CountTokens` needs it. Where K_e = K no
     choice should fall on a zero-computation expert and f_zero is 0.
     """
-    groups, num_groups = expert_groups(config, balance), balance.num_groups
-    is_member_GA = jnp.arange(num_groups + 1)[:, None] == groups[None]
+    num_groups = balance.num_groups
     if isinstance(balance.counting, CountChoices):
+        groups = expert_groups(config, balance)
+        is_member_GA = jnp.arange(num_groups + 1)[:, None] == groups[None]
         count_LG = jnp.einsum("LA,GA->LG", output.load, is_member_GA.astype(jnp.int32))
     else:
-        count_LG = _tokens_per_group(output.target, is_member_GA, mask)
+        count_LG = _tokens_per_group(output.target, config, balance, mask)
     zero_share = config.num_chosen - config.target_ffn_experts
     scale = [num_groups / config.target_ffn_experts] * num_groups
     scale_G = jnp.asarray([*scale, 1 / zero_share if zero_share else 0.0], jnp.float32)
@@ -93,19 +94,24 @@ def group_frequency(
 
 def expert_groups(config: MoEConfig, balance: DeviceBalance) -> Int[Array, "A"]:
     """The group of each target: 0..G-1 by device, G for zero-computation experts."""
+    return _group_of(jnp.arange(config.num_targets), config, balance)
+
+
+def _group_of(target, config, balance):
     size, rest = divmod(config.num_experts, balance.num_groups)
     if rest:
         raise ConfigError(
             f"num_groups={balance.num_groups} does not divide num_experts={config.num_experts}. "
             "Use a divisor, such as the number of devices that hold experts."
         )
-    return jnp.minimum(jnp.arange(config.num_targets) // size, balance.num_groups)
+    return jnp.minimum(target // size, balance.num_groups)
 
 
-def _tokens_per_group(target, is_member_GA, mask):
+def _tokens_per_group(target, config, balance, mask):
     """Unmasked tokens with at least one choice in each group, for each layer."""
-    in_group_LBTKG = jnp.moveaxis(is_member_GA[:, target], 0, -1)
-    meets_LBTG = jnp.any(in_group_LBTKG, axis=3)
+    group_LBTK = _group_of(target, config, balance)
+    group_G = jnp.arange(balance.num_groups + 1)
+    meets_LBTG = jnp.any(group_LBTK[..., None] == group_G[None, None, None, None], axis=3)
     if mask is not None:
         meets_LBTG &= mask[None, ..., None]
     return jnp.sum(meets_LBTG, axis=(1, 2), dtype=jnp.int32)

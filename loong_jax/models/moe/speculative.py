@@ -99,10 +99,8 @@ def speculate(
 
     Sequences that are not `active` stay where they are, and their step means nothing.
     """
-    position, active = (
-        state.position,
-        jnp.ones_like(state.token, bool) if active is None else active,
-    )
+    position = state.position
+    keys, active = _placed(model, keys, jnp.ones_like(position, bool) if active is None else active)
     pair = jnp.stack([state.token, state.draft], axis=1)
     logits, hidden, cache = model.extend(pair, position, state.cache, active)
     target = distribution(logits, temperature)
@@ -129,7 +127,7 @@ def speculate(
         state.num_accepted + accepted,
     )
     kept = {
-        name: jnp.where(jnp.expand_dims(active, range(1, new.ndim)), new, getattr(state, name))
+        name: jnp.where(jnp.expand_dims(active, (*range(1, new.ndim),)), new, getattr(state, name))
         for name, new in moved._asdict().items()
         if isinstance(new, jax.Array)
     }

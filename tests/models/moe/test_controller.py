@@ -55,7 +55,11 @@ def one_device():
     return graphdef, weights, random_tokens(8, 6)
 
 
-@pytest.mark.parametrize("sizes", [dict(data=8), dict(slice=2, data=2, fsdp=2)], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(dict(data=8), marks=pytest.mark.slow), dict(slice=2, data=2, fsdp=2)],
+    ids=str,
+)
 def test_data_parallel_batches_give_the_update_of_one_device(sizes):
     controller = BiasController(rate=0.02, proportional=0.03)
     graphdef, weights, tokens = one_device()

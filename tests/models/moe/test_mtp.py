@@ -51,9 +51,9 @@ def test_the_head_is_absent_by_default_and_does_not_move_other_weights():
     _, without = moe.init_weights(
         tiny.smallest_config(num_layers=1, vocab_size=40), jax.random.key(1)
     )
-    graphdef, _ = fresh(tiny.smallest_config())
+    graphdef, other = fresh(tiny.smallest_config())
     with pytest.raises(ConfigError, match="num_mtp_layers=0"):
-        call(graphdef, "draft")({}, jnp.zeros((1, 2, 32)), jnp.zeros((1, 2), jnp.int32))
+        call(graphdef, "draft")(other, jnp.zeros((1, 2, 32)), jnp.zeros((1, 2), jnp.int32))
     head = weights.pop("mtp")
     assert jax.tree.structure(weights) == jax.tree.structure(without)
     for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(without), strict=True):
@@ -101,7 +101,12 @@ def test_drafts_of_packed_rows_equal_separate_ones():
 
 
 @pytest.mark.parametrize(
-    "sizes", [dict(fsdp=2, tensor=2, expert=2), dict(data=4, context=2)], ids=str
+    "sizes",
+    [
+        dict(fsdp=2, tensor=2, expert=2),
+        pytest.param(dict(data=4, context=2), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_sharded_drafts_equal_single_device(sizes):
     graphdef, weights = fresh(CONFIG)

@@ -62,8 +62,8 @@ def test_greedy_equals_plain_greedy_token_for_token():
     assert ((proposed + accepted + 1 == num_tokens) | (proposed + accepted == num_tokens)).all()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_samples_have_the_distribution_of_the_model(temperature):
+def test_samples_have_the_distribution_of_the_model():
+    temperature = 0.7
     graphdef, weights = fresh()
     weights = {**weights, "head": 0.7 * weights["head"]}
     batch, prompt, num_tokens = 8192, [2, 0], 3
@@ -99,28 +99,21 @@ def test_samples_have_the_distribution_of_the_model(temperature):
     assert 0.2 < acceptance < 0.98
 
 
-def test_a_sequence_does_not_depend_on_its_neighbours():
-    graphdef, weights = fresh()
-    tokens = np.random.default_rng(3).integers(0, 4, (4, 4)).astype(np.int32)
-    mask = np.ones((4, 4), bool)
-    settings = dict(num_tokens=6, temperature=1.0)
-    keys = keys_of(4, seed=2)
-    together, _ = generate(graphdef, weights, tokens, mask, keys, **settings)
-    order = np.array([2, 0, 3, 1])
-    other, _ = generate(graphdef, weights, tokens[order], mask, keys[order], **settings)
-    np.testing.assert_array_equal(np.asarray(together)[order], other)
-
-
-def test_sharded_samples_equal_single_device():
+@pytest.mark.slow
+def test_a_sequence_depends_neither_on_its_neighbours_nor_on_the_mesh():
     graphdef, weights = fresh()
     tokens = np.random.default_rng(3).integers(0, 4, (8, 4)).astype(np.int32)
     mask = np.arange(4)[None] < np.array([4, 1, 3, 2, 4, 2, 4, 3])[:, None]
-    settings = dict(num_tokens=5, temperature=1.0)
-    expected, alone = generate(graphdef, weights, tokens, mask, keys_of(8), **settings)
+    keys, settings = keys_of(8, seed=2), dict(num_tokens=5, temperature=1.0)
+    expected, alone = generate(graphdef, weights, tokens, mask, keys, **settings)
+    order = np.random.default_rng(0).permutation(8)
+    other, _ = generate(graphdef, weights, tokens[order], mask[order], keys[order], **settings)
+    np.testing.assert_array_equal(np.asarray(expected)[order], other)
+
     rules = ShardingRules(mesh=make_mesh(data=2, expert=2, tensor=2))
     sharded, placed = moe.init_weights(CONFIG, jax.random.key(4), rules)
     placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
-    written, state = generate(sharded, placed, tokens, mask, keys_of(8), **settings)
+    written, state = generate(sharded, placed, tokens, mask, keys, **settings)
     np.testing.assert_array_equal(written, expected)
     np.testing.assert_array_equal(state.num_accepted, alone.num_accepted)
 

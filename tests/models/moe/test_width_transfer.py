@@ -114,10 +114,13 @@ def change(width, transfers):
 def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
     with_rule = np.stack([change(width, True) for width in widths])
     without = np.stack([change(width, False) for width in widths])
-    print(with_rule, without)
     np.testing.assert_allclose(with_rule[0], without[0], rtol=1e-4)
-    assert (with_rule.max(0) / with_rule.min(0) < 2).all()
-    assert (without[-1] / without[0] > 3).all()
+    states, logits = with_rule.T
+    assert states.max() / states.min() < 1.2
+    assert logits.max() / logits.min() < 8**0.5  # see the module on what is left of growth
+    states, logits = without.T
+    assert states[-1] / states[0] > 2
+    assert logits[-1] / logits[0] > 4
 
 
 def test_another_router_is_refused():
