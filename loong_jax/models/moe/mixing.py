@@ -29,7 +29,7 @@ class WholeScores:
 
 Mixing: TypeAlias = WholeScores | Blockwise | Splash
 
-_MOST_PAIRS = 512 * 512  # of a query and a key, for which whole scores are chosen
+_MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 
 
 def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
@@ -38,6 +38,8 @@ def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
         return WholeScores()
     if platform == "tpu" and splash.fits(num_queries, num_keys):
         return Splash()
+    if platform == "cpu":  # blocks that stay in a core's cache
+        return Blockwise(query_block=128, key_block=128)
     return Blockwise()
 
 
@@ -53,7 +55,7 @@ def mix(
       ConfigError: see `splash.make_kernel` and `context.order`.
     """
     num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
-    platform = jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
+    platform = _platform(rules)
     mixing = mixing or choose(num_tokens // parts, num_tokens, platform)
     kernel = None
     if isinstance(mixing, Splash):
@@ -81,7 +83,8 @@ def mix_cached(
     Splash attention knows the places of queries before it is compiled, so here blocks replace it.
     """
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
-    mixing = mixing or choose(num_queries // rules.parts("act_length"), num_keys, "any")
+    num_queries = num_queries // rules.parts("act_length")
+    mixing = mixing or choose(num_queries, num_keys, _platform(rules))
     if isinstance(mixing, Splash):
         mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
 
@@ -89,6 +92,11 @@ def mix_cached(
         return _attend(operands, sight, mixing, None)
 
     return _on_mesh(on_one_device, "act_keys", rules)(operands, sight, None)
+
+
+def _platform(rules: ShardingRules) -> str:
+    """That of the mesh, which may be one that is only compiled for."""
+    return jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
 
 
 def _attend(operands, sight, mixing, kernel):

@@ -178,9 +178,10 @@ def test_memory_grows_with_the_length_and_not_with_its_square(differentiate):
 
 def test_lengths_and_platform_choose():
     assert choose(152, 152, "tpu") == WholeScores()
-    assert choose(64, 4096, "cpu") == WholeScores()
+    assert choose(64, 1024, "cpu") == WholeScores()
     assert choose(1024, 4096, "tpu") == Splash()
-    assert choose(1000, 4096, "tpu") == choose(1024, 4096, "cpu") == Blockwise()
+    assert choose(1000, 4096, "tpu") == choose(1024, 4096, "gpu") == Blockwise()
+    assert choose(1024, 4096, "cpu") == Blockwise(query_block=128, key_block=128)
 
 
 def test_sizes_of_blocks_are_checked():
