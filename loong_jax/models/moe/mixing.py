@@ -8,10 +8,12 @@ heads. The transpose scatters the gradient of the latents back, and it alone.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import blockwise, context, splash
@@ -109,32 +111,30 @@ def _attend(operands, sight, mixing, kernel):
             return splash.attend(operands, sight, kernel)
 
 
-def _on_mesh(on_one_device, keys: str, rules: ShardingRules):
+def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):
     """`on_one_device(operands, sight, kernel)` on every device; `keys` names the keys' axis."""
-    if rules.mesh is None:
+    mesh = rules.mesh
+    if mesh is None:
         return on_one_device
     queries = rules.partition("act_batch", "act_length", "heads", None)
     latents = rules.partition("act_batch", keys, None)
     up = rules.partition(None, "heads", None)
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
-    specs = (
-        Operands(queries, latents, latents, up, up),
-        Sight(per_query, per_query, per_key, per_key),
-    )
+    operand_specs = Operands._make((queries, latents, latents, up, up))
+    sight_specs = Sight._make((per_query, per_query, per_key, per_key))
 
-    def run(operands: Operands, sight: Sight, kernel: Any):
-        kernel_specs = splash.specs(kernel, rules)
-        in_specs = (*specs, kernel_specs)
-        placed = jax.tree.map(
-            lambda a, spec: jax.sharding.reshard(a, jax.NamedSharding(rules.mesh, spec)),
+    def run(operands: Operands, sight: Sight, kernel: Any) -> Array:
+        specs = operand_specs, sight_specs, splash.specs(kernel, rules)
+        arguments = jax.tree.map(
+            lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
             (operands, sight, kernel),
-            in_specs,
+            specs,
         )
-        # The kernels do not say along which axes their results vary, so it is not checked.
+        # The splash kernel does not say along which axes its results vary, so it is not checked.
         on_mesh = jax.shard_map(
-            on_one_device, mesh=rules.mesh, in_specs=in_specs, out_specs=queries, check_vma=False
+            on_one_device, mesh=mesh, in_specs=specs, out_specs=queries, check_vma=False
         )
-        return on_mesh(*placed)
+        return on_mesh(*arguments)
 
     return run
 

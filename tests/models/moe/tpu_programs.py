@@ -95,14 +95,14 @@ def decode(rules, batch=32, capacity=8192):
 def main():
     devices = topologies.get_topology_desc(platform="tpu", topology_name="v5p:2x2x1").devices
     facts = {}
-    alone = ShardingRules(mesh=make_mesh(devices=devices), act_batch=None)
+    alone = ShardingRules(mesh=make_mesh(devices=devices))
     for name, differentiate in (("forward", False), ("backward", True)):
         programs = [attention(alone, length, differentiate) for length in LENGTHS]
         facts[name] = [p.memory_analysis().temp_size_in_bytes for p in programs]
         facts[f"{name}_kernels"] = (
             programs[-1].as_text().count('custom_call_target="tpu_custom_call"')
         )
-    spread = ShardingRules(mesh=make_mesh(devices=devices, context=4), act_batch=None, zigzag=True)
+    spread = ShardingRules(mesh=make_mesh(devices=devices, context=4), zigzag=True)
     exchange = r"= \(?(\w+\[[\d,]*\])\S* (all-gather|reduce-scatter|all-to-all)(?:-start)?\("
     facts["exchanged"] = re.findall(exchange, attention(spread, 4096, True).as_text())
     compiled, facts["cache"] = decode(alone)
