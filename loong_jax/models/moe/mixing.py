@@ -101,7 +101,7 @@ def _platform(rules: ShardingRules) -> str:
     return jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
 
 
-def _attend(operands, sight, mixing, kernel):
+def _attend(operands: Operands, sight: Sight, mixing: Mixing, kernel: Any) -> Any:
     match mixing:
         case WholeScores():
             return whole_scores(operands, sight)
