@@ -148,10 +148,10 @@ class Experts(nnx.Module):
             kept = (target < self.config.num_experts) & mask.reshape(-1, 1)
             parcels = work.sort(target, kept)
             journey = work.journey(parcels, 0)
-            num_rounds, num_waiting = work.num_rounds(parcels), work.num_waiting(parcels)
-            if rules.mesh is not None:
-                num_rounds = jax.lax.pmax(num_rounds, places.token_axes)
-                num_waiting = jax.lax.psum(num_waiting, places.token_axes)
+            num_rounds, num_waiting = jnp.int32(1), jnp.int32(0)
+            if work.may_overflow:
+                num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
+                num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
             rows = work.load(x, gate, parcels, journey)
             moving = exchange.seal(work, rows) if self.travels else rows
             return moving, parcels, journey, num_rounds, num_waiting
