@@ -1,4 +1,4 @@
-"""What the compiled TPU program hides behind the dense path, in both passes; compiles, runs nothing."""
+"""What the compiled TPU program hides behind the dense path; compiles, runs nothing."""
 
 import importlib.util
 import json
