@@ -62,7 +62,7 @@ def windows(text: str) -> list[dict]:
                 if re.search(end, later):
                     break
                 product = PRODUCT.search(later)
-                inside += [product[2]] if product else []
+                inside += [product[1]] if product else []
         scope = re.search(r'op_name="([^"]*)"', line)
         found.append({"scope": scope[1] if scope else "", "inside": inside})
     return found
