@@ -248,12 +248,6 @@ class Gathered:
     def journey(self, expert: Int[Array, "T K"], i: int) -> tuple[()]:
         return ()
 
-    def num_rounds(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(1)
-
-    def num_waiting(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(0)
-
     def load(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Rows:
         more = ((0, self.envelope.stride - len(x)), (0, 0))
         expert = jnp.pad(expert, more, constant_values=-1)
@@ -448,12 +442,6 @@ class Alone:
 
     room = None
     may_overflow = False
-
-    def num_rounds(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(1)
-
-    def num_waiting(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(0)
 
     def sort(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> Int[Array, "T K"]:
         return jnp.where(kept, target, -1)

@@ -149,10 +149,10 @@ class Experts(nnx.Module):
             kept = (target < self.config.num_experts) & mask.reshape(-1, 1)
             parcels = work.sort(target, kept)
             journey = work.journey(parcels, 0)
-            num_rounds, num_waiting = work.num_rounds(parcels), work.num_waiting(parcels)
-            if rules.mesh is not None:
-                num_rounds = jax.lax.pmax(num_rounds, places.token_axes)
-                num_waiting = jax.lax.psum(num_waiting, places.token_axes)
+            num_rounds, num_waiting = jnp.int32(1), jnp.int32(0)
+            if work.may_overflow:
+                num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
+                num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
             rows = work.load(x, gate, parcels, journey)
             moving = exchange.seal(work, rows) if self.travels else rows
             return moving, parcels, journey, num_rounds, num_waiting
@@ -182,7 +182,8 @@ class Experts(nnx.Module):
         def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
             rows = exchange.unseal(work, moving) if self.travels else moving
             x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
-            weights, rest = (gate_up, down), None
+            # Flat before it is used twice: on TPU this moves every weight.
+            weights, rest = (gate_up.reshape(*gate_up.shape[:2], -1), down), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
                 operands = _varying_alike((rows, x, gate, parcels, weights))
                 rows, x, gate, parcels, weights = operands
