@@ -39,7 +39,7 @@ def ffn_against_dense(
     for num_experts in experts:
         for mean_rows in rows:
             choices = Choices(num_experts * mean_rows, 1, num_experts)
-            forward, backward = _ffn(choices)
+            forward, backward = ffn_runs(choices)
             dense, dense_backward = _dense(choices.num_tokens)
             runs = {
                 "forward": forward,
@@ -75,7 +75,8 @@ def zero_shares(
     Ideal is the time without zero choices times the share of choices that are left.
     """
     runs = {
-        str(share): _ffn(Choices(num_tokens, 4, num_experts, share))[0] for share in (0.0, *shares)
+        str(share): ffn_runs(Choices(num_tokens, 4, num_experts, share))[0]
+        for share in (0.0, *shares)
     }
     samples = timing.interleaved(runs, budget_s=budget_s)
     whole = samples["0.0"]
@@ -122,7 +123,7 @@ def _changed(base: grid.Setting, axis: str, value: int) -> grid.Setting:
     return dataclasses.replace(base, config=config)
 
 
-def _ffn(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def ffn_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Runs of the experts' FFN: forward, and forward with all gradients."""
     random = np.random.default_rng(0)
     tokens, num_experts = choices.num_tokens, choices.num_experts

@@ -6,6 +6,7 @@ two dense FFNs per logical layer. Together they move what the time goes to.
 
 import dataclasses
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe.config import MoEConfig
 
 
@@ -25,8 +26,8 @@ class Setting:
 
 
 def _sized(width: int, **changes) -> MoEConfig:
-    """The published proportions at residual width `width`: Q = D / 4 doubled, C, F = 2 D, M = D / 3
-    rounded, and the published count of choices per zero-computation choice."""
+    """A model of residual width `width` with the published F = 2 D, a third of the targets of zero
+    computation, K_e = 2 K / 3 and alpha_kv = 2; `changes` override single fields."""
     sizes = dict(
         vocab_size=2048,
         hidden_size=width,
@@ -110,5 +111,12 @@ GRID: tuple[Setting, ...] = (
 
 
 def setting(name: str) -> Setting:
-    """The setting of that name."""
-    return {s.name: s for s in GRID}[name]
+    """The setting of that name.
+
+    Raises:
+      ConfigError: there is no such setting.
+    """
+    by_name = {setting.name: setting for setting in GRID}
+    if name not in by_name:
+        raise ConfigError(f"{name!r} is no setting. Choose among {', '.join(by_name)}.")
+    return by_name[name]

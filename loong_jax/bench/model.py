@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from loong_jax import options, process
 from loong_jax.errors import ConfigError
 
 PARTS = ("transformers", "ffn", "zero_share", "cost")
+EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # of the FFN against a dense product
+ZERO_SHARES = (1 / 6, 1 / 3, 1 / 2, 2 / 3)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def measure(chosen: Options, settings: Sequence[Any], *, experts=(8, 64, 256), rows=(16, 64, 256)):
+def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
     """All figures, as a dict for JSON; prints them as they come."""
     from loong_jax.bench import curves, versus
 
@@ -80,7 +80,7 @@ def measure(chosen: Options, settings: Sequence[Any], *, experts=(8, 64, 256), r
             result["transformers"] = _grid(chosen, settings, peer)
     if "ffn" in chosen.parts:
         print("MoE FFN over one dense product of equal FLOPs: forward, forward and backward")
-        result["ffn"] = curves.ffn_against_dense(experts, rows, chosen.budget_s / 5)
+        result["ffn"] = curves.ffn_against_dense(EXPERTS, ROWS, chosen.budget_s / 5)
         for point in result["ffn"]:
             print(
                 f"  {point['experts']:4d} experts x {point['rows_per_expert']:4d} rows  "
@@ -88,8 +88,7 @@ def measure(chosen: Options, settings: Sequence[Any], *, experts=(8, 64, 256), r
             )
     if "zero_share" in chosen.parts:
         print("MoE FFN by share of zero choices: time, share of ideal")
-        shares = (1 / 6, 1 / 3, 1 / 2, 2 / 3)
-        result["zero_share"] = curves.zero_shares(shares, chosen.budget_s)
+        result["zero_share"] = curves.zero_shares(ZERO_SHARES, chosen.budget_s)
         for point in result["zero_share"]:
             print(
                 f"  {point['zero_share']:.0%}  {1e3 * point['forward_s']:.2f} ms  "
@@ -98,7 +97,7 @@ def measure(chosen: Options, settings: Sequence[Any], *, experts=(8, 64, 256), r
     if "cost" in chosen.parts:
         base = settings[0]
         print(f"Cost of {base.name} by one size: forward, training step")
-        result["cost"] = curves.cost(base, _sizes(base), chosen.budget_s)
+        result["cost"] = curves.cost(base, sizes(base), chosen.budget_s)
         for axis, points in result["cost"].items():
             for point in points:
                 print(
@@ -147,7 +146,7 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
     return {"settings": rows, "summary": summary}
 
 
-def _sizes(base: Any) -> dict[str, Sequence[int]]:
+def sizes(base: Any) -> dict[str, Sequence[int]]:
     """The points of each cost curve: the base's own size times powers of two."""
     tokens, experts = base.num_tokens, base.config.num_experts
     return {
@@ -162,7 +161,7 @@ def _pin(threads: int) -> None:
     """Binds this process to `threads` cores, before anything starts threads of its own."""
     if not hasattr(os, "sched_setaffinity"):
         raise ConfigError(
-            "threads cannot be chosen on this system, which binds no process to cores. Leave it out."
+            f"threads={threads} cannot be had: this system binds no process to cores. Leave it out."
         )
     cores = sorted(os.sched_getaffinity(0))
     if threads > len(cores):

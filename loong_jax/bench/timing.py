@@ -31,7 +31,7 @@ def interleaved(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        while len(samples[names[0]]) < min_rounds or time.perf_counter() < end:
+        while names and (len(samples[names[0]]) < min_rounds or time.perf_counter() < end):
             for name in names:
                 time.sleep(0.01)
                 samples[name].append(_burst(runs[name], calls[name]))

@@ -40,7 +40,8 @@ def rotate(
     inverse_frequency = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
     angle = position.astype(jnp.float32)[..., None] * inverse_frequency[None, None]
     angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    # Kept as arrays of their own: fused into what follows, they are computed anew for every head.
+    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
     first, second = pairs[..., 0], pairs[..., 1]
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
