@@ -53,7 +53,7 @@ def test_forward_and_backward_equal_the_dense_product(num_tokens, rows):
     arguments = tuple(map(jnp.asarray, (x, gate, gate_up, down)))
     value, gradient = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(*arguments)
     expected, wanted = jax.jit(jax.value_and_grad(oracle, argnums=(0, 1, 2, 3)))(*arguments)
-    assert float(value) == pytest.approx(float(expected), abs=1e-4)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5, abs=1e-4)
     for a, b in zip(gradient, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
 
