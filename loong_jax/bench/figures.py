@@ -99,5 +99,6 @@ def _cost(axes: Axes, axis: str, points: list[dict]) -> None:
 
 def _powers(axes: Axes, values: list[int]) -> None:
     axes.set_xscale("log", base=2)
+    axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
     axes.set_xticks(values, [str(value) for value in values])
     axes.minorticks_off()

@@ -14,7 +14,7 @@ from loong_jax.errors import ConfigError
 
 PARTS = ("transformers", "ffn", "zero_share", "cost")
 EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # of the FFN against a dense product
-ZERO_SHARES = (1 / 6, 1 / 3, 1 / 2, 2 / 3)
+ZERO_SHARES, ZERO_TOKENS = (1 / 6, 1 / 3, 1 / 2, 2 / 3), 2048
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
             )
     if "zero_share" in chosen.parts:
         print("MoE FFN by share of zero choices: time, share of ideal")
-        result["zero_share"] = curves.zero_shares(ZERO_SHARES, chosen.budget_s)
+        result["zero_share"] = curves.zero_shares(ZERO_SHARES, ZERO_TOKENS, chosen.budget_s)
         for point in result["zero_share"]:
             print(
                 f"  {point['zero_share']:.0%}  {1e3 * point['forward_s']:.2f} ms  "

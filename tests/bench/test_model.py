@@ -16,7 +16,9 @@ def small(monkeypatch):
     """The bench with one small setting, few points and no peer."""
     monkeypatch.setattr(grid, "GRID", (SMALLEST,))
     monkeypatch.setattr(model, "EXPERTS", (4,))
-    monkeypatch.setattr(model, "ROWS", (16, 32))
+    monkeypatch.setattr(model, "ROWS", (8, 16))
+    monkeypatch.setattr(model, "ZERO_SHARES", (1 / 3,))
+    monkeypatch.setattr(model, "ZERO_TOKENS", 64)
     monkeypatch.setattr(model, "sizes", lambda base: {"layers": [1], "tokens": [8, 16]})
     monkeypatch.setattr(versus, "peer", lambda: None)
 
@@ -27,11 +29,9 @@ def test_writes_every_figure_and_says_what_is_missing_without_transformers(small
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["transformers"] == {"absent": versus.REMEDY}
     assert f"Remedy: {versus.REMEDY}" in capsys.readouterr().out
-    assert [p["rows_per_expert"] for p in found["ffn"]] == [16, 32]
+    assert [p["rows_per_expert"] for p in found["ffn"]] == [8, 16]
     assert all(p["forward_s"] > 0 and p["forward_backward_over_dense"] > 0 for p in found["ffn"])
-    assert [p["zero_share"] for p in found["zero_share"]] == pytest.approx(
-        [1 / 6, 1 / 3, 0.5, 2 / 3]
-    )
+    assert [p["zero_share"] for p in found["zero_share"]] == [1 / 3]
     assert [p["tokens"] for p in found["cost"]["tokens"]] == [8, 16]
     assert {"threads", "jax"} <= found["machine"].keys()
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

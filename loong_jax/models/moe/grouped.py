@@ -120,31 +120,31 @@ def expert_ffn(
 
 def _forward(x, gate, blocks, gate_up, down):
     gate_R1 = _gates(gate, blocks)
-    x_RD = _take(x, blocks)
+    token_R = _tokens(blocks, len(x))
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
 
     def one_block(expert, start, rows, out_RD):
         gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
-        x_rD = jax.lax.dynamic_slice_in_dim(x_RD, start, rows)
+        x_rD = _take(x, token_R, start, rows)
         first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
         hidden = (jax.nn.silu(first) * second * gate_r1).astype(x.dtype)
         return jax.lax.dynamic_update_slice_in_dim(out_RD, hidden @ down[expert], start, axis=0)
 
-    out_RD = _over_blocks(blocks, one_block, _zeros(x, len(x_RD) + 1, x.shape[-1]))
+    out_RD = _over_blocks(blocks, one_block, _zeros(x, len(token_R) + 1, x.shape[-1]))
     return _combine(out_RD, blocks), (x, gate, blocks, gate_up, down)
 
 
 def _backward(saved, grad_out):
     x, gate, blocks, gate_up, down = saved
     gate_R1 = _gates(gate, blocks)
-    x_RD, grad_RD = _take(x, blocks), _take(grad_out.astype(x.dtype), blocks)
+    token_R, grad_out = _tokens(blocks, len(x)), grad_out.astype(x.dtype)
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
 
     def one_block(expert, start, rows, grads):
         grad_x_RD, grad_gate_R, grad_gate_up, grad_down = grads
         gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
-        x_rD = jax.lax.dynamic_slice_in_dim(x_RD, start, rows)
-        grad_rD = jax.lax.dynamic_slice_in_dim(grad_RD, start, rows)
+        x_rD = _take(x, token_R, start, rows)
+        grad_rD = _take(grad_out, token_R, start, rows)
         first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
         sigmoid = jax.nn.sigmoid(first)
         silu = first * sigmoid
@@ -164,8 +164,8 @@ def _backward(saved, grad_out):
         )
 
     zeros = (
-        _zeros(x, len(x_RD) + 1, x.shape[-1]),
-        _zeros(gate, len(x_RD) + 1),
+        _zeros(x, len(token_R) + 1, x.shape[-1]),
+        _zeros(gate, len(token_R) + 1),
         _zeros(gate_up, *gate_up_EDm.shape, dtype=jnp.float32),
         _zeros(down, *down.shape, dtype=jnp.float32),
     )
@@ -187,12 +187,18 @@ def _gates(gate: Float[Array, "T K"], blocks: Blocks) -> Float[Array, "R 1"]:
     return jnp.append(gate.reshape(-1), 0.0)[blocks.choice.reshape(-1)][:, None]
 
 
-def _take(x: Float[Array, "T D"], blocks: Blocks) -> Float[Array, "R D"]:
-    """The token of every row; padding gets some token. One gather outside of the loops is several
-    times faster on CPU than one per block.
-    """
-    token_R = blocks.choice.reshape(-1) // blocks.slot.shape[1]
-    return x.at[token_R].get(mode="clip")
+def _tokens(blocks: Blocks, num_tokens: int) -> Int[Array, "R"]:
+    """The token of every row; padding has some token."""
+    choice_R = blocks.choice.reshape(-1)
+    return jnp.minimum(choice_R // blocks.slot.shape[1], num_tokens - 1)
+
+
+def _take(
+    x: Float[Array, "T D"], token_R: Int[Array, "R"], start: Int[Array, ""], rows: int
+) -> Float[Array, "rows D"]:
+    """The tokens of `rows` rows. Fused with the gather, the slice would be taken per element."""
+    token_r = jax.lax.optimization_barrier(jax.lax.dynamic_slice_in_dim(token_R, start, rows))
+    return x.at[token_r].get(mode="promise_in_bounds")
 
 
 def _over_blocks(blocks: Blocks, one_block: Callable[..., Any], carry: Any) -> Any:
@@ -212,7 +218,7 @@ def _over_blocks(blocks: Blocks, one_block: Callable[..., Any], carry: Any) -> A
 def _combine(rows_RD: Float[Array, "R D"], blocks: Blocks) -> Float[Array, "T D"]:
     """The sum of each token's rows, float32; row R, the last, is zero and stands for no choice."""
     first, *others = (
-        rows_RD.at[blocks.slot[:, k]].get(mode="clip").astype(jnp.float32)
+        rows_RD.at[blocks.slot[:, k]].get(mode="promise_in_bounds").astype(jnp.float32)
         for k in range(blocks.slot.shape[1])
     )
     return sum(others, start=first)
