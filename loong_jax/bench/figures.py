@@ -35,7 +35,6 @@ def png(result: dict[str, Any]) -> bytes:
         first[0].remove()
         for index, draw in enumerate(panels):
             draw(figure.add_subplot(rows, columns, index + 1))
-        figure.tight_layout(pad=1.4)
         return theme.to_png(figure)
 
 

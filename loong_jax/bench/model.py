@@ -33,18 +33,10 @@ class Options:
     compiled: bool = True  # time torch.compile as well, whose compilations take minutes
     budget_s: float = 15.0  # seconds of measuring per comparison, compilations not counted
 
-    def __post_init__(self):
-        unknown = [part for part in self.parts if part not in PARTS]
-        if unknown:
-            raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads={self.threads} is below 1. Raise it or leave it out.")
-        if not self.budget_s > 0:
-            raise ConfigError(f"budget_s={self.budget_s} is not positive. Raise it.")
-
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench model", arguments)
+    _check(chosen)
     if chosen.threads is not None:
         _pin(chosen.threads)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -155,6 +147,16 @@ def sizes(base: Any) -> dict[str, Sequence[int]]:
         "layers": [1, 2, 4, 8],
         "length": [base.length // 2, base.length, 2 * base.length, 4 * base.length],
     }
+
+
+def _check(chosen: Options) -> None:
+    unknown = [part for part in chosen.parts if part not in PARTS]
+    if unknown:
+        raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
+    if chosen.threads is not None and chosen.threads < 1:
+        raise ConfigError(f"threads={chosen.threads} is below 1. Raise it or leave it out.")
+    if not chosen.budget_s > 0:
+        raise ConfigError(f"budget_s={chosen.budget_s} is not positive. Raise it.")
 
 
 def _pin(threads: int) -> None:

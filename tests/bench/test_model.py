@@ -18,7 +18,7 @@ def small(monkeypatch):
     monkeypatch.setattr(model, "EXPERTS", (4,))
     monkeypatch.setattr(model, "ROWS", (8, 16))
     monkeypatch.setattr(model, "ZERO_SHARES", (1 / 3,))
-    monkeypatch.setattr(model, "ZERO_TOKENS", 64)
+    monkeypatch.setattr(model, "ZERO_TOKENS", 256)
     monkeypatch.setattr(model, "sizes", lambda base: {"layers": [1], "tokens": [8, 16]})
     monkeypatch.setattr(versus, "peer", lambda: None)
 
