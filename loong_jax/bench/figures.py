@@ -56,7 +56,7 @@ def _speedups(axes: Axes, settings: dict[str, Any]) -> None:
     axes.set_xlim(0, max(axes.get_xlim()[1] * 1.12, 2.2))
     axes.set_title("Times as fast as transformers")
     axes.grid(visible=False, axis="y")
-    axes.legend(fontsize=9, loc="lower right", frameon=False)
+    axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
 
 
 def _ffn(axes: Axes, points: list[dict], key: str, goal: float, title: str) -> None:
