@@ -6,7 +6,7 @@ Every command imports its room when it runs, so that `loong --help` answers at o
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import loong_jax
 from loong_jax import process
@@ -204,6 +204,36 @@ def report(arguments: Arguments) -> int:
     return 0
 
 
+# ---- bench
+
+
+def bench(arguments: Arguments) -> int:
+    from loong_jax import bench as room
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(bench_help_text(room.BENCHES))
+        return 0
+    name, *rest = arguments
+    return room.get_bench(name)(rest)
+
+
+def bench_help_text(names: Iterable[str]) -> str:
+    return "\n".join(
+        [
+            "usage: loong bench NAME [--json FILE] [options]",
+            "",
+            "Measures one thing on this machine, prints it, and writes all figures to FILE.",
+            "",
+            f"benches: {', '.join(names)}",
+            "",
+            "example:",
+            "  loong bench model --json model.json --chart model.png",
+            "",
+            "`loong bench NAME --help` lists the options of a bench.",
+        ]
+    )
+
+
 # ---- doctor
 
 
@@ -240,6 +270,7 @@ COMMANDS = {
         summary="a checkpoint of ours in the published layout",
         run=export_hf,
     ),
+    "bench": Command(usage="bench NAME", summary="measure this machine: model", run=bench),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }
 

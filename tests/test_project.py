@@ -21,7 +21,7 @@ FLOORS = (
     {"data"},
     {"rl", "rollout", "merge", "eval", "report", "synth"},
     {"orchestrator"},
-    {"launch", "doctor", "options"},
+    {"launch", "doctor", "options", "bench"},
     {"cli"},
     {"testing"},
 )

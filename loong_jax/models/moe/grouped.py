@@ -1,13 +1,15 @@
 """The grouped SwiGLU of the experts, written for one device: rows in blocks of one expert each.
 
-Choices are sorted by expert and each expert's rows padded to whole blocks; a loop over the blocks
-in use multiplies each with its expert's weights. The way back to tokens is a gather and a sum over
-the K choices, forward and backward, so nothing is scattered onto duplicates and the result is
-reproducible. The backward pass is written out: it recomputes the blocks, and its loop, too, runs
-over the blocks in use only. Its time and the forward's are proportional to the choices kept.
+Choices are sorted by expert, and the rows of each expert cut into blocks, all of the largest size
+but the last. Blocks of equal size share a loop, so that every product has a size known to the
+compiler and hardly any row is padding; a loop runs over the blocks in use only, so time is
+proportional to the choices kept. The way back to tokens is a gather and a sum over the K choices,
+forward and backward: nothing is scattered onto duplicates and the result is reproducible. The
+backward pass is written out and recomputes the blocks.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +17,31 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Blocks(NamedTuple):
-    """Where rows come from and go to. There are R rows, enough for every choice to be kept."""
+    """Where rows come from and go to. There are R rows, enough for every choice to be kept.
 
-    choice: Int[Array, "R"]  # t * K + k of the choice in each row; T * K where a row is padding
+    A block has 1, 2, ... or `sizes` units of rows. Every expert's rows fill whole units.
+    """
+
+    choice: Int[Array, "units unit"]  # t * K + k of the choice in each row; T * K if it is padding
     slot: Int[Array, "T K"]  # the row of each choice; R where it is not kept
     expert: Int[Array, "blocks"]  # whose weights multiply the block
-    num_used: Int[Array, ""]  # blocks with rows; they come first
+    first_row: Int[Array, "blocks"]
+    by_size: Int[Array, "blocks"]  # the blocks in use, smallest first
+    num_up_to: Int[Array, "sizes"]  # how many of them have at most 1, 2, ... units
+
+    @property
+    def unit(self) -> int:
+        """Rows in a unit."""
+        return self.choice.shape[1]
 
 
 def block_rows(num_choices: int, num_experts: int) -> int:
-    """Rows per block: half of an expert's mean share, as a power of two in 16..128.
+    """Rows of the largest blocks: an expert's mean share, as a power of two in 16..128.
 
-    Smaller blocks pad less, larger ones multiply faster; on two CPU cores 64 to 256 rows were
-    within 5 % of each other at 6144 tokens, and 16 to 64 rows at 256 tokens.
+    Larger blocks than 128 rows gain little, since a core's cache holds no more.
     """
-    half_share = max(1, num_choices // (2 * num_experts))
-    return min(128, max(16, 1 << (half_share.bit_length() - 1)))
+    share = max(1, num_choices // num_experts)
+    return min(128, max(16, 1 << (share - 1).bit_length()))
 
 
 def arrange(
@@ -38,26 +49,58 @@ def arrange(
 ) -> Blocks:
     """Gives every kept choice a row, sorted by expert, then by token. No choice is dropped.
 
-    `expert` is looked at where `kept` is true only; what is not kept gets no row at all.
+    `rows` is the size of the largest blocks. `expert` is looked at where `kept` is true only; what
+    is not kept gets no row at all.
     """
     num_choices = expert.size
-    num_blocks = -(-num_choices // rows) + num_experts
-    nowhere = num_blocks * rows
-    expert_N = jnp.where(kept, expert, num_experts).reshape(-1)
+    unit = rows if rows <= 16 else max(16, rows // 8)
+    num_sizes = rows // unit
+    num_units = -(-num_choices // unit) + num_experts
+    nowhere = num_units * unit
     choice_N = jax.lax.iota(jnp.int32, num_choices)
-    sorted_N, order_N = jax.lax.sort((expert_N, choice_N), num_keys=1, is_stable=True)
-    is_of_NE = expert_N[:, None] == jnp.arange(num_experts)[None]
-    count_E = jnp.sum(is_of_NE, axis=0, dtype=jnp.int32)
-    last_block_E = jnp.cumsum(-(-count_E // rows))
-    first_row_E = rows * jnp.append(0, last_block_E[:-1])
-    shift_E = jnp.append(first_row_E - (jnp.cumsum(count_E) - count_E), 0)
+    sorted_N, order_N = _sorted(jnp.where(kept, expert, num_experts).reshape(-1), num_experts)
+    first_E = jnp.searchsorted(sorted_N, jnp.arange(num_experts + 1)).astype(jnp.int32)
+    units_E = -(-jnp.diff(first_E) // unit)
+    last_unit_E = jnp.cumsum(units_E)
+    first_row_E = unit * (last_unit_E - units_E)
+    shift_E = jnp.append(first_row_E - first_E[:-1], 0)
     row_N = jnp.where(sorted_N < num_experts, choice_N + shift_E[sorted_N], nowhere)
-    padding_R = jnp.full(nowhere, num_choices, jnp.int32)
-    choice_R = padding_R.at[row_N].set(order_N, mode="drop", unique_indices=True)
+    choice_R = jnp.full(nowhere, num_choices, jnp.int32)
+    choice_R = choice_R.at[row_N].set(order_N, mode="drop", unique_indices=True)
     slot_N = jnp.zeros_like(row_N).at[order_N].set(row_N, unique_indices=True)
-    owner = jnp.searchsorted(last_block_E, jnp.arange(num_blocks), side="right")
+
+    index = jax.lax.iota(jnp.int32, num_units // num_sizes + num_experts)
+    blocks_E = -(-units_E // num_sizes)
+    last_block_E = jnp.cumsum(blocks_E)
+    owner = jnp.searchsorted(last_block_E, index, side="right")
     owner = jnp.minimum(owner, num_experts - 1).astype(jnp.int32)
-    return Blocks(choice_R, slot_N.reshape(expert.shape), owner, last_block_E[-1])
+    before = num_sizes * (index - (last_block_E - blocks_E)[owner])  # units of the same expert
+    size = jnp.minimum(units_E[owner] - before, num_sizes)
+    size = jnp.where(index < last_block_E[-1], size, num_sizes + 1)
+    sorted_size, by_size = _sorted(size, num_sizes + 1)
+    num_up_to = jnp.searchsorted(sorted_size, 1 + jnp.arange(num_sizes), side="right")
+    return Blocks(
+        choice_R.reshape(-1, unit),
+        slot_N.reshape(expert.shape),
+        owner,
+        first_row_E[owner] + unit * before,
+        by_size,
+        num_up_to.astype(jnp.int32),
+    )
+
+
+def _sorted(key_N: Int[Array, "N"], largest: int) -> tuple[Int[Array, "N"], Int[Array, "N"]]:
+    """Keys in 0..largest in order, and which key each was. Equal keys stay in order.
+
+    One sort of numbers that hold both is several times faster on CPU than a sort of pairs.
+    """
+    count = len(key_N)
+    index_N = jax.lax.iota(jnp.int32, count)
+    if (largest + 1) * count > jnp.iinfo(jnp.int32).max:
+        sorted_N, order_N = jax.lax.sort((key_N, index_N), num_keys=1, is_stable=True)
+        return sorted_N, order_N
+    both_N = jax.lax.sort(key_N * count + index_N)
+    return both_N // count, both_N % count
 
 
 @jax.custom_vjp
@@ -76,29 +119,32 @@ def expert_ffn(
 
 
 def _forward(x, gate, blocks, gate_up, down):
-    num_rows, width = blocks.choice.shape[0], x.shape[-1]
+    gate_R1 = _gates(gate, blocks)
+    token_R = _tokens(blocks, len(x))
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
 
-    def one_block(i, out_RD):
-        token, gate_r1, expert, start = _block(i, blocks, gate)
-        first, second = jnp.split(x[token] @ gate_up_EDm[expert], 2, axis=-1)
+    def one_block(expert, start, rows, out_RD):
+        gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
+        x_rD = _take(x, token_R, start, rows)
+        first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
         hidden = (jax.nn.silu(first) * second * gate_r1).astype(x.dtype)
         return jax.lax.dynamic_update_slice_in_dim(out_RD, hidden @ down[expert], start, axis=0)
 
-    out_RD = jax.lax.fori_loop(0, blocks.num_used, one_block, _zeros(x, num_rows + 1, width))
+    out_RD = _over_blocks(blocks, one_block, _zeros(x, len(token_R) + 1, x.shape[-1]))
     return _combine(out_RD, blocks), (x, gate, blocks, gate_up, down)
 
 
 def _backward(saved, grad_out):
     x, gate, blocks, gate_up, down = saved
-    num_rows, width = blocks.choice.shape[0], x.shape[-1]
+    gate_R1 = _gates(gate, blocks)
+    token_R, grad_out = _tokens(blocks, len(x)), grad_out.astype(x.dtype)
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
-    grad_out = grad_out.astype(x.dtype)
 
-    def one_block(i, grads):
+    def one_block(expert, start, rows, grads):
         grad_x_RD, grad_gate_R, grad_gate_up, grad_down = grads
-        token, gate_r1, expert, start = _block(i, blocks, gate)
-        x_rD, grad_rD = x[token], grad_out[token]
+        gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
+        x_rD = _take(x, token_R, start, rows)
+        grad_rD = _take(grad_out, token_R, start, rows)
         first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
         sigmoid = jax.nn.sigmoid(first)
         silu = first * sigmoid
@@ -118,13 +164,12 @@ def _backward(saved, grad_out):
         )
 
     zeros = (
-        _zeros(x, num_rows + 1, width),
-        _zeros(gate, num_rows + 1),
+        _zeros(x, len(token_R) + 1, x.shape[-1]),
+        _zeros(gate, len(token_R) + 1),
         _zeros(gate_up, *gate_up_EDm.shape, dtype=jnp.float32),
         _zeros(down, *down.shape, dtype=jnp.float32),
     )
-    grads = jax.lax.fori_loop(0, blocks.num_used, one_block, zeros)
-    grad_x_RD, grad_gate_R, grad_gate_up, grad_down = grads
+    grad_x_RD, grad_gate_R, grad_gate_up, grad_down = _over_blocks(blocks, one_block, zeros)
     return (
         _combine(grad_x_RD, blocks).astype(x.dtype),
         grad_gate_R[blocks.slot],
@@ -137,19 +182,44 @@ def _backward(saved, grad_out):
 expert_ffn.defvjp(_forward, _backward)
 
 
-def _block(i, blocks: Blocks, gate):
-    """Tokens, gates (float32, 0 for padding), expert and first row of block `i`."""
-    rows = blocks.choice.shape[0] // blocks.expert.shape[0]
-    choice = jax.lax.dynamic_slice_in_dim(blocks.choice, i * rows, rows)
-    gate_r = jnp.append(gate.reshape(-1), 0.0)[choice]
-    token = jnp.minimum(choice // gate.shape[1], gate.shape[0] - 1)
-    return token, gate_r[:, None], blocks.expert[i], i * rows
+def _gates(gate: Float[Array, "T K"], blocks: Blocks) -> Float[Array, "R 1"]:
+    """The gate of every row, float32, 0 for padding."""
+    return jnp.append(gate.reshape(-1), 0.0)[blocks.choice.reshape(-1)][:, None]
+
+
+def _tokens(blocks: Blocks, num_tokens: int) -> Int[Array, "R"]:
+    """The token of every row; padding has some token."""
+    choice_R = blocks.choice.reshape(-1)
+    return jnp.minimum(choice_R // blocks.slot.shape[1], num_tokens - 1)
+
+
+def _take(
+    x: Float[Array, "T D"], token_R: Int[Array, "R"], start: Int[Array, ""], rows: int
+) -> Float[Array, "rows D"]:
+    """The tokens of `rows` rows. Fused with the gather, the slice would be taken per element."""
+    token_r = jax.lax.optimization_barrier(jax.lax.dynamic_slice_in_dim(token_R, start, rows))
+    return x.at[token_r].get(mode="promise_in_bounds")
+
+
+def _over_blocks(blocks: Blocks, one_block: Callable[..., Any], carry: Any) -> Any:
+    """`carry = one_block(expert, first row, number of rows, carry)` for every block in use."""
+    begin = 0
+    for size, end in enumerate(blocks.num_up_to, start=1):
+
+        def step(i, carry, rows=size * blocks.unit):
+            block = blocks.by_size[i]
+            return one_block(blocks.expert[block], blocks.first_row[block], rows, carry)
+
+        carry = jax.lax.fori_loop(begin, end, step, carry)
+        begin = end
+    return carry
 
 
 def _combine(rows_RD: Float[Array, "R D"], blocks: Blocks) -> Float[Array, "T D"]:
     """The sum of each token's rows, float32; row R, the last, is zero and stands for no choice."""
     first, *others = (
-        rows_RD[blocks.slot[:, k]].astype(jnp.float32) for k in range(blocks.slot.shape[1])
+        rows_RD.at[blocks.slot[:, k]].get(mode="promise_in_bounds").astype(jnp.float32)
+        for k in range(blocks.slot.shape[1])
     )
     return sum(others, start=first)
 

@@ -6,6 +6,7 @@ Source: arXiv:2104.09864; arXiv:2309.00071, sections 3.2 to 3.4, for YaRN.
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -94,7 +95,8 @@ def rotate(
     angle = position.astype(jnp.float32)[..., None] * turn[None, None]
     angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
     scale = 1.0 if yarn is None else yarn.pair_scale
-    cos, sin = jnp.cos(angle) * scale, jnp.sin(angle) * scale
+    # Kept as arrays of their own: fused into what follows, they are computed anew for every head.
+    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
     first, second = pairs[..., 0], pairs[..., 1]
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,0 +1,21 @@
+"""Benches: what `loong bench NAME` measures. Their names are one table."""
+
+import importlib
+from collections.abc import Callable, Sequence
+
+from loong_jax.errors import ConfigError
+
+BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arguments)`
+    "model": "loong_jax.bench.model",
+}
+
+
+def get_bench(name: str) -> Callable[[Sequence[str]], int]:
+    """The function that runs the bench called `name` with its arguments.
+
+    Raises:
+      ConfigError: there is no such bench.
+    """
+    if name not in BENCHES:
+        raise ConfigError(f"{name!r} is no bench. Choose one of: {', '.join(BENCHES)}.")
+    return importlib.import_module(BENCHES[name]).main

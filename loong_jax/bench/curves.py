@@ -1,0 +1,176 @@
+"""What the model's own time grows and falls with, each measured in one interleaved run."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from loong_jax.bench import grid, ours, timing
+from loong_jax.models.moe import grouped
+
+WIDTH, FFN = 256, 128  # D and M of the experts that are timed alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """K choices of every token, at random; a share of them falls on zero-computation experts."""
+
+    num_tokens: int
+    num_chosen: int
+    num_experts: int
+    zero_share: float = 0.0
+
+
+def ffn_against_dense(
+    experts: Sequence[int], rows: Sequence[int], budget_s: float
+) -> list[dict[str, Any]]:
+    """The experts' FFN against one dense product of as many FLOPs, for every pair of both.
+
+    One choice per token, at random, so that `rows` is the mean of an expert. The FFN's time holds
+    everything from the choices to the sum per token: sorting, gathering, products, SwiGLU. A row
+    meets D x 2 M and M x D weights; the dense product is [choices, D] x [D, 3 M], the same FLOPs,
+    and its backward pass gives both gradients, as the FFN's gives those of tokens, gates and
+    weights.
+    """
+    points = []
+    for num_experts in experts:
+        for mean_rows in rows:
+            choices = Choices(num_experts * mean_rows, 1, num_experts)
+            forward, backward = ffn_runs(choices)
+            dense, dense_backward = _dense(choices.num_tokens)
+            runs = {
+                "forward": forward,
+                "dense_forward": dense,
+                "backward": backward,
+                "dense_backward": dense_backward,
+            }
+            samples = timing.interleaved(runs, budget_s=budget_s)
+            points.append(
+                {
+                    "experts": num_experts,
+                    "rows_per_expert": mean_rows,
+                    "forward_s": timing.median_s(samples["forward"]),
+                    "forward_backward_s": timing.median_s(samples["backward"]),
+                    "dense_forward_s": timing.median_s(samples["dense_forward"]),
+                    "dense_forward_backward_s": timing.median_s(samples["dense_backward"]),
+                    "forward_over_dense": timing.median_ratio(
+                        samples["forward"], samples["dense_forward"]
+                    ),
+                    "forward_backward_over_dense": timing.median_ratio(
+                        samples["backward"], samples["dense_backward"]
+                    ),
+                }
+            )
+    return points
+
+
+def zero_shares(
+    shares: Sequence[float], num_tokens: int, budget_s: float
+) -> list[dict[str, float]]:
+    """Time of the experts' FFN by the share of zero choices, and the share of ideal that it is.
+
+    A token makes 4 choices, and an expert meets 256 rows where none of them is zero. Ideal is the
+    time without zero choices times the share of choices that are left.
+    """
+    runs = {
+        str(share): ffn_runs(Choices(num_tokens, 4, num_tokens // 64, share))[0]
+        for share in (0.0, *shares)
+    }
+    samples = timing.interleaved(runs, budget_s=budget_s)
+    whole = samples["0.0"]
+    return [
+        {
+            "zero_share": share,
+            "forward_s": timing.median_s(samples[str(share)]),
+            "share_of_ideal": (1 - share) * timing.median_ratio(whole, samples[str(share)]),
+        }
+        for share in shares
+    ]
+
+
+def cost(base: grid.Setting, points: dict[str, Sequence[int]], budget_s: float) -> dict[str, Any]:
+    """Times of both passes of `base` with one size changed: batch, experts, layers or length.
+
+    With another number of experts the choices per token stay; with another length the tokens do.
+    """
+    found: dict[str, Any] = {}
+    for axis, values in points.items():
+        settings = {value: _changed(base, axis, value) for value in values}
+        problems = {value: ours.problem(setting) for value, setting in settings.items()}
+        rows = {str(value): {"tokens": s.num_tokens} for value, s in settings.items()}
+        for name, make in (("forward_s", ours.forward), ("train_step_s", ours.train_step)):
+            runs = {str(value): make(problem) for value, problem in problems.items()}
+            samples = timing.interleaved(runs, budget_s=budget_s / 2)
+            for value in runs:
+                rows[value][name] = timing.median_s(samples[value])
+        found[axis] = [{axis: value, **rows[str(value)]} for value in values]
+    return found
+
+
+def _changed(base: grid.Setting, axis: str, value: int) -> grid.Setting:
+    config = base.config
+    if axis == "tokens":
+        return dataclasses.replace(base, batch=max(1, value // base.length))
+    if axis == "length":
+        return dataclasses.replace(base, batch=max(1, base.num_tokens // value), length=value)
+    if axis == "experts":
+        zeros = value * config.num_zero_experts // config.num_experts
+        config = dataclasses.replace(config, num_experts=value, num_zero_experts=zeros)
+    else:
+        config = dataclasses.replace(config, num_layers=value)
+    return dataclasses.replace(base, config=config)
+
+
+def ffn_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Runs of the experts' FFN: forward, and forward with all gradients."""
+    random = np.random.default_rng(0)
+    tokens, num_experts = choices.num_tokens, choices.num_experts
+    score_TE = random.random((tokens, num_experts))
+    target = np.argpartition(score_TE, choices.num_chosen - 1)[:, : choices.num_chosen]
+    kept = random.random(target.shape) >= choices.zero_share
+    shapes = (
+        (tokens, WIDTH),
+        target.shape,
+        (num_experts, WIDTH, 2, FFN),
+        (num_experts, FFN, WIDTH),
+    )
+    deviations = (1.0, 1.0, WIDTH**-0.5, FFN**-0.5)
+    operands = tuple(
+        jnp.asarray(random.normal(size=shape, scale=deviation), jnp.float32)
+        for shape, deviation in zip(shapes, deviations, strict=True)
+    )
+
+    def ffn(x, gate, gate_up, down, target, kept):
+        rows = grouped.block_rows(target.size, num_experts)
+        blocks = grouped.arrange(target, kept, num_experts, rows)
+        return grouped.expert_ffn(x, gate, blocks, gate_up, down)
+
+    return _both(ffn, operands, (jnp.asarray(target, jnp.int32), jnp.asarray(kept)))
+
+
+def _dense(num_rows: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Runs of one product: forward, and forward with both gradients."""
+    random = np.random.default_rng(0)
+    operands = tuple(
+        jnp.asarray(random.normal(size=shape), jnp.float32)
+        for shape in ((num_rows, WIDTH), (WIDTH, 3 * FFN))
+    )
+    return _both(jnp.matmul, operands, ())
+
+
+def _both(function, operands, indices):
+    forward = jax.jit(function)
+
+    @jax.jit
+    def backward(operands, indices, grad_out):
+        out, pull = jax.vjp(lambda *operands: function(*operands, *indices), *operands)
+        return out, pull(grad_out)
+
+    grad_out = jnp.ones_like(forward(*operands, *indices))
+    return (
+        lambda: jax.block_until_ready(forward(*operands, *indices)),
+        lambda: jax.block_until_ready(backward(operands, indices, grad_out)),
+    )

@@ -1,0 +1,186 @@
+"""`loong bench model`: our model's speed on this machine, alone and against transformers."""
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax import options, process
+from loong_jax.errors import ConfigError
+
+PARTS = ("transformers", "ffn", "zero_share", "cost")
+EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # of the FFN against a dense product
+ZERO_SHARES, ZERO_TOKENS = (1 / 6, 1 / 3, 1 / 2, 2 / 3), 2048
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Times forward passes and training steps on CPU, alone and against transformers.
+
+    Needs a quiet machine: the load at start and end is part of the result.
+    Example: loong bench model --json model.json --chart model.png
+    """
+
+    json: Path | None = None  # all figures
+    chart: Path | None = None  # the curves as a PNG
+    parts: tuple[str, ...] = PARTS  # what to measure
+    settings: tuple[str, ...] = ()  # names of the grid to compare on; all when empty
+    threads: int | None = None  # run on that many of the cores we may use
+    compiled: bool = True  # time torch.compile as well, whose compilations take minutes
+    budget_s: float = 15.0  # seconds of measuring per comparison, compilations not counted
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(Options, "loong bench model", arguments)
+    _check(chosen)
+    if chosen.threads is not None:
+        _pin(chosen.threads)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    process.keep_freed_memory()
+    from loong_jax.bench import grid
+
+    settings = [grid.setting(name) for name in chosen.settings] or list(grid.GRID)
+    result = measure(chosen, settings)
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    if chosen.chart is not None:
+        from loong_jax.bench import figures
+
+        chosen.chart.write_bytes(figures.png(result))
+    return 0
+
+
+def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
+    """All figures, as a dict for JSON; prints them as they come."""
+    from loong_jax.bench import curves, versus
+
+    result: dict[str, Any] = {"machine": _machine(), "load_before": os.getloadavg()[0]}
+    if result["load_before"] > 0.5:
+        print(f"The load is {result['load_before']:.1f}: this machine has other things to do.")
+    if "transformers" in chosen.parts:
+        peer = versus.peer()
+        if peer is None:
+            print(f"Not compared with transformers, which is absent. Remedy: {versus.REMEDY}.")
+            result["transformers"] = {"absent": versus.REMEDY}
+        else:
+            peer.set_num_threads(result["machine"]["threads"])
+            result["machine"] |= peer.versions()
+            result["transformers"] = _grid(chosen, settings, peer)
+    if "ffn" in chosen.parts:
+        print("MoE FFN over one dense product of equal FLOPs: forward, forward and backward")
+        result["ffn"] = curves.ffn_against_dense(EXPERTS, ROWS, chosen.budget_s / 5)
+        for point in result["ffn"]:
+            print(
+                f"  {point['experts']:4d} experts x {point['rows_per_expert']:4d} rows  "
+                f"{point['forward_over_dense']:.2f}  {point['forward_backward_over_dense']:.2f}"
+            )
+    if "zero_share" in chosen.parts:
+        print("MoE FFN by share of zero choices: time, share of ideal")
+        result["zero_share"] = curves.zero_shares(ZERO_SHARES, ZERO_TOKENS, chosen.budget_s)
+        for point in result["zero_share"]:
+            print(
+                f"  {point['zero_share']:.0%}  {1e3 * point['forward_s']:.2f} ms  "
+                f"{point['share_of_ideal']:.0%}"
+            )
+    if "cost" in chosen.parts:
+        base = settings[0]
+        print(f"Cost of {base.name} by one size: forward, training step")
+        result["cost"] = curves.cost(base, sizes(base), chosen.budget_s)
+        for axis, points in result["cost"].items():
+            for point in points:
+                print(
+                    f"  {axis} {point[axis]:5d}  {1e3 * point['forward_s']:.1f} ms  "
+                    f"{1e3 * point['train_step_s']:.1f} ms"
+                )
+    result["load_after"] = os.getloadavg()[0]
+    return result
+
+
+def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]:
+    from loong_jax.bench import ours, products, versus
+
+    rows: dict[str, Any] = {}
+    for setting in settings:
+        print(f"  {setting.name}: {setting.reason}", flush=True)
+        problem = ours.problem(setting)
+        passes = versus.compare(
+            peer,
+            problem,
+            compiled=chosen.compiled,
+            budget_s=chosen.budget_s,
+            report=lambda line: print(line, flush=True),
+        )
+        bound = products.bound(
+            products.of_forward(setting, ours.load(problem)),
+            passes["forward"]["ours_s"],
+            passes["train_step"]["ours_s"],
+            chosen.budget_s / 5,
+        )
+        print(f"    {bound['sentence']}", flush=True)
+        rows[setting.name] = {
+            "reason": setting.reason,
+            "tokens": [setting.batch, setting.length],
+            **passes,
+            "bound": bound,
+        }
+    summary = {}
+    for name in ("forward", "train_step"):
+        ratios = [row[name]["speedup"] for row in rows.values()]
+        summary[name] = {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)}
+        print(
+            f"  {name}: {summary[name]['geometric_mean']:.2f}x transformers in geometric mean, "
+            f"{summary[name]['least']:.2f}x at least"
+        )
+    return {"settings": rows, "summary": summary}
+
+
+def sizes(base: Any) -> dict[str, Sequence[int]]:
+    """The points of each cost curve: the base's own size times powers of two."""
+    tokens, experts = base.num_tokens, base.config.num_experts
+    return {
+        "tokens": [tokens // 4, tokens // 2, tokens, 2 * tokens],
+        "experts": [experts, 2 * experts, 4 * experts, 8 * experts],
+        "layers": [1, 2, 4, 8],
+        "length": [base.length // 2, base.length, 2 * base.length, 4 * base.length],
+    }
+
+
+def _check(chosen: Options) -> None:
+    unknown = [part for part in chosen.parts if part not in PARTS]
+    if unknown:
+        raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
+    if chosen.threads is not None and chosen.threads < 1:
+        raise ConfigError(f"threads={chosen.threads} is below 1. Raise it or leave it out.")
+    if not chosen.budget_s > 0:
+        raise ConfigError(f"budget_s={chosen.budget_s} is not positive. Raise it.")
+
+
+def _pin(threads: int) -> None:
+    """Binds this process to `threads` cores, before anything starts threads of its own."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(
+            f"threads={threads} cannot be had: this system binds no process to cores. Leave it out."
+        )
+    cores = sorted(os.sched_getaffinity(0))
+    if threads > len(cores):
+        raise ConfigError(f"threads={threads} exceeds the {len(cores)} cores here. Lower it.")
+    os.sched_setaffinity(0, cores[:threads])
+
+
+def _machine() -> dict[str, Any]:
+    import jax
+    import jaxlib
+
+    from loong_jax import doctor
+
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "threads": doctor.num_cores(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+    }

@@ -1,0 +1,150 @@
+"""Ours against transformers: same weights, tokens, threads and optimizer, in one process.
+
+transformers runs in every variant that works; the fastest of each pass is what ours is paired with.
+"""
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from loong_jax.bench import ours, timing
+from loong_jax.bench.ours import Problem
+
+REMEDY = "pip install 'torch==2.13.0' transformers, or the extra `peers`"
+# batched_mm copies the weights of every choice; where that is more, it is left out
+MOST_BATCHED_BYTES = 2**31
+LARGEST_DIFFERENCE = 1e-3  # of logits and losses; rounding makes about 1e-5
+Report = Callable[[str], None]
+
+
+def peer() -> ModuleType | None:
+    """The adapter of transformers, or None where torch or transformers is absent."""
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
+        return None
+    return importlib.import_module("loong_jax.bench.hf_torch")
+
+
+def compare(
+    peer: ModuleType, problem: Problem, *, compiled: bool, budget_s: float, report: Report
+) -> dict[str, Any]:
+    """Times of both passes of both sides, and their paired ratio.
+
+    Raises:
+      AssertionError: the two sides do not compute the same function, so no time means anything.
+    """
+    weights = jax.tree.map(np.asarray, problem.weights)
+    config = problem.setting.config
+    ours_forward, ours_step = ours.forward(problem), ours.train_step(problem)
+    logits = np.asarray(ours_forward())
+    losses = [float(ours_step()) for _ in range(2)]
+
+    def forward_run(variant):
+        run = peer.forward(peer.build(config, weights, variant), variant, problem.tokens)
+        return run, _largest_difference(run().numpy(), logits)
+
+    def step_run(variant):
+        run = peer.train_step(
+            peer.build(config, weights, variant),
+            variant,
+            problem.tokens,
+            problem.labels,
+            rate=ours.RATE,
+            betas=ours.BETAS,
+            eps=ours.EPS,
+        )
+        return run, max(abs(float(run()) - loss) for loss in losses)
+
+    passes = {}
+    for name, make, mine in (
+        ("forward", forward_run, ours_forward),
+        ("train_step", step_run, ours_step),
+    ):
+        variants = _Variants(name, make, peer, report)
+        variants.time(_eager(peer, problem), budget_s / 5)
+        if compiled:
+            variants.time(_compiled(peer, problem, variants.fastest), budget_s / 5)
+        fastest = str(variants.fastest)
+        pair = {"ours": mine, "transformers": variants.runs[fastest]}
+        with peer.quiet():
+            samples = timing.interleaved(pair, budget_s=budget_s)
+        passes[name] = {
+            "ours_s": timing.median_s(samples["ours"]),
+            "transformers_s": timing.median_s(samples["transformers"]),
+            "speedup": timing.median_ratio(samples["transformers"], samples["ours"]),
+            "speedup_in_cpu_time": timing.median_ratio(
+                samples["transformers"], samples["ours"], "cpu_s"
+            ),
+            "rounds": len(samples["ours"]),
+            "fastest_variant": fastest,
+            "variants_s": variants.seconds,
+            "variants_that_do_not_work": variants.failed,
+            "largest_difference": variants.differences[fastest],
+        }
+        report(
+            f"    {name}: ours {1e3 * passes[name]['ours_s']:.1f} ms, transformers "
+            f"{1e3 * passes[name]['transformers_s']:.1f} ms ({fastest}): "
+            f"{passes[name]['speedup']:.2f}x"
+        )
+    return passes
+
+
+class _Variants:
+    """The variants of one pass that work and how long each takes."""
+
+    def __init__(self, name: str, make: Callable, peer: ModuleType, report: Report):
+        self.name, self.make, self.peer, self.report = name, make, peer, report
+        self.runs: dict[str, Callable[[], Any]] = {}
+        self.seconds: dict[str, float] = {}
+        self.differences: dict[str, float] = {}
+        self.failed: dict[str, str] = {}
+        self.fastest: Any = None
+
+    def time(self, variants: Iterable[Any], budget_s: float) -> None:
+        """Builds the variants, checks what they compute, and times those that work."""
+        built = {}
+        with self.peer.quiet():
+            for variant in variants:
+                try:
+                    run, difference = self.make(variant)
+                except Exception as error:  # that a variant does not work here is a finding
+                    self.failed[str(variant)] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    self.report(f"    {self.name}: {variant} fails: {self.failed[str(variant)]}")
+                    continue
+                if not difference < LARGEST_DIFFERENCE:
+                    raise AssertionError(
+                        f"{self.name}: {variant} differs from ours by {difference}"
+                    )
+                built[variant] = run
+                self.runs[str(variant)], self.differences[str(variant)] = run, difference
+            samples = timing.interleaved(
+                {str(variant): run for variant, run in built.items()},
+                budget_s=budget_s,
+                min_rounds=3,
+            )
+        for variant in built:
+            self.seconds[str(variant)] = timing.median_s(samples[str(variant)])
+            if self.seconds[str(variant)] < self.seconds.get(str(self.fastest), math.inf):
+                self.fastest = variant
+
+
+def _eager(peer: ModuleType, problem: Problem) -> list[Any]:
+    c, tokens = problem.setting.config, problem.setting.num_tokens
+    batched_bytes = 12 * tokens * c.num_chosen * c.hidden_size * c.expert_ffn_hidden_size
+    kinds = ["loop", "grouped_mm"] + ["batched_mm"] * (batched_bytes <= MOST_BATCHED_BYTES)
+    return [peer.Variant(kind, attention) for kind in kinds for attention in ("sdpa", "eager")]
+
+
+def _compiled(peer: ModuleType, problem: Problem, fastest: Any) -> list[Any]:
+    """Compiled variants with the faster attention; the loop compiles anew for every expert."""
+    kinds = ["grouped_mm"] + ["loop"] * (problem.setting.config.num_experts <= 8)
+    return [peer.Variant(kind, fastest.attention, compiled=True) for kind in kinds]
+
+
+def _largest_difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.max(np.abs(found - wanted)))

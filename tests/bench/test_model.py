@@ -1,0 +1,118 @@
+"""`loong bench model` end to end on the smallest setting; nothing here looks at a time."""
+
+import json
+
+import numpy as np
+import pytest
+
+from loong_jax import cli
+from loong_jax.bench import curves, figures, grid, model, ours, products, timing, versus
+from loong_jax.errors import ConfigError
+from tests.bench.smallest import SMALLEST
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The bench with one small setting, few points and no peer."""
+    monkeypatch.setattr(grid, "GRID", (SMALLEST,))
+    monkeypatch.setattr(model, "EXPERTS", (4,))
+    monkeypatch.setattr(model, "ROWS", (8, 16))
+    monkeypatch.setattr(model, "ZERO_SHARES", (1 / 3,))
+    monkeypatch.setattr(model, "ZERO_TOKENS", 256)
+    monkeypatch.setattr(model, "sizes", lambda base: {"layers": [1], "tokens": [8, 16]})
+    monkeypatch.setattr(versus, "peer", lambda: None)
+
+
+def test_writes_every_figure_and_says_what_is_missing_without_transformers(small, tmp_path, capsys):
+    arguments = ["--json", f"{tmp_path}/out.json", "--chart", f"{tmp_path}/out.png"]
+    assert cli.main(["bench", "model", *arguments, "--budget-s", "0.01"]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["transformers"] == {"absent": versus.REMEDY}
+    assert f"Remedy: {versus.REMEDY}" in capsys.readouterr().out
+    assert [p["rows_per_expert"] for p in found["ffn"]] == [8, 16]
+    assert all(p["forward_s"] > 0 and p["forward_backward_over_dense"] > 0 for p in found["ffn"])
+    assert [p["zero_share"] for p in found["zero_share"]] == [1 / 3]
+    assert [p["tokens"] for p in found["cost"]["tokens"]] == [8, 16]
+    assert {"threads", "jax"} <= found["machine"].keys()
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "Choose one of: model"),
+        (["model", "--parts", "speed"], "Choose among"),
+        (["model", "--threads", "0"], "below 1"),
+        (["model", "--budget-s", "0"], "not positive"),
+        (["model", "--settings", "huge"], "Choose among"),
+    ],
+)
+def test_a_wrong_word_is_answered(arguments, message, capsys):
+    assert cli.main(["bench", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_grid_has_six_settings_that_differ_in_kind():
+    assert len({s.name for s in grid.GRID}) == len(grid.GRID) == 6
+    assert len({s.reason for s in grid.GRID}) == 6
+    assert all(s.config.num_zero_experts > 0 for s in grid.GRID)
+    assert max(s.length for s in grid.GRID) >= 2048
+    with pytest.raises(ConfigError, match="Choose among"):
+        grid.setting("huge")
+
+
+def test_flops_are_those_of_the_weights_that_tokens_meet():
+    """Twice the weights of every matrix once per token, the experts' by choice, and the scores."""
+    problem = ours.problem(SMALLEST)
+    load = ours.load(problem)
+    by_part = products.bound(products.of_forward(SMALLEST, load), 1.0, 1.0, 0.01)["flops_by_part"]
+    layers, tokens, c = problem.weights["layers"], SMALLEST.num_tokens, SMALLEST.config
+    size = {
+        name: sum(layers[f"{name}_{i}"][w].size for i in (0, 1) for w in layers[f"{name}_{i}"]
+                  if not w.endswith("norm"))
+        for name in ("attention", "ffn")
+    }  # fmt: skip
+    assert by_part["attention projections"] == 2 * tokens * size["attention"]
+    assert by_part["dense FFNs"] == 2 * tokens * size["ffn"]
+    assert by_part["router"] == 2 * tokens * layers["router"]["kernel"].size
+    assert by_part["head"] == 2 * tokens * problem.weights["head"].size
+    expert = 3 * c.hidden_size * c.expert_ffn_hidden_size
+    assert by_part["experts"] == pytest.approx(2 * expert * load[:, : c.num_experts].sum())
+    widths = c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim
+    pairs = 2 * SMALLEST.batch * c.num_heads * SMALLEST.length**2
+    assert by_part["attention scores"] == 2 * pairs * widths
+
+
+def test_a_training_step_lowers_its_loss_and_leaves_the_problem_alone(monkeypatch):
+    monkeypatch.setattr(ours, "RATE", 1e-2)
+    problem = ours.problem(SMALLEST)
+    before = np.asarray(problem.weights["head"]).copy()
+    step = ours.train_step(problem)
+    losses = [float(step()) for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] < 2 * np.log(SMALLEST.config.vocab_size)
+    np.testing.assert_array_equal(problem.weights["head"], before)
+
+
+def test_every_round_times_every_run_and_ratios_pair_rounds():
+    calls = []
+    runs = {name: lambda name=name: calls.append(name) for name in "ab"}
+    samples = timing.interleaved(runs, budget_s=0.0, min_rounds=4, burst_s=0.0)
+    assert {name: len(found) for name, found in samples.items()} == {"a": 4, "b": 4}
+    assert "".join(calls)[-8:] == "abbaabba"
+    above = [timing.Sample(wall, 1.0) for wall in (2.0, 9.0, 6.0)]
+    below = [timing.Sample(wall, 2.0) for wall in (1.0, 1.0, 2.0)]
+    assert timing.median_ratio(above, below) == 3.0
+    assert timing.median_ratio(above, below, "cpu_s") == 0.5
+
+
+def test_zero_choices_never_become_rows():
+    """The run that the curve times computes nothing for choices that are not kept."""
+    forward, backward = curves.ffn_runs(curves.Choices(8, 2, 4, zero_share=1.0))
+    assert not np.asarray(forward()).any()
+    gradients = backward()[1]
+    assert not any(np.asarray(gradient).any() for gradient in gradients)
+
+
+def test_a_chart_of_nothing_is_a_picture():
+    assert figures.png({}).startswith(b"\x89PNG")
