@@ -177,6 +177,12 @@ class ShardingRules:
         return 1 if self.mesh is None else self.mesh.shape[axis]
 
 
+def place_like(x: Array, other: Array) -> Array:
+    """`x` with the sharding of `other`, which has as many axes; `x` itself without a mesh."""
+    sharding = jax.typeof(other).sharding
+    return x if sharding.mesh.empty else jax.sharding.reshard(x, sharding)
+
+
 _NOT_LOGICAL = ("mesh", "gathered_at_use")
 
 
