@@ -224,7 +224,7 @@ def launch_help_text() -> str:
             f"recipes: {', '.join(recipes.ON_ALL_PROCESSES)}",
             "",
             "example:",
-            "  loong launch tpu-vm pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a \\",
+            "  loong launch tpu-vm pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a",
             "    --project my-project --bucket gs://my-bucket --spot --dry-run",
             "",
             "`loong launch tpu-vm --help` lists every option. See launch/README.md.",

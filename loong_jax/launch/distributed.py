@@ -39,7 +39,10 @@ class Processes:
     index: int | None = None  # of this process, from 0; else JAX_PROCESS_ID
 
 
-def initialize(processes: Processes = Processes()) -> None:
+ALONE_OR_TPU = Processes()
+
+
+def initialize(processes: Processes = ALONE_OR_TPU) -> None:
     """Meets the other processes; call it before anything asks JAX for a device.
 
     Does nothing for a process on its own, for one that has met the others, and where JAX's platform

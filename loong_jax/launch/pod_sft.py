@@ -19,7 +19,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import distributed
 from loong_jax.launch.demonstrations import Demonstrations
-from loong_jax.launch.distributed import PREEMPTED, Preemption, Processes
+from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import PodSftRecipe
 from loong_jax.models import moe
 from loong_jax.report.metrics_log import MetricsLog
@@ -30,7 +30,7 @@ from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors
 from loong_jax.sharding import ShardingRules, make_mesh
 
 
-def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = Processes()) -> int:
+def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) -> int:
     """Runs, or resumes, `recipe`; returns the exit status.
 
     That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) and all have

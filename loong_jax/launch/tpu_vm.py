@@ -281,7 +281,7 @@ def steps_of(vm: TpuVm, action: str, archive: str = ARCHIVE) -> list[Step]:
 
 
 def ask_state(vm: TpuVm) -> Command:
-    words = (*_queued("describe", vm), "--format=value(state.state)")
+    words = (*_queued("describe", vm), "--format", "value(state.state)")
     return Command(what="state of the queued resource", words=words)
 
 
@@ -334,7 +334,7 @@ def _ssh(
         *_where(vm),
         f"--worker={worker}",
         *_reach(vm),
-        f"--command={remote}",
+        *("--command", remote),
     )
     return Command(what=what, words=words, timeout_s=timeout_s)
 
@@ -369,7 +369,7 @@ def perform(
 ) -> int:
     """Carries an action out; returns the exit status of `loong launch`.
 
-    That of `logs` and `all` is the run's own: 42 when it was preempted and `all` should be repeated.
+    That of `logs` and `all` is the run's own: 42 when it was preempted, and `all` goes on with it.
 
     Raises LaunchError where a command fails or takes too long.
     """
@@ -433,7 +433,7 @@ def _wait_until_active(vm: TpuVm, wait: WaitActive, say: Callable[[str], None]) 
         if state in ("FAILED", "SUSPENDED", None):
             raise LaunchError(
                 f"{vm.name} is {state or 'gone'} and will not become ACTIVE. Repeat `create`; "
-                f"`{shlex.join(wait.ask.words[:-1])}` says why."
+                f"`{shlex.join(wait.ask.words[:-2])}` says why."
             )
         if time.monotonic() > deadline_s:
             raise LaunchError(

@@ -1,8 +1,8 @@
 """Global batches of which every process makes only the rows that its own devices hold.
 
-The rows of a batch are cut into equal parts, one for each device along the axes that cut rows. Part
-f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on how many
-pairs were used, and not on how many processes there are.
+The rows of a batch are cut into equal parts, one for each device along the axes that cut rows.
+Part f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on
+how many pairs were used, and not on how many processes there are.
 """
 
 import itertools
