@@ -191,22 +191,22 @@ def launch(arguments: Arguments) -> int:
     from loong_jax import options
     from loong_jax.launch import distributed, tpu_vm
 
-    chosen = options.parse_tpu_vm(tpu_vm.TpuVm, tpu_vm.ACTIONS, recipe, overrides, words)
-    processes = distributed.Processes()
-    config = recipes.get_recipe(recipe)()
+    chosen = options.parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
+    vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
+    config, processes = recipes.get_recipe(recipe)(), distributed.Processes()
     config = options.parse_train(recipe, "", config, overrides, processes=processes).config
-    if config.mesh.num_devices != chosen.vm.slice.num_devices:
+    if config.mesh.num_devices != vm.slice.num_devices:
         raise ConfigError(
-            f"{chosen.vm.topology} has {chosen.vm.slice.num_devices} devices, and the mesh of the "
-            f"recipe is for {config.mesh.num_devices}: {config.mesh}. Choose another topology, or "
-            "end the command with -- --mesh.fsdp N and so on."
+            f"{vm.topology} has {vm.slice.num_devices} devices, and the mesh of the recipe is for "
+            f"{config.mesh.num_devices}: {config.mesh}. Choose another topology, or end the "
+            "command with -- --mesh.fsdp N and so on."
         )
-    if note := chosen.vm.slice.generation.note:
+    if note := vm.slice.generation.note:
         print(f"note: {note}", file=sys.stderr)
     if chosen.dry_run:
-        print(tpu_vm.dry_run(chosen.vm, chosen.action))
+        print(tpu_vm.dry_run(vm, job, chosen.action))
         return 0
-    return tpu_vm.perform(chosen.vm, chosen.action)
+    return tpu_vm.perform(vm, job, chosen.action)
 
 
 def launch_help_text() -> str:

@@ -81,31 +81,14 @@ def parse_train(
     return parse(options, f"loong train {name}", arguments, description=description)
 
 
-def parse_tpu_vm(
-    vm_type: type,
-    actions: Sequence[str],
-    recipe: str,
-    overrides: tuple[str, ...],
-    arguments: Sequence[str],
-) -> Any:
-    """Returns an object with `action, dry_run` and `vm`, a `vm_type` for `recipe, overrides`."""
-    given = dataclasses.make_dataclass(
-        "TpuVm",
-        [
-            ("recipe", Annotated[str, tyro.conf.Suppress], recipe),
-            ("arguments", Annotated[tuple[str, ...], tyro.conf.Suppress], overrides),
-        ],
-        bases=(vm_type,),
-        frozen=True,
-        kw_only=True,
-    )
-    action = tyro.conf.Positional[Literal[tuple(actions)]]
+def parse_launch(machines: type, actions: Sequence[str], arguments: Sequence[str]) -> Any:
+    """Returns an object with `action, dry_run` and `machines`, of the type given."""
     options = dataclasses.make_dataclass(
         "LaunchOptions",
         [
-            _option("action", action, "all", "what to do"),
+            _option("action", tyro.conf.Positional[Literal[tuple(actions)]], "all", "what to do"),
             _option("dry_run", bool, False, "print the commands and run none of them"),
-            _option("vm", given, dataclasses.MISSING, None, name=""),
+            _option("machines", machines, dataclasses.MISSING, None, name=""),
         ],
         frozen=True,
         kw_only=True,

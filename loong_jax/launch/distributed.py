@@ -16,11 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 from loong_jax.errors import ConfigError, LoongError
 
 PREEMPTED = 42  # exit status of a run that was told to stop and has saved: start it again
-MEET_TIMEOUT_S = 300
+MEET_TIMEOUT_S = 600
 LOST_AFTER_S = 100  # a process that has not been heard of for so long ends the others
 ENVIRONMENT = {  # field of Processes -> variable that stands in for it
     "coordinator": "JAX_COORDINATOR_ADDRESS",
@@ -147,6 +148,15 @@ def first_does(work: Callable[[], None]) -> None:
 def all_agree(claim: bool) -> bool:
     """True where the claim holds in every process; each of them must ask."""
     return bool(np.all(multihost_utils.process_allgather(np.asarray(claim))))
+
+
+def meet(where: str) -> None:
+    """Waits for all processes, for up to `MEET_TIMEOUT_S`, without a device.
+
+    Processes that compile are ready at different times, and on CPU a collective gives up on the
+    others after 30 s: meet between the two.
+    """
+    multihost.get_barrier_sync_fn()(key=where, timeout_ms=MEET_TIMEOUT_S * 1000)
 
 
 class Preemption:

@@ -2,8 +2,9 @@
 
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
 from loong_jax.rl.policy_model import PolicyModel, longcat_policy
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
-from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors
+from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
 from loong_jax.sharding import ShardingRules, make_mesh
 
 
@@ -70,21 +71,24 @@ def _train(
         saved = checkpoints.metadata(last)["config"]
         configs.refuse_changes(saved, given, run_dir=Path(checkpoints.directory))
     distributed.first_does(lambda: _open_run(recipe, run_dir))
-    policy, fresh = _program(recipe, rules)
-    if last is None:
-        state, cursors = fresh()
-    else:
-        state, cursors = checkpoints.restore(last, _template(fresh, rules))
-        distributed.say(f"resumed at step {last} of {stage.num_steps}")
+    if last is not None and last >= stage.num_steps:
+        distributed.say(f"done before, {last} steps")
+        return 0
     settings = sft.SftSettings(
         optimizer=stage.optimizer,
         num_steps=stage.num_steps,
         rows=stage.rows,
         row_length=stage.row_length,
     )
+    programs = _compile(recipe, settings, rules)
+    distributed.meet("compiled")
+    if last is None:
+        state, cursors = programs.fresh()
+    else:
+        state, cursors = checkpoints.restore(last, programs.template)
+        distributed.say(f"resumed at step {last} of {stage.num_steps}")
     pairs = Demonstrations(problems=recipe.problems, settings=stage, seed=recipe.seed)
     feed = ShardedFeed(pairs.pair_at, AsciiTokenizer(), settings, rules, cursors)
-    train_step = sft.make_train_step(policy, stage.optimizer)
     step, numbers = last or 0, {}
     log = None
     if distributed.is_first():
@@ -98,10 +102,10 @@ def _train(
         start_s = time.monotonic()
         batch = next(feed)
         num_tokens = jnp.sum(batch["segment_ids"] > 0)
-        state, metrics, load = train_step(state, batch)
+        state, metrics, load = programs.train_step(state, batch)
         step += 1
         numbers = {name: float(value) for name, value in metrics.items()}
-        numbers |= policy.load_metrics(load) | {
+        numbers |= programs.policy.load_metrics(load) | {
             "tokens_per_s": float(num_tokens) / (time.monotonic() - start_s),
             "packed_share": float(num_tokens) / batch["tokens"].size,
         }
@@ -115,42 +119,49 @@ def _train(
             save()
     if log is not None:
         log.close()
-        if numbers:
-            _write_summary(recipe, run_dir, step, numbers)
+        _write_summary(recipe, run_dir, step, numbers)
     distributed.say(f"done, {step} steps")
     return 0
 
 
-def _program(recipe: PodSftRecipe, rules: ShardingRules) -> tuple[PolicyModel, Any]:
-    """The policy, and a compiled function of no arguments that makes the state before step 1.
+class _Programs(NamedTuple):
+    """Compiled before the first step, so that processes wait for each other but once."""
 
-    What it makes is sharded from birth: no process ever holds a whole array that is cut.
-    """
+    policy: PolicyModel
+    fresh: Callable[[], Any]  # (state, cursors) before step 1, sharded from birth
+    template: Any  # their shapes, dtypes and shardings
+    train_step: Callable[..., Any]  # see sft.make_train_step
 
-    def init(seed):
-        model = moe.LongcatFlash(recipe.model, rngs=nnx.Rngs(jax.random.key(seed)), rules=rules)
-        return nnx.split(model, graph=False)
+
+def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
+    assert rules.mesh is not None
+    mesh = rules.mesh
+
+    def init():
+        rngs = nnx.Rngs(jax.random.key(recipe.seed))
+        return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
 
     graphs = []
-    jax.eval_shape(lambda: graphs.append(init(recipe.seed)[0]))
+    jax.eval_shape(lambda: graphs.append(init()[0]))
     policy = longcat_policy(graphs[0], recipe.model, recipe.bias_rate)
 
     def fresh():
-        weights = nnx.to_pure_dict(init(recipe.seed)[1])
-        state = trainer.initial_state(policy, recipe.sft.optimizer, weights)
-        return state, first_cursors(rules)
+        weights = nnx.to_pure_dict(init()[1])
+        return trainer.initial_state(policy, settings.optimizer, weights), first_cursors(rules)
 
-    return policy, jax.jit(fresh)
-
-
-def _template(fresh: Any, rules: ShardingRules) -> Any:
-    """Shapes, dtypes and shardings of what `fresh` makes, without making it."""
-
-    def leaf(a):
-        sharding = NamedSharding(rules.mesh, a.sharding.spec)
+    def cut(a):
+        sharding = NamedSharding(mesh, a.sharding.spec)
         return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
-    return jax.tree.map(leaf, jax.eval_shape(fresh))
+    template = jax.tree.map(cut, jax.eval_shape(fresh))
+    batch = batch_template(settings, rules)
+    train_step = sft.make_train_step(policy, settings.optimizer)
+    return _Programs(
+        policy=policy,
+        fresh=jax.jit(fresh).lower().compile(),
+        template=template,
+        train_step=train_step.lower(template[0], batch).compile(),
+    )
 
 
 def _open_run(recipe: PodSftRecipe, run_dir: Path) -> None:

@@ -1,8 +1,8 @@
 """A run on a TPU slice through `gcloud`: queued resource, code, run, logs, deletion.
 
-Everything that decides is a function from a `TpuVm` to commands; `perform` alone runs them. One
-slice, any number of hosts, all of which start the same command. Repeating an action is safe, and
-repeating `all` under the same name goes on where the run stopped.
+Everything that decides is a function from a `TpuVm` and a `Job` to commands; `perform` alone runs
+them. One slice, any number of hosts, all of which start the same command. Repeating an action is
+safe, and repeating `all` under the same name goes on where the run stopped.
 
 Sources: the reference of `gcloud compute tpus`, and Google's pages on each TPU generation for
 accelerator types, shapes and runtime versions.
@@ -164,23 +164,29 @@ def _shape(sides: Sequence[int]) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TpuVm:
-    """One run on one slice; `name` is that of the run, the queued resource and its node."""
+class Job:
+    """`loong train RECIPE ARGUMENTS`."""
 
-    name: str
-    topology: str  # such as v5e:4x4
-    zone: str
-    project: str
     recipe: str
-    arguments: tuple[str, ...] = ()  # of `loong train RECIPE`
+    arguments: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuVm:
+    """One slice; `name` is that of the run, the queued resource and its node."""
+
+    name: str  # of the run and of the machines: the same name resumes
+    topology: str  # such as v5e:4x4, v6e:8x8, v5p:4x4x4, tpu7x:4x4x4
+    zone: str  # such as us-west4-a
+    project: str  # its id
     bucket: str | None = None  # gs://...; what a run leaves is under BUCKET/NAME
-    spot: bool = False
-    reserved: bool = False
-    runtime_version: str | None = None  # None: that of the generation
-    service_account: str | None = None
+    spot: bool = False  # cheaper machines that may be taken away
+    reserved: bool = False  # machines of a reservation
+    runtime_version: str | None = None  # of the machines' software; None: that of the generation
+    service_account: str | None = None  # whom the machines act as; None: Cloud's default
     internal_ip: bool = False  # reach the hosts from within their network
-    provision_timeout_h: float = 24.0
-    follow_timeout_h: float = 168.0  # how long logs are followed; the run itself goes on
+    provision_timeout_h: float = 24.0  # how long to wait for machines
+    follow_timeout_h: float = 168.0  # how long to follow the logs; the run itself goes on
 
     def __post_init__(self):
         for field, pattern, rule in (
@@ -199,27 +205,28 @@ class TpuVm:
         for field in ("provision_timeout_h", "follow_timeout_h"):
             if not getattr(self, field) > 0:
                 raise ConfigError(f"{field}={getattr(self, field)} is not positive. Raise it.")
-        if self.slice.num_hosts > 1 and self.bucket is None and "--checkpoints" not in self.options:
-            raise ConfigError(
-                f"topology={self.topology!r} has {self.slice.num_hosts} hosts with a disk each, and"
-                " checkpoints need a place that all of them see. Give --bucket gs://BUCKET."
-            )
+        parse_topology(self.topology)
 
     @property
     def slice(self) -> Slice:
         return parse_topology(self.topology)
 
-    @property
-    def options(self) -> set[str]:
-        return {word.partition("=")[0] for word in self.arguments}
 
-    @property
-    def train_words(self) -> tuple[str, ...]:
-        """What follows `loong` on every host."""
-        words = ("train", self.recipe, "--run-dir", f"runs/{self.name}")
-        if self.bucket is not None and "--checkpoints" not in self.options:
-            words += ("--checkpoints", f"{self.bucket}/{self.name}/checkpoints")
-        return words + self.arguments
+def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
+    """What follows `loong` on every host.
+
+    Raises ConfigError when the hosts would have no place in common for checkpoints.
+    """
+    words = ("train", job.recipe, "--run-dir", f"runs/{vm.name}")
+    if not any(word.partition("=")[0] == "--checkpoints" for word in job.arguments):
+        if vm.bucket is not None:
+            words += ("--checkpoints", f"{vm.bucket}/{vm.name}/checkpoints")
+        elif vm.slice.num_hosts > 1:
+            raise ConfigError(
+                f"topology={vm.topology!r} has {vm.slice.num_hosts} hosts with a disk each, and "
+                "checkpoints need a place that all of them see. Give --bucket gs://BUCKET."
+            )
+    return words + job.arguments
 
 
 # ---- commands
@@ -255,28 +262,28 @@ class WaitActive:
 Step = Command | WaitActive
 
 
-def steps_of(vm: TpuVm, action: str, archive: str = ARCHIVE) -> list[Step]:
+def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[Step]:
     """The commands of one action, with nothing there yet; `archive` is where the code is packed."""
+    started = train_words(vm, job)
     match action:
         case "create":
             return [_create(vm), _wait(vm)]
         case "push":
             return _push(vm, archive)
         case "run":
-            words = ("bash", WORKER, "start", _run_root(vm), *vm.train_words)
+            words = ("bash", WORKER, "start", _run_root(vm), *started)
             return [_ssh(vm, "start the same command on every host", words, timeout_s=600)]
         case "status":
             return [ask_state(vm), _ssh(vm, "ask every host", ("bash", WORKER, "status"))]
         case "logs":
-            words, limit_s = ("bash", WORKER, "follow"), vm.follow_timeout_h * 3600
-            return [_ssh(vm, "follow host 0 to the end", words, worker="0", timeout_s=limit_s)]
+            return [_follow(vm)]
         case "stop":
             return [_ssh(vm, "save on all hosts, then stop", ("bash", WORKER, "stop"))]
         case "delete":
             return [_delete(vm)]
         case "all":
             parts = ("create", "push", "run", "logs")
-            return [step for part in parts for step in steps_of(vm, part, archive)]
+            return [step for part in parts for step in steps_of(vm, job, part, archive)]
     raise ConfigError(f"{action!r} is no action. Choose one of: {', '.join(ACTIONS)}.")
 
 
@@ -320,6 +327,11 @@ def _push(vm: TpuVm, archive: str) -> list[Step]:
     ]
 
 
+def _follow(vm: TpuVm) -> Command:
+    words, limit_s = ("bash", WORKER, "follow"), vm.follow_timeout_h * 3600
+    return _ssh(vm, "follow host 0 to the end", words, worker="0", timeout_s=limit_s)
+
+
 def _delete(vm: TpuVm) -> Command:
     words = (*_queued("delete", vm), "--force", "--quiet")
     return Command(what="delete the machines and the request", words=words, timeout_s=1800)
@@ -359,13 +371,13 @@ def _run_root(vm: TpuVm) -> str:
 # ---- carrying them out
 
 
-def dry_run(vm: TpuVm, action: str) -> str:
+def dry_run(vm: TpuVm, job: Job, action: str) -> str:
     """Every command of an action, in order, as lines for a shell. Nothing is run."""
-    return "\n\n".join(str(step) for step in steps_of(vm, action))
+    return "\n\n".join(str(step) for step in steps_of(vm, job, action))
 
 
 def perform(
-    vm: TpuVm, action: str, *, say: Callable[[str], None] = print, every_s: float = 30.0
+    vm: TpuVm, job: Job, action: str, *, say: Callable[[str], None] = print, every_s: float = 30.0
 ) -> int:
     """Carries an action out; returns the exit status of `loong launch`.
 
@@ -375,11 +387,10 @@ def perform(
     """
     if action == "all":
         for part in ("create", "push", "run"):
-            perform(vm, part, say=say, every_s=every_s)
-        return perform(vm, "logs", say=say, every_s=every_s)
+            perform(vm, job, part, say=say, every_s=every_s)
+        return perform(vm, job, "logs", say=say, every_s=every_s)
     if action == "logs":
-        (follow,) = steps_of(vm, "logs")
-        status = _run(follow, say, may_fail=True)
+        status = _run(_follow(vm), say, may_fail=True)
         if status not in (0, PREEMPTED) and state_of(vm) != "ACTIVE":
             say("the machines were taken away")
             return PREEMPTED
@@ -391,7 +402,9 @@ def perform(
         )
     with tempfile.TemporaryDirectory() as directory:
         archive = str(Path(directory) / ARCHIVE)
-        steps = _steps_to_create(vm, say) if action == "create" else steps_of(vm, action, archive)
+        steps = steps_of(vm, job, action, archive)
+        if action == "create":
+            steps = _steps_to_create(vm, say)
         for step in steps:
             if isinstance(step, WaitActive):
                 _wait_until_active(vm, dataclasses.replace(step, every_s=every_s), say)

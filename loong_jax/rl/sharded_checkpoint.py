@@ -56,14 +56,16 @@ class ShardedCheckpoints:
         )
 
     def metadata(self, step: int) -> dict[str, Any]:
-        found = self._manager.restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore()))
-        if found.record.get("format_version") != FORMAT_VERSION:
+        """What was saved beside the arrays of checkpoint `step`."""
+        args = ocp.args.Composite(record=ocp.args.JsonRestore())
+        record = self._manager.restore(step, args=args)["record"]
+        if record.get("format_version") != FORMAT_VERSION:
             raise CheckpointError(
                 f"{self.directory / str(step)} has format_version="
-                f"{found.record.get('format_version')!r}, not {FORMAT_VERSION}. Use the version "
+                f"{record.get('format_version')!r}, not {FORMAT_VERSION}. Use the version "
                 "of loong_jax that wrote it."
             )
-        return found.record["metadata"]
+        return record["metadata"]
 
     def restore(self, step: int, template: Any) -> Any:
         """Checkpoint `step` in the structure and shardings of `template`, a tree of
@@ -80,4 +82,4 @@ class ShardedCheckpoints:
                 "Resume with the configuration the run began with, or delete that checkpoint to go "
                 "back to the one before."
             ) from error
-        return checkpoint.from_plain(template, found.arrays)
+        return checkpoint.from_plain(template, found["arrays"])

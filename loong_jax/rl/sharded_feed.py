@@ -5,6 +5,7 @@ Part f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends o
 how many pairs were used, and not on how many processes there are.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Int
 
 from loong_jax.data.tokenizer import Tokenizer
@@ -34,6 +36,21 @@ def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
     return jnp.zeros((num_parts(rules),), jnp.int32, out_sharding=rules.spec("act_batch"))
 
 
+def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
+    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`."""
+    shape, sharding = (settings.rows, settings.row_length), _cut(rules, "act_batch", "act_keys")
+    dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        for name, dtype in dtypes.items()
+    }
+
+
+def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
+    assert rules.mesh is not None, "a sharded feed needs a mesh, if only of one device"
+    return NamedSharding(rules.mesh, rules.partition(*names))
+
+
 class ShardedFeed:
     """`next(feed)` is the batch of the next step; `feed.cursors()` what a checkpoint must hold.
 
@@ -54,10 +71,10 @@ class ShardedFeed:
                 f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "
                 f"and expert together). Use a multiple of {parts}."
             )
-        self._shape = (settings.rows, settings.row_length)
+        self._num_parts = parts
         self._rows_per_part = settings.rows // parts
-        self._row_sharding = rules.spec("act_batch", "act_keys")
-        self._cursor_sharding = rules.spec("act_batch")
+        self._template = batch_template(settings, rules)
+        self._cursor_sharding = _cut(rules, "act_batch")
         self._cursors = {  # of the parts that this process makes
             shard.index[0].start or 0: int(np.asarray(shard.data)[0])
             for shard in cursors.addressable_shards
@@ -79,21 +96,20 @@ class ShardedFeed:
             made[part], taken = next(stream)
             self._cursors[part] += taken
 
-        def rows_of(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        def rows_of(name: str, index: Any) -> np.ndarray:
             return made[(index[0].start or 0) // self._rows_per_part][name]
 
-        names = next(iter(made.values()))
         return {
             name: jax.make_array_from_callback(
-                self._shape, self._row_sharding, lambda index, name=name: rows_of(name, index)
+                like.shape, like.sharding, functools.partial(rows_of, name)
             )
-            for name in names
+            for name, like in self._template.items()
         }
 
     def cursors(self) -> Int[Array, "F"]:
         """How many pairs each part has used."""
-        return jax.make_array_from_callback(
-            (self._shape[0] // self._rows_per_part,),
-            self._cursor_sharding,
-            lambda index: np.array([self._cursors[index[0].start or 0]], np.int32),
-        )
+
+        def cursor_of(index: Any) -> np.ndarray:
+            return np.array([self._cursors[index[0].start or 0]], np.int32)
+
+        return jax.make_array_from_callback((self._num_parts,), self._cursor_sharding, cursor_of)

@@ -157,4 +157,5 @@ def test_sigterm_to_one_process_saves_all_and_the_resumed_run_equals_a_whole_one
 
     again = start("stopped")  # what is done is not done again
     assert again.statuses() == [0] * NUM_PROCESSES, again.said(0)[-3000:]
+    assert f"done before, {NUM_STEPS} steps" in again.said(3)
     assert resumed.losses() == whole.losses()

@@ -16,7 +16,7 @@ from loong_jax import cli
 from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch import tpu_vm
 from loong_jax.launch.distributed import PREEMPTED
-from loong_jax.launch.tpu_vm import Command, TpuVm, WaitActive
+from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
@@ -40,21 +40,26 @@ def make_vm(**changes) -> TpuVm:
         topology="v5e:4x4",
         zone="us-west4-a",
         project="my-project",
-        recipe="pod-sft",
         bucket="gs://my-bucket",
     )
     return TpuVm(**(settings | changes))
+
+
+JOB = Job(recipe="pod-sft", arguments=("--sft.num-steps", "7"))
 
 
 def all_commands() -> list[Command]:
     """Every command there is, with every option."""
     address = "trainer@my-project.iam.gserviceaccount.com"
     machines = (
-        make_vm(spot=True, arguments=("--sft.num-steps", "7")),
+        make_vm(spot=True),
         make_vm(reserved=True, internal_ip=True, service_account=address, runtime_version="v2-x"),
     )
     steps = [
-        step for vm in machines for action in tpu_vm.ACTIONS for step in tpu_vm.steps_of(vm, action)
+        step
+        for vm in machines
+        for action in tpu_vm.ACTIONS
+        for step in tpu_vm.steps_of(vm, JOB, action)
     ]
     return [step.ask if isinstance(step, WaitActive) else step for step in steps]
 
@@ -133,7 +138,6 @@ def test_other_topologies_are_refused_with_what_would_do(topology, remedy):
         (dict(runtime_version="V 2"), "runtime_version"),
         (dict(service_account="me"), "service_account='me'"),
         (dict(spot=True, reserved=True), "exclude each other"),
-        (dict(bucket=None), "4 hosts with a disk each.*Give --bucket"),
         (dict(provision_timeout_h=0.0), "not positive"),
         (dict(topology="v5e:3x3"), "v5e has"),
     ],
@@ -144,9 +148,13 @@ def test_bad_input_is_refused_before_anything_is_asked_for(changes, message):
 
 
 def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
-    assert "--checkpoints" not in make_vm(topology="v5e:2x2", bucket=None).train_words
-    words = make_vm(bucket=None, arguments=("--checkpoints", "/shared/run")).train_words
-    assert words[-2:] == ("--checkpoints", "/shared/run")
+    words = tpu_vm.train_words(make_vm(topology="v5e:2x2", bucket=None), JOB)
+    assert words == ("train", "pod-sft", "--run-dir", "runs/pod-sft-1", *JOB.arguments)
+    with pytest.raises(ConfigError, match=r"4 hosts with a disk each.*Give --bucket"):
+        tpu_vm.dry_run(make_vm(bucket=None), JOB, "create")
+    by_hand = Job(recipe="pod-sft", arguments=("--checkpoints=/shared/run",))
+    words = tpu_vm.train_words(make_vm(bucket=None), by_hand)
+    assert [word for word in words if "checkpoints" in word] == ["--checkpoints=/shared/run"]
 
 
 # ---- the command line
@@ -164,7 +172,8 @@ def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch, capsys):
 
 @pytest.mark.parametrize("action", tpu_vm.ACTIONS)
 def test_a_dry_run_is_a_script_that_bash_can_read(action):
-    text = tpu_vm.dry_run(make_vm(arguments=("--sft.rows", "it's 32")), action)
+    job = Job(recipe="pod-sft", arguments=("--sft.rows", "it's 32"))
+    text = tpu_vm.dry_run(make_vm(), job, action)
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
 
 
@@ -337,7 +346,7 @@ def cloud(tmp_path, monkeypatch):
         (tmp_path / "states").write_text("\n".join(states) + "\n")
         (tmp_path / "follows").write_text(str(follows))
         said = []
-        status = tpu_vm.perform(make_vm(**changes), action, say=said.append, every_s=0.01)
+        status = tpu_vm.perform(make_vm(**changes), JOB, action, say=said.append, every_s=0.01)
         verbs = [line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()]
         return status, [verb for verb in verbs if verb != "describe"], said
 
@@ -374,7 +383,7 @@ def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
     with pytest.raises(LaunchError, match="is no checkout"):
         cloud("push", ["ACTIVE"])
     with pytest.raises(ConfigError, match="is no action"):
-        tpu_vm.steps_of(make_vm(), "frobnicate")
+        tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
     slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
     with pytest.raises(LaunchError, match="was not done"):
         tpu_vm._run(slow, print)
