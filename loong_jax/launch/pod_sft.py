@@ -1,5 +1,6 @@
 """Supervised fine-tuning over the devices of all processes, each of which calls `train` alike."""
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +13,6 @@ import numpy as np
 from etils import epath
 from flax import nnx
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
 
 from loong_jax import configs
 from loong_jax.data import json_files
@@ -90,38 +90,45 @@ def _train(
     pairs = Demonstrations(problems=recipe.problems, settings=stage, seed=recipe.seed)
     feed = ShardedFeed(pairs.pair_at, AsciiTokenizer(), settings, rules, cursors)
     step, numbers = last or 0, {}
-    log = None
-    if distributed.is_first():
-        log = MetricsLog(run_dir, stage="sft", restored_step=step, groups_shown_per_step=0)
 
     def save() -> None:
         checkpoints.save(step, (state, feed.cursors()), {"config": given})
         distributed.say(f"saved step {step}")
 
-    while step < stage.num_steps:
-        start_s = time.monotonic()
-        batch = next(feed)
-        num_tokens = jnp.sum(batch["segment_ids"] > 0)
-        state, metrics, load = programs.train_step(state, batch)
-        step += 1
-        numbers = {name: float(value) for name, value in metrics.items()}
-        numbers |= programs.policy.load_metrics(load) | {
-            "tokens_per_s": float(num_tokens) / (time.monotonic() - start_s),
-            "packed_share": float(num_tokens) / batch["tokens"].size,
-        }
-        if log is not None:
-            log.step(step, numbers)
-        if preemption.reached(step):
-            save()
-            distributed.say(f"preempted; run the same command again to go on from step {step}")
-            return PREEMPTED
-        if step % stage.checkpoint_every == 0 or step == stage.num_steps:
-            save()
-    if log is not None:
-        log.close()
-        _write_summary(recipe, run_dir, step, numbers)
+    with _open_log(run_dir, step) as log:
+        while step < stage.num_steps:
+            state, numbers = _step(programs, state, next(feed))
+            step += 1
+            if log is not None:
+                log.step(step, numbers)
+            if preemption.reached(step):
+                save()
+                distributed.say(f"preempted; the same command again goes on from step {step}")
+                return PREEMPTED
+            if step % stage.checkpoint_every == 0 or step == stage.num_steps:
+                save()
+    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers))
     distributed.say(f"done, {step} steps")
     return 0
+
+
+def _step(programs: "_Programs", state: Any, batch: Any) -> tuple[Any, dict[str, float]]:
+    """One step; `state` is donated. The numbers are the same in every process but for the time."""
+    start_s = time.monotonic()
+    num_tokens = jnp.sum(batch["segment_ids"] > 0)
+    state, metrics, load = programs.train_step(state, batch)
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return state, numbers | programs.policy.load_metrics(load) | {
+        "tokens_per_s": float(num_tokens) / (time.monotonic() - start_s),
+        "packed_share": float(num_tokens) / batch["tokens"].size,
+    }
+
+
+def _open_log(run_dir: Path, step: int) -> contextlib.AbstractContextManager[MetricsLog | None]:
+    """The log of the one process that keeps it, None in the others."""
+    if not distributed.is_first():
+        return contextlib.nullcontext()
+    return MetricsLog(run_dir, stage="sft", restored_step=step)
 
 
 class _Programs(NamedTuple):
@@ -134,9 +141,6 @@ class _Programs(NamedTuple):
 
 
 def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
-    assert rules.mesh is not None
-    mesh = rules.mesh
-
     def init():
         rngs = nnx.Rngs(jax.random.key(recipe.seed))
         return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
@@ -149,18 +153,18 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
         weights = nnx.to_pure_dict(init()[1])
         return trainer.initial_state(policy, settings.optimizer, weights), first_cursors(rules)
 
-    def cut(a):
-        sharding = NamedSharding(mesh, a.sharding.spec)
-        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
-
-    template = jax.tree.map(cut, jax.eval_shape(fresh))
-    batch = batch_template(settings, rules)
+    make = jax.jit(fresh).lower().compile()
+    template = jax.tree.map(
+        lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
+        jax.eval_shape(fresh),
+        make.output_shardings,
+    )
     train_step = sft.make_train_step(policy, settings.optimizer)
     return _Programs(
         policy=policy,
-        fresh=jax.jit(fresh).lower().compile(),
+        fresh=make,
         template=template,
-        train_step=train_step.lower(template[0], batch).compile(),
+        train_step=train_step.lower(template[0], batch_template(settings, rules)).compile(),
     )
 
 

@@ -186,7 +186,7 @@ def to_plain(tree: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
 
 
-def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
+def from_plain(template: Any, plain: Mapping[str, Any]) -> Any:
     """`plain` in the structure of `template`; CheckpointError where they do not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     names = [_plain_name(path) for path, _ in leaves]
