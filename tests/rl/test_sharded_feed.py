@@ -48,7 +48,8 @@ def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
     found = [text for batch in batches for text in texts_of(batch)]
     cursors = np.asarray(feed.cursors())
     parts = [range(f, f + 4 * c, 4) for f, c in enumerate(cursors)]
-    given = ["<bos>" + "".join(pair_at(n)) for n in itertools.chain(*parts)]
+    encoded = [sft.encode_pair(TOKENIZER, *pair_at(n)) for n in itertools.chain(*parts)]
+    given = [TOKENIZER.decode(fields["tokens"]) for fields in encoded]
     assert sorted(found) == sorted(given)
     assert len(set(found)) == len(found)
     first_rows = {n: np.asarray(a)[:2] for n, a in batches[0].items()}  # two rows to each part
