@@ -18,14 +18,14 @@ attempts=${ATTEMPTS:-50}
 
 for ((attempt = 1; attempt <= attempts; attempt++)); do
     status=0
-    loong launch tpu-vm "${RUN[@]}" "$@" all || status=$?
+    loong launch tpu-vm "${RUN[@]}" all "$@" || status=$?
     if [ "$status" != 42 ]; then # 0: done; anything else is for a person to look at
         echo "ended with exit status $status after $attempt attempts; the machines are still yours:" >&2
         echo "    loong launch tpu-vm ${RUN[*]} delete" >&2
         exit "$status"
     fi
     echo "preempted and saved; attempt $((attempt + 1)) follows" >&2
-    sleep 60
+    sleep "${PAUSE_S:-60}"
 done
 echo "still not done after $attempts attempts; the run resumes when this is started again" >&2
 exit 42

@@ -321,6 +321,42 @@ def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
     assert calls(worker) == 1
 
 
+def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
+    write_program(
+        tmp_path / "loong",
+        f'cd {shlex.quote(str(tmp_path))}; echo "$*" >>calls; read -r status rest <exits\n'
+        'echo "$rest" >exits; exit "$status"\n',
+    )
+    names = dict(NAME="a", ZONE="us-west4-a", PROJECT="my-project", BUCKET="gs://my-bucket")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PAUSE_S": "0", **names}
+    for exits, status, num_calls in (("42 42 0", 0, 3), ("42 1 0", 1, 2), ("42 42 42", 42, 2)):
+        (tmp_path / "exits").write_text(exits + "\n")
+        (tmp_path / "calls").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", ROOT / "launch/tpu_vm/keep_going.sh", "--", "--sft.num-steps", "9"],
+            env={**environment, "ATTEMPTS": "2" if status == 42 else "9"},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        calls = (tmp_path / "calls").read_text().splitlines()
+        assert len(calls) == num_calls
+        assert calls[0] == (
+            "launch tpu-vm pod-sft --name a --topology v5e:4x4 --zone us-west4-a --project "
+            "my-project --bucket gs://my-bucket --spot all -- --sft.num-steps 9"
+        )
+    del environment["BUCKET"]
+    done = subprocess.run(
+        ["bash", ROOT / "launch/tpu_vm/keep_going.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "BUCKET: such as gs://my-bucket" in done.stderr
+
+
 # ---- order of commands, against a gcloud that remembers
 
 

@@ -83,14 +83,16 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
 
     def forward(weights, tokens, positions, segment_ids):
         tokens = rules.place(tokens, "act_batch", "act_length") if on_mesh else tokens
-        logits = rules.take(weights, tokens, "act_vocab") if on_mesh else weights[tokens]
+        table = weights["table"]
+        logits = rules.take(table, tokens, "act_vocab") if on_mesh else table[tokens]
         return logits, jnp.zeros((1, 1), jnp.int32)
 
     model = dataclasses.replace(toy_policy(), forward=forward)
 
     def found(table, batch):
         names = ("tokens", "segment_ids", "positions")
-        return policy_model.token_logprobs(model, table, *(batch[n] for n in names), 0.7)[:2]
+        arrays = (batch[name] for name in names)
+        return policy_model.token_logprobs(model, {"table": table}, *arrays, 0.7)[:2]
 
     on_mesh = False
     alone = jax.jit(found)(table, batch)
