@@ -128,19 +128,21 @@ def say(message: str) -> None:
 
 
 def first_does(work: Callable[[], None]) -> None:
-    """Runs `work` in process 0 alone. Where it raises a LoongError, every process does."""
-    error: LoongError | None = None
+    """Runs `work` in process 0 alone. What it raises there, every other process raises too, as a
+    LoongError: none waits for one that is gone."""
+    error: Exception | None = None
     if is_first():
         try:
             work()
-        except LoongError as raised:
+        except Exception as raised:
             error = raised
     if jax.process_count() > 1:
-        text = str(error or "").encode()[:_MESSAGE_BYTES]
-        padded = np.frombuffer(text.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
-        told = bytes(multihost_utils.broadcast_one_to_all(padded)).rstrip(b"\0")
+        text = f"{type(error).__name__}: {error}" if error else ""
+        padded = text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0")
+        heard = multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))
+        told = bytes(heard).rstrip(b"\0").decode(errors="replace")
         if told and error is None:
-            error = LoongError(told.decode(errors="replace"))
+            error = LoongError(f"process 0 failed with {told}")
     if error is not None:
         raise error
 

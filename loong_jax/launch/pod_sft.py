@@ -69,7 +69,7 @@ def _train(
     last = checkpoints.latest()
     if last is not None:
         saved = checkpoints.metadata(last)["config"]
-        configs.refuse_changes(saved, given, run_dir=Path(checkpoints.directory))
+        configs.refuse_changes(saved, given, run_dir=run_dir)
     distributed.first_does(lambda: _open_run(recipe, run_dir))
     if last is not None and last >= stage.num_steps:
         distributed.say(f"done before, {last} steps")
