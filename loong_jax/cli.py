@@ -88,7 +88,14 @@ def train(arguments: Arguments) -> int:
     from loong_jax import options
 
     recipe = recipes.get_recipe(name)
-    chosen = options.parse_train(name, recipe.__doc__ or "", recipe(), rest)
+    config = recipe()
+    if name in recipes.ON_ALL_PROCESSES:
+        from loong_jax.launch import distributed, pod_sft
+
+        processes = distributed.Processes()
+        chosen = options.parse_train(name, recipe.__doc__ or "", config, rest, processes=processes)
+        return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
+    chosen = options.parse_train(name, recipe.__doc__ or "", config, rest)
     from loong_jax.launch import run
 
     run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
@@ -187,6 +194,68 @@ def export_hf(arguments: Arguments) -> int:
     return 0
 
 
+# ---- launch
+
+
+def launch(arguments: Arguments) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(launch_help_text())
+        return 0
+    target, *rest = arguments
+    if target != "tpu-vm":
+        raise ConfigError(f"{target!r} is no target. Choose one of: tpu-vm.")
+    if not rest or rest[0] not in (*recipes.ON_ALL_PROCESSES, "-h", "--help"):
+        raise ConfigError(
+            f"{' '.join(rest[:1])!r} stands where a recipe for several hosts belongs. Choose one "
+            f"of: {', '.join(recipes.ON_ALL_PROCESSES)}."
+        )
+    cut = rest.index("--") if "--" in rest else len(rest)
+    words, overrides = rest[:cut], tuple(rest[cut + 1 :])
+    recipe = words.pop(0) if not words[0].startswith("-") else recipes.ON_ALL_PROCESSES[0]
+    from loong_jax import options
+    from loong_jax.launch import distributed, tpu_vm
+
+    chosen = options.parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
+    vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
+    config, processes = recipes.get_recipe(recipe)(), distributed.Processes()
+    config = options.parse_train(recipe, "", config, overrides, processes=processes).config
+    if config.mesh.num_devices != vm.slice.num_devices:
+        raise ConfigError(
+            f"{vm.topology} has {vm.slice.num_devices} devices, and the mesh of the recipe is for "
+            f"{config.mesh.num_devices}: {config.mesh}. Choose another topology, or end the "
+            "command with -- --mesh.fsdp N and so on."
+        )
+    if note := vm.slice.generation.note:
+        print(f"note: {note}", file=sys.stderr)
+    if chosen.dry_run:
+        print(tpu_vm.dry_run(vm, job, chosen.action))
+        return 0
+    return tpu_vm.perform(vm, job, chosen.action)
+
+
+def launch_help_text() -> str:
+    return "\n".join(
+        [
+            "usage: loong launch tpu-vm RECIPE --name N --topology v5e:4x4 --zone Z --project P",
+            "                    [--bucket gs://B] [--spot] [--dry-run] [ACTION] [-- overrides]",
+            "",
+            "Runs a recipe on a TPU slice: every host starts the same `loong train` command.",
+            "",
+            "actions: create, push, run, status, logs, stop, delete, and all: the default, which",
+            "creates, pushes, runs and follows the logs. Repeat it under the same name and the run",
+            "resumes. The exit status is that of the run: 42 when it was preempted and has saved.",
+            "",
+            f"recipes: {', '.join(recipes.ON_ALL_PROCESSES)}",
+            "",
+            "example:",
+            "  loong launch tpu-vm pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a",
+            "    --project my-project --bucket gs://my-bucket --spot --dry-run",
+            "",
+            "`loong launch tpu-vm --help` lists every option. See launch/README.md.",
+        ]
+    )
+
+
 # ---- report
 
 
@@ -253,6 +322,11 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
+    ),
+    "launch": Command(
+        usage="launch tpu-vm RECIPE",
+        summary="run a recipe on a TPU slice; --dry-run shows the commands",
+        run=launch,
     ),
     "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
     "merge": Command(

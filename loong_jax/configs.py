@@ -37,6 +37,8 @@ FREE_ON_RESUME = (
     "*report.*",
     "*tensorboard*",
     "*progress*",
+    "checkpoints",
+    "keep_*",
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
 

@@ -15,3 +15,7 @@ class CheckpointError(LoongError):
 
 class VerifierError(LoongError):
     """A verifier cannot be built or reached. A single answer never raises: it is `ungradable`."""
+
+
+class LaunchError(LoongError):
+    """A machine, or a command that was to reach it, failed."""

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -80,23 +80,48 @@ def parse(
     )
 
 
-def parse_train(name: str, description: str, config: Any, arguments: Sequence[str]) -> Any:
-    """Returns an object with `run_dir, only, source` and the recipe's `config`, overrides applied.
+def parse_train(
+    name: str, description: str, config: Any, arguments: Sequence[str], *, processes: Any = None
+) -> Any:
+    """Returns an object with `run_dir` and the recipe's `config`, overrides applied.
 
-    `name` is the recipe's; `config` is what it returned.
+    `name` is the recipe's; `config` is what it returned. A recipe of stages has `only` and `source`
+    besides; one that runs in all processes has `processes`, whose default is given.
     """
+    if processes is None:
+        besides = [
+            _option("only", str | None, None, "run this stage alone, after those it needs"),
+            _option("source", Path | None, None, "a run to take finished stages from", name="from"),
+        ]
+    else:
+        besides = [_option("processes", type(processes), processes, None)]
     options = dataclasses.make_dataclass(
         "TrainOptions",
         [
             _option("run_dir", Path, Path("runs") / name, "where the run lives; resumed if there"),
-            _option("only", str | None, None, "run this stage alone, after those it needs"),
-            _option("source", Path | None, None, "a run to take finished stages from", name="from"),
+            *besides,
             _option("config", type(config), config, None, name=""),
         ],
         frozen=True,
         kw_only=True,
     )
     return parse(options, f"loong train {name}", arguments, description=description)
+
+
+def parse_launch(machines: type, actions: Sequence[str], arguments: Sequence[str]) -> Any:
+    """Returns an object with `action, dry_run` and `machines`, of the type given."""
+    options = dataclasses.make_dataclass(
+        "LaunchOptions",
+        [
+            _option("action", tyro.conf.Positional[Literal[tuple(actions)]], "all", "what to do"),
+            _option("dry_run", bool, False, "print the commands and run none of them"),
+            _option("machines", machines, dataclasses.MISSING, None, name=""),
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+    text = "Runs a recipe on a TPU slice. Overrides of the recipe follow after `--`."
+    return parse(options, "loong launch tpu-vm RECIPE", arguments, description=text)
 
 
 def with_defaults(config_type: type, **defaults: Any) -> type:

@@ -7,10 +7,12 @@ from typing import Any
 
 from loong_jax import configs
 from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
 from loong_jax.launch import stages
 from loong_jax.launch.recipe import (
     ControlsRecipe,
     FusionStage,
+    PodSftRecipe,
     Recipe,
     RlStage,
     SftStage,
@@ -70,6 +72,11 @@ def write_report(run_dir: Path) -> None:
     from loong_jax.report import page
 
     recipe = configs.load(run_dir)
+    if isinstance(recipe, PodSftRecipe):
+        raise ConfigError(
+            f"{run_dir} is a run of {recipe.name}, which has no stages to report on. Look at its "
+            "metrics.jsonl, summary.json or TensorBoard events."
+        )
     if isinstance(recipe, ControlsRecipe):
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
         runs = {name: run_dir for name in recipe.stands_for()}

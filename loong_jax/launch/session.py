@@ -3,21 +3,17 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
-import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from loong_jax import environments
-from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import DOMAINS, Problem, ProblemStream
 from loong_jax.eval import evaluation
-from loong_jax.launch.recipe import DomainProblems, RayVerifiers, Recipe, SftStage
+from loong_jax.launch.demonstrations import Demonstrations, problem_stream
+from loong_jax.launch.recipe import RayVerifiers, Recipe, SftStage
 from loong_jax.models import moe
 from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import longcat_policy
@@ -68,27 +64,18 @@ class Session:
 
     def stream(self, domain: str, split: str, *, seed: int | None = None) -> ProblemStream:
         """Endless problems of one domain on one side of the split."""
-        settings = self._domain(domain)
-        return ProblemStream(
-            environment=_environment(settings.environment),
-            level_weights=settings.level_weights,
-            split=split,
-            seed=self.recipe.seed if seed is None else seed,
-        )
+        seed = self.recipe.seed if seed is None else seed
+        return problem_stream(self.recipe.problems.by_domain()[domain], split, seed)
 
     def held_out(self, domain: str, split: str, count: int) -> list[Problem]:
         """The same distinct problems for every stage and every seed of the recipe."""
         return self.stream(domain, split, seed=HELD_OUT_SEED).take_distinct(count)
 
-    def demonstrations(self, settings: SftStage) -> "Demonstrations":
-        """Endless (prompt, response) pairs of the cold start, domains and styles mixed by chance.
-
-        Each pair is a pure function of the recipe's seed and its number.
-        """
-        return Demonstrations(self, settings)
-
-    def _domain(self, domain: str) -> DomainProblems:
-        return self.recipe.problems.by_domain()[domain]
+    def demonstrations(self, settings: SftStage) -> Demonstrations:
+        """Endless (prompt, response) pairs of the cold start."""
+        return Demonstrations(
+            problems=self.recipe.problems, settings=settings, seed=self.recipe.seed
+        )
 
     # ---- evaluation ---------------------------------------------------------------------------
 
@@ -135,33 +122,3 @@ def _start_pool(recipe: Recipe) -> VerifierPool:
 
         return RayVerifierPool(recipe.verifiers.num_workers)
     return LocalVerifierPool(recipe.verifiers.num_workers)
-
-
-@functools.cache
-def _environment(name: str) -> environments.Environment:
-    return environments.get_environment(name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Demonstrations:
-    """An endless sequence; iterating twice gives the same pairs."""
-
-    session: Session
-    settings: SftStage
-
-    def __iter__(self):
-        recipe = self.session.recipe
-        domains = recipe.problems.by_domain()
-        shares = np.array([settings.demonstration_share for settings in domains.values()])
-        streams = [self.session.stream(domain, "train") for domain in domains]
-        number = 0
-        while True:
-            rng = np.random.default_rng((recipe.seed, 1, number))
-            stream = streams[int(rng.choice(len(streams), p=shares / shares.sum()))]
-            problem = stream.problem_at(number)
-            is_first = number < self.settings.first_pairs
-            share = self.settings.first_careful_share if is_first else self.settings.careful_share
-            style = "careful" if rng.random() < share else "hurried"
-            solution = stream.environment.solve(problem, rng, style)
-            yield problem.prompt, render_response(solution.thinking, solution.answer)
-            number += 1

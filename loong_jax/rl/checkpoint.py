@@ -174,13 +174,18 @@ def _plain_name(key_path: tuple[Any, ...]) -> str:
     return ".".join(parts)
 
 
-def to_plain(tree: Any) -> dict[str, np.ndarray]:
-    """Arrays of any tree, by the path that leads to each."""
+def by_path(tree: Any) -> dict[str, Any]:
+    """Leaves of any tree, by the path that leads to each."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_plain_name(path): np.asarray(leaf) for path, leaf in leaves}
+    return {_plain_name(path): leaf for path, leaf in leaves}
 
 
-def from_plain(template: Any, plain: Mapping[str, np.ndarray]) -> Any:
+def to_plain(tree: Any) -> dict[str, np.ndarray]:
+    """As `by_path`, in host memory."""
+    return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
+
+
+def from_plain(template: Any, plain: Mapping[str, Any]) -> Any:
     """`plain` in the structure of `template`; CheckpointError where they do not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     names = [_plain_name(path) for path, _ in leaves]

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.sharding import place_like
 
 Weights = dict[Any, Any]  # nested dicts of arrays
 
@@ -47,17 +48,21 @@ def token_logprobs(
     """Log-probability of each token given those before it in its segment, entropy, and load.
 
     In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
-    carries no gradient.
+    carries no gradient. On a mesh every device must hold whole rows of the integer arrays, since
+    what stands at position t is moved to t + 1; logits may be cut along T as the model likes.
     """
     logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
-    log_probability = jax.nn.log_softmax(logits_BTV[:, :-1].astype(jnp.float32) / temperature)
-    is_predicted = has_predecessor(segment_ids)[:, 1:]
-    chosen = jnp.take_along_axis(log_probability, tokens[:, 1:, None], axis=-1)[..., 0]
-    logprob = jnp.where(is_predicted, chosen, 0.0)
+    log_probability = jax.nn.log_softmax(logits_BTV.astype(jnp.float32) / temperature)
+    following = place_like(jnp.roll(tokens, -1, axis=1), logits_BTV[..., 0])
+    chosen = jnp.take_along_axis(log_probability, following[..., None], axis=-1)[..., 0]
     fixed = jax.lax.stop_gradient(log_probability)
-    entropy = jnp.where(is_predicted, -jnp.sum(jnp.exp(fixed) * fixed, axis=-1), 0.0)
-    before = ((0, 0), (1, 0))
-    return jnp.pad(logprob, before), jnp.pad(entropy, before), load
+    entropy = -jnp.sum(jnp.exp(fixed) * fixed, axis=-1)
+    is_predicted = has_predecessor(segment_ids)
+    logprob, entropy = (
+        jnp.where(is_predicted, jnp.roll(place_like(found, tokens), 1, axis=1), 0.0)
+        for found in (chosen, entropy)
+    )
+    return logprob, entropy, load
 
 
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:

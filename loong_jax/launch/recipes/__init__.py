@@ -12,7 +12,11 @@ from loong_jax.errors import ConfigError
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "quickstart": "loong_jax.launch.recipes.quickstart:quickstart",
     "quickstart-controls": "loong_jax.launch.recipes.quickstart:controls",
+    "pod-sft": "loong_jax.launch.recipes.pod:pod_sft",
+    "pod-sft-flash": "loong_jax.launch.recipes.pod:pod_sft_flash",
 }
+
+ON_ALL_PROCESSES = ("pod-sft", "pod-sft-flash")  # the others run in one process with its own Ray
 
 
 def get_recipe(name: str) -> Callable[[], Any]:

@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# What each host of a slice does; `loong launch tpu-vm` calls it. One run at a time.
+#
+#   worker.sh setup                       makes ~/loong/.venv, once for each push
+#   worker.sh start RUN_ROOT train ...    runs `loong train ...` in the background, again after 42
+#   worker.sh status | follow | stop      how it goes; its log to the end; save on all hosts and stop
+#
+# RUN_ROOT is a place in a bucket where the small files of the run outlive the machine; - for none.
+# A run that was preempted and has saved exits with 42; like 127 and above, which is what a lost
+# machine or a lost connection looks like, that starts it again. Anything else ends it.
+set -euo pipefail
+
+CODE=$HOME/loong
+STATE=$HOME/loong-run # supervisor.pid, log, status: of the run on this host
+PAUSE_S=${LOONG_PAUSE_S:-10}
+MAX_RESTARTS=${LOONG_MAX_RESTARTS:-100}
+export TELEMETRY_ENABLED=false RAY_USAGE_STATS_ENABLED=0
+
+fail() {
+    echo "worker.sh: $*" >&2
+    exit 1
+}
+
+is_running() {
+    [ -f "$STATE/supervisor.pid" ] && kill -0 "$(cat "$STATE/supervisor.pid")" 2>/dev/null
+}
+
+# ---- setup
+
+find_python() { # 3.11 or newer; images of Ubuntu 22.04 have 3.10
+    local name
+    for name in python3.13 python3.12 python3.11 python3; do
+        if command -v "$name" >/dev/null &&
+            "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+}
+
+setup() {
+    if is_running; then
+        fail "a run is going on; stop it before its code is replaced"
+    fi
+    cd "$CODE"
+    local stamp=.venv/tpu.stamp wanted python
+    wanted=$(cat pyproject.toml constraints.txt | sha256sum)
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+        echo "$(hostname): already installed"
+        return
+    fi
+    python=$(find_python)
+    if [ -n "$python" ]; then
+        bash tools/make_venv.sh .venv "$python"
+    else
+        python3 -m pip install --quiet --user uv
+        python3 -m uv venv --quiet --clear --seed --python 3.12 .venv
+    fi
+    .venv/bin/python -m pip --disable-pip-version-check install --quiet \
+        --constraint constraints.txt --editable '.[tpu]'
+    echo "$wanted" >"$stamp"
+    echo "$(hostname): installed"
+}
+
+# ---- start
+
+start() {
+    local run_root=$1
+    shift
+    if is_running; then
+        echo "$(hostname): the run is going on already"
+        return
+    fi
+    mkdir -p "$STATE"
+    rm -f "$STATE/status" "$STATE/stopped"
+    setsid nohup bash "$CODE/launch/tpu_vm/worker.sh" supervise "$run_root" "$@" \
+        >>"$STATE/log" 2>&1 </dev/null &
+    echo "$!" >"$STATE/supervisor.pid"
+    echo "$(hostname): started"
+}
+
+supervise() {
+    local run_root=$1 status=1 restarts=0 run_dir
+    shift
+    run_dir=$(option_value --run-dir "$@")
+    cd "$HOME"
+    trap 'touch "$STATE/stopped"; kill -TERM "$child" 2>/dev/null' TERM
+    fetch "$run_root" "$run_dir"
+    while :; do
+        echo "== $(date -u +%FT%TZ) $(hostname): loong $*"
+        touch "$STATE/started"
+        "$CODE/.venv/bin/loong" "$@" &
+        child=$!
+        status=0
+        wait "$child" || status=$?
+        while kill -0 "$child" 2>/dev/null; do # a trapped signal ends `wait` before the child
+            status=0
+            wait "$child" || status=$?
+        done
+        keep "$run_root" "$run_dir"
+        echo "== $(date -u +%FT%TZ) $(hostname): exit status $status"
+        may_start_again "$status" && [ ! -f "$STATE/stopped" ] || break
+        restarts=$((restarts + 1))
+        [ "$restarts" -le "$MAX_RESTARTS" ] || break
+        sleep "$PAUSE_S"
+    done
+    echo "$status" >"$STATE/status"
+}
+
+may_start_again() {
+    [ "$1" = 42 ] || [ "$1" -ge 127 ]
+}
+
+option_value() { # NAME ARGUMENTS...
+    local name=$1
+    shift
+    while [ $# -gt 1 ]; do
+        if [ "$1" = "$name" ]; then
+            echo "$2"
+            return
+        fi
+        shift
+    done
+    fail "no $name among the arguments"
+}
+
+fetch() { # what an earlier machine left
+    [ "$1" != - ] || return 0
+    mkdir -p "$2"
+    gcloud storage rsync --recursive "$1" "$2" ||
+        echo "nothing to fetch from $1, as before the first start"
+}
+
+keep() { # only the host of process 0 has written here since the start
+    if [ "$1" != - ] && [ "$2/metrics.jsonl" -nt "$STATE/started" ]; then
+        gcloud storage rsync --recursive --exclude='checkpoints/.*' "$2" "$1" ||
+            echo "could not keep $2 in $1"
+    fi
+}
+
+# ---- while it runs
+
+status() {
+    if is_running; then
+        echo "$(hostname): running; $(tail -n 1 "$STATE/log")"
+    elif [ -f "$STATE/status" ]; then
+        echo "$(hostname): ended with exit status $(cat "$STATE/status")"
+    else
+        echo "$(hostname): no run"
+    fi
+}
+
+follow() {
+    [ -f "$STATE/supervisor.pid" ] || fail "no run was started here"
+    tail -n +1 --pid="$(cat "$STATE/supervisor.pid")" -F "$STATE/log" 2>/dev/null || true
+    [ -f "$STATE/status" ] || fail "the run was cut off"
+    exit "$(cat "$STATE/status")"
+}
+
+stop() {
+    if ! is_running; then
+        echo "$(hostname): no run"
+        return
+    fi
+    local supervisor waited
+    supervisor=$(cat "$STATE/supervisor.pid")
+    kill -TERM "$supervisor"
+    for ((waited = 0; waited < 240; waited++)); do
+        kill -0 "$supervisor" 2>/dev/null || break
+        sleep 1
+    done
+    status
+}
+
+[ $# -gt 0 ] || fail "say setup, start, status, follow or stop"
+action=$1
+shift
+case $action in
+setup | start | supervise | status | follow | stop) "$action" "$@" ;;
+*) fail "'$action' is none of setup, start, status, follow, stop" ;;
+esac

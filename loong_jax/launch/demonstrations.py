@@ -1,0 +1,64 @@
+"""Problems and demonstrations of a recipe, each a pure function of its seed and its number."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from loong_jax import environments
+from loong_jax.data.response import render_response
+from loong_jax.environments import ProblemStream
+from loong_jax.launch.recipe import DomainProblems, Problems, SftStage
+
+
+def problem_stream(settings: DomainProblems, split: str, seed: int) -> ProblemStream:
+    """Endless problems of one domain on one side of the split."""
+    return ProblemStream(
+        environment=_environment(settings.environment),
+        level_weights=settings.level_weights,
+        split=split,
+        seed=seed,
+    )
+
+
+@functools.cache
+def _environment(name: str) -> environments.Environment:
+    return environments.get_environment(name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Endless (prompt, response) pairs of a cold start, domains and styles mixed by chance.
+
+    Iterating twice gives the same pairs.
+    """
+
+    problems: Problems
+    settings: SftStage
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        number = 0
+        while True:
+            yield self.pair_at(number)
+            number += 1
+
+    def pair_at(self, number: int) -> tuple[str, str]:
+        """Pair `number`, counted from 0."""
+        streams, shares = self._streams
+        rng = np.random.default_rng((self.seed, 1, number))
+        stream = streams[int(rng.choice(len(streams), p=shares))]
+        problem = stream.problem_at(number)
+        is_first = number < self.settings.first_pairs
+        share = self.settings.first_careful_share if is_first else self.settings.careful_share
+        style = "careful" if rng.random() < share else "hurried"
+        solution = stream.environment.solve(problem, rng, style)
+        return problem.prompt, render_response(solution.thinking, solution.answer)
+
+    @functools.cached_property
+    def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:
+        domains = self.problems.by_domain().values()
+        shares = np.array([domain.demonstration_share for domain in domains])
+        streams = [problem_stream(domain, "train", self.seed) for domain in domains]
+        return streams, shares / shares.sum()

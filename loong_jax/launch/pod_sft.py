@@ -1,0 +1,211 @@
+"""Supervised fine-tuning over the devices of all processes, each of which calls `train` alike."""
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from flax import nnx
+from jax.experimental import multihost_utils
+
+from loong_jax import configs
+from loong_jax.data import json_files
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.launch import distributed
+from loong_jax.launch.demonstrations import Demonstrations
+from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
+from loong_jax.launch.recipe import PodSftRecipe
+from loong_jax.models import moe
+from loong_jax.report.metrics_log import MetricsLog
+from loong_jax.rl import sft, trainer
+from loong_jax.rl.policy_model import PolicyModel, longcat_policy
+from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
+from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
+from loong_jax.sharding import ShardingRules, make_mesh
+
+
+def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) -> int:
+    """Runs, or resumes, `recipe`; returns the exit status.
+
+    That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) and all have
+    saved the same step. Process 0 alone writes `run_dir`: config.json, metrics.jsonl, summary.json.
+    """
+    distributed.initialize(processes)
+    if recipe.mesh.num_devices != jax.device_count():
+        raise ConfigError(
+            f"the mesh {recipe.mesh} is for {recipe.mesh.num_devices} devices, and all processes "
+            f"together have {jax.device_count()}. Give --mesh.* sizes with that product."
+        )
+    sizes = {name: getattr(recipe.mesh, name) for name in ("data", "fsdp", "expert", "tensor")}
+    mesh = make_mesh(**sizes, context=recipe.mesh.context)
+    directory = recipe.checkpoints or str(run_dir / "checkpoints")
+    _refuse_separate_disks(directory)
+    with (
+        jax.set_mesh(mesh),
+        Preemption() as preemption,
+        ShardedCheckpoints(directory, keep=recipe.keep_checkpoints) as checkpoints,
+    ):
+        status = _train(recipe, run_dir, ShardingRules(mesh=mesh), checkpoints, preemption)
+    distributed.shutdown()
+    return status
+
+
+def _train(
+    recipe: PodSftRecipe,
+    run_dir: Path,
+    rules: ShardingRules,
+    checkpoints: ShardedCheckpoints,
+    preemption: Preemption,
+) -> int:
+    stage = recipe.sft
+    given = configs.to_json(recipe)
+    last = checkpoints.latest()
+    if last is not None:
+        saved = checkpoints.metadata(last)["config"]
+        configs.refuse_changes(saved, given, run_dir=run_dir)
+    distributed.first_does(lambda: _open_run(recipe, run_dir))
+    if last is not None and last >= stage.num_steps:
+        distributed.say(f"done before, {last} steps")
+        return 0
+    settings = sft.SftSettings(
+        optimizer=stage.optimizer,
+        num_steps=stage.num_steps,
+        rows=stage.rows,
+        row_length=stage.row_length,
+    )
+    programs = _compile(recipe, settings, rules)
+    distributed.meet("compiled")
+    if last is None:
+        state, cursors = programs.fresh()
+    else:
+        state, cursors = checkpoints.restore(last, programs.template)
+        distributed.say(f"resumed at step {last} of {stage.num_steps}")
+    pairs = Demonstrations(problems=recipe.problems, settings=stage, seed=recipe.seed)
+    feed = ShardedFeed(pairs.pair_at, AsciiTokenizer(), settings, rules, cursors)
+    step, numbers = last or 0, {}
+
+    def save() -> None:
+        checkpoints.save(step, (state, feed.cursors()), {"config": given})
+        distributed.say(f"saved step {step}")
+
+    with _open_log(run_dir, step) as log:
+        while step < stage.num_steps:
+            state, numbers = _step(programs, state, next(feed))
+            step += 1
+            if log is not None:
+                log.step(step, numbers)
+            if preemption.reached(step):
+                save()
+                distributed.say(f"preempted; the same command again goes on from step {step}")
+                return PREEMPTED
+            if step % stage.checkpoint_every == 0 or step == stage.num_steps:
+                save()
+    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers))
+    distributed.say(f"done, {step} steps")
+    return 0
+
+
+def _step(programs: "_Programs", state: Any, batch: Any) -> tuple[Any, dict[str, float]]:
+    """One step; `state` is donated. The numbers are the same in every process but for the time."""
+    start_s = time.monotonic()
+    num_tokens = jnp.sum(batch["segment_ids"] > 0)
+    state, metrics, load = programs.train_step(state, batch)
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return state, numbers | programs.policy.load_metrics(load) | {
+        "tokens_per_s": float(num_tokens) / (time.monotonic() - start_s),
+        "packed_share": float(num_tokens) / batch["tokens"].size,
+    }
+
+
+def _open_log(run_dir: Path, step: int) -> contextlib.AbstractContextManager[MetricsLog | None]:
+    """The log of the one process that keeps it, None in the others."""
+    if not distributed.is_first():
+        return contextlib.nullcontext()
+    return MetricsLog(run_dir, stage="sft", restored_step=step)
+
+
+class _Programs(NamedTuple):
+    """Compiled before the first step, so that processes wait for each other but once."""
+
+    policy: PolicyModel
+    fresh: Callable[[], Any]  # (state, cursors) before step 1, sharded from birth
+    template: Any  # their shapes, dtypes and shardings
+    train_step: Callable[..., Any]  # see sft.make_train_step
+
+
+def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
+    def init():
+        rngs = nnx.Rngs(jax.random.key(recipe.seed))
+        return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
+
+    graphs = []
+    jax.eval_shape(lambda: graphs.append(init()[0]))
+    policy = longcat_policy(graphs[0], recipe.model, recipe.bias_rate)
+
+    def fresh():
+        weights = nnx.to_pure_dict(init()[1])
+        return trainer.initial_state(policy, settings.optimizer, weights), first_cursors(rules)
+
+    make = jax.jit(fresh).lower().compile()
+    template = jax.tree.map(
+        lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
+        jax.eval_shape(fresh),
+        make.output_shardings,
+    )
+    train_step = sft.make_train_step(policy, settings.optimizer)
+    return _Programs(
+        policy=policy,
+        fresh=make,
+        template=template,
+        train_step=train_step.lower(template[0], batch_template(settings, rules)).compile(),
+    )
+
+
+def _open_run(recipe: PodSftRecipe, run_dir: Path) -> None:
+    configs.open_run(recipe, run_dir, recipe=recipe.name)
+
+
+def _refuse_separate_disks(directory: str) -> None:
+    """Raises ConfigError unless all processes see the files that process 0 writes there."""
+    if jax.process_count() == 1:
+        return
+    number = secrets.randbits(31) if distributed.is_first() else 0
+    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    mark = epath.Path(directory) / f".seen-by-all-{number}"
+
+    def write():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+    distributed.first_does(write)
+    is_seen = distributed.all_agree(mark.exists())
+    distributed.first_does(mark.unlink)
+    if not is_seen:
+        raise ConfigError(
+            f"{directory} is not one directory for all {jax.process_count()} processes. Give "
+            "--checkpoints gs://BUCKET/RUN/checkpoints or a shared file system."
+        )
+
+
+def _write_summary(
+    recipe: PodSftRecipe, run_dir: Path, step: int, numbers: dict[str, float]
+) -> None:
+    json_files.write_json(
+        run_dir / "summary.json",
+        {
+            "recipe": recipe.name,
+            "steps": step,
+            "num_processes": jax.process_count(),
+            "num_devices": jax.device_count(),
+            "platform": jax.default_backend(),
+            "versions": configs.versions(),
+            "last_step": numbers,
+        },
+    )

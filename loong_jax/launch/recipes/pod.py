@@ -1,0 +1,72 @@
+"""Training over the devices of several processes: the same command on every host."""
+
+import jax.numpy as jnp
+
+from loong_jax.launch.recipe import (
+    DomainProblems,
+    MeshSettings,
+    PodSftRecipe,
+    Problems,
+    SftStage,
+)
+from loong_jax.models.moe import MoEConfig
+from loong_jax.rl.optimizers import AdamW, WarmupCosine
+
+
+def pod_sft() -> PodSftRecipe:
+    """Trains the quickstart's model of a million parameters on a mesh of sixteen devices.
+
+    Command, the same on every host: loong train pod-sft --checkpoints gs://BUCKET/RUN/checkpoints.
+    Machine: a slice of 16 chips, such as v5e:4x4; for another one give --mesh.* sizes whose product
+    is its number of devices. It is a rehearsal of everything but size, minutes long: sharded
+    weights, checkpoints, preemption, resumption. The loss on demonstrations starts near 5 nats.
+    """
+    return PodSftRecipe(
+        name="pod-sft",
+        model=MoEConfig.tiny(chunk_tokens=None),
+        problems=_problems(),
+        mesh=MeshSettings(fsdp=4, expert=4),
+        sft=SftStage(
+            num_steps=900,
+            optimizer=_optimizer(peak=3e-3, num_steps=900),
+            rows=32,
+            row_length=216,
+            first_pairs=60_000,
+            checkpoint_every=100,
+        ),
+    )
+
+
+def pod_sft_flash() -> PodSftRecipe:
+    """Trains LongCat-Flash, 560.7 billion parameters, in bfloat16 over float32 weights and moments.
+
+    Command, the same on every host: loong train pod-sft-flash --checkpoints gs://BUCKET/RUN.
+    Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a
+    chip. Nobody has run it: whether the rest fits is for `loong plan` to say.
+    """
+    return PodSftRecipe(
+        name="pod-sft-flash",
+        model=MoEConfig.flash(param_dtype=jnp.float32),
+        problems=_problems(),
+        mesh=MeshSettings(fsdp=16, expert=32),
+        sft=SftStage(
+            num_steps=1000,
+            optimizer=_optimizer(peak=1e-5, num_steps=1000),
+            rows=512,
+            row_length=4096,
+            checkpoint_every=100,
+        ),
+    )
+
+
+def _problems() -> Problems:
+    return Problems(
+        stem=DomainProblems(environment="vector_sum", levels=(2,)),
+        logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
+        code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
+    )
+
+
+def _optimizer(*, peak: float, num_steps: int) -> AdamW:
+    schedule = WarmupCosine(peak=peak, warmup_steps=20, num_steps=num_steps, final_share=0.1)
+    return AdamW(schedule=schedule, weight_decay=0.01)

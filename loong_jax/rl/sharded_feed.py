@@ -1,0 +1,115 @@
+"""Global batches of which every process makes only the rows that its own devices hold.
+
+The rows of a batch are cut into equal parts, one for each device along the axes that cut rows.
+Part f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on
+how many pairs were used, and not on how many processes there are.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Int
+
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.rl import sft
+from loong_jax.sharding import ShardingRules
+
+PairAt = Callable[[int], tuple[str, str]]  # (prompt, response) by number, endless
+
+
+def num_parts(rules: ShardingRules) -> int:
+    """F, the number of devices along the axes that cut rows."""
+    (axes,) = rules.partition("act_batch")
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return int(np.prod([rules.size(name) for name in names], dtype=int))
+
+
+def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
+    """How many pairs each part has used before the first step: none."""
+    return jnp.zeros((num_parts(rules),), jnp.int32, out_sharding=rules.spec("act_batch"))
+
+
+def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
+    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`."""
+    shape, sharding = (settings.rows, settings.row_length), _cut(rules, "act_batch", "act_keys")
+    dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        for name, dtype in dtypes.items()
+    }
+
+
+def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
+    assert rules.mesh is not None, "a sharded feed needs a mesh, if only of one device"
+    return NamedSharding(rules.mesh, rules.partition(*names))
+
+
+class ShardedFeed:
+    """`next(feed)` is the batch of the next step; `feed.cursors()` what a checkpoint must hold.
+
+    Arrays of a batch are sharded by rows; every device along the other axes holds whole rows.
+    """
+
+    def __init__(
+        self,
+        pair_at: PairAt,
+        tokenizer: Tokenizer,
+        settings: sft.SftSettings,
+        rules: ShardingRules,
+        cursors: Int[Array, "F"],
+    ):
+        parts = num_parts(rules)
+        if settings.rows % parts:
+            raise ConfigError(
+                f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "
+                f"and expert together). Use a multiple of {parts}."
+            )
+        self._num_parts = parts
+        self._rows_per_part = settings.rows // parts
+        self._template = batch_template(settings, rules)
+        self._cursor_sharding = _cut(rules, "act_batch")
+        self._cursors = {  # of the parts that this process makes
+            shard.index[0].start or 0: int(np.asarray(shard.data)[0])
+            for shard in cursors.addressable_shards
+        }
+        self._streams = {}
+        for part, cursor in self._cursors.items():
+            numbers = itertools.count(part + cursor * parts, parts)
+            own = sft.SftSettings(
+                optimizer=settings.optimizer,
+                num_steps=settings.num_steps,
+                rows=self._rows_per_part,
+                row_length=settings.row_length,
+            )
+            self._streams[part] = sft.batches(map(pair_at, numbers), tokenizer, own)
+
+    def __next__(self) -> dict[str, Array]:
+        made: dict[int, Any] = {}
+        for part, stream in self._streams.items():
+            made[part], taken = next(stream)
+            self._cursors[part] += taken
+
+        def rows_of(name: str, index: Any) -> np.ndarray:
+            return made[(index[0].start or 0) // self._rows_per_part][name]
+
+        return {
+            name: jax.make_array_from_callback(
+                like.shape, like.sharding, functools.partial(rows_of, name)
+            )
+            for name, like in self._template.items()
+        }
+
+    def cursors(self) -> Int[Array, "F"]:
+        """How many pairs each part has used."""
+
+        def cursor_of(index: Any) -> np.ndarray:
+            return np.array([self._cursors[index[0].start or 0]], np.int32)
+
+        return jax.make_array_from_callback((self._num_parts,), self._cursor_sharding, cursor_of)

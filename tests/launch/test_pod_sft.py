@@ -1,0 +1,161 @@
+"""Training over several processes: four of them on this machine, stopped, resumed, compared."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from loong_jax.launch.distributed import PREEMPTED
+from loong_jax.models.moe import MoEConfig
+from loong_jax.testing import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_PROCESSES, DEVICES_EACH = 4, 2
+NUM_STEPS = 40
+PHASE_TIMEOUT_S = 600
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def model_overrides() -> list[str]:
+    """The quickstart's model made smaller, field by field."""
+    small, words = tiny.smallest_config(), []
+    for field in dataclasses.fields(MoEConfig):
+        value = getattr(small, field.name)
+        if value != getattr(MoEConfig.tiny(), field.name):
+            words += [f"--model.{field.name.replace('_', '-')}", str(value)]
+    return words
+
+
+class Pod:
+    """Four processes that run the same command, two CPU devices each."""
+
+    def __init__(self, run_dir: Path, logs: Path):
+        self.run_dir, self.logs = run_dir, logs
+        logs.mkdir()
+        command = [
+            sys.executable, "-m", "loong_jax.cli", "train", "pod-sft", "--run-dir", str(run_dir),
+            "--mesh.data", "1", "--mesh.fsdp", "2", "--mesh.expert", "2", "--mesh.context", "2",
+            "--sft.num-steps", str(NUM_STEPS), "--sft.rows", "8", "--sft.row-length", "160",
+            "--sft.checkpoint-every", "1000", *model_overrides(),
+        ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES_EACH} "
+            "--xla_backend_optimization_level=0",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+            "JAX_NUM_PROCESSES": str(NUM_PROCESSES),
+        }
+        self.processes = []
+        for index in range(NUM_PROCESSES):
+            with (logs / f"{index}.log").open("w") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=ROOT,
+                        env={**environment, "JAX_PROCESS_ID": str(index)},
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def said(self, index: int) -> str:
+        return (self.logs / f"{index}.log").read_text()
+
+    def losses(self) -> list[dict]:
+        path = self.run_dir / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        timed = ("time_s", "tokens_per_s")
+        records = [json.loads(line) for line in lines]
+        return [{key: v for key, v in record.items() if key not in timed} for record in records]
+
+    def wait_for_steps(self, count: int) -> None:
+        deadline_s = time.monotonic() + PHASE_TIMEOUT_S
+        while len(self.losses()) < count:
+            for index, process in enumerate(self.processes):
+                assert process.poll() is None, self.said(index)[-3000:]
+            assert time.monotonic() < deadline_s, self.said(0)[-3000:]
+            time.sleep(0.05)
+
+    def statuses(self) -> list[int]:
+        deadline_s = time.monotonic() + PHASE_TIMEOUT_S
+        return [p.wait(max(deadline_s - time.monotonic(), 0.1)) for p in self.processes]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(run)` starts all processes in the run directory of that name."""
+    pods = []
+
+    def begin(run: str) -> Pod:
+        pods.append(Pod(tmp_path / run, tmp_path / f"logs{len(pods)}"))
+        return pods[-1]
+
+    yield begin
+    for pod in pods:
+        pod.kill()
+
+
+def final_arrays(pod: Pod) -> dict[str, np.ndarray]:
+    """Everything in the last checkpoint, read by this process alone."""
+    path = pod.run_dir / "checkpoints" / str(NUM_STEPS) / "arrays"
+    with ocp.PyTreeCheckpointer() as reader:
+        names = reader.metadata(path).item_metadata.tree
+        kinds = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+        return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=kinds))
+
+
+@pytest.mark.slow
+@pytest.mark.multiproc
+@pytest.mark.timeout(4 * PHASE_TIMEOUT_S)
+def test_sigterm_to_one_process_saves_all_and_the_resumed_run_equals_a_whole_one(start):
+    whole = start("whole")
+    assert whole.statuses() == [0] * NUM_PROCESSES, whole.said(0)[-3000:]
+
+    stopped = start("stopped")
+    stopped.wait_for_steps(3)
+    stopped.processes[2].send_signal(signal.SIGTERM)
+    assert stopped.statuses() == [PREEMPTED] * NUM_PROCESSES, stopped.said(0)[-3000:]
+    (step,) = {int(s) for i in range(4) for s in re.findall(r"saved step (\d+)", stopped.said(i))}
+    assert 3 <= step < NUM_STEPS
+    finished = {p.name for p in (stopped.run_dir / "checkpoints").iterdir() if p.name.isdecimal()}
+    assert finished == {str(step)}
+
+    resumed = start("stopped")
+    assert resumed.statuses() == [0] * NUM_PROCESSES, resumed.said(0)[-3000:]
+    for index in range(NUM_PROCESSES):
+        assert f"[{index}/4] resumed at step {step} of {NUM_STEPS}" in resumed.said(index)
+    assert [line["step"] for line in resumed.losses()] == list(range(1, NUM_STEPS + 1))
+    assert resumed.losses() == whole.losses()
+    assert whole.losses()[-1]["loss"] < whole.losses()[0]["loss"] - 0.5
+    expected, found = final_arrays(whole), final_arrays(resumed)
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    summary = json.loads((resumed.run_dir / "summary.json").read_text())
+    assert (summary["steps"], summary["num_processes"]) == (NUM_STEPS, NUM_PROCESSES)
+
+    again = start("stopped")  # what is done is not done again
+    assert again.statuses() == [0] * NUM_PROCESSES, again.said(0)[-3000:]
+    assert f"done before, {NUM_STEPS} steps" in again.said(3)
+    assert resumed.losses() == whole.losses()

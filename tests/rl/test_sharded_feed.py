@@ -1,0 +1,146 @@
+"""Batches of which each device gets its own rows, and training with them."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from loong_jax.data import packing
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.rl import optimizers, policy_model, sft
+from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
+from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing.toy_policy import toy_policy, toy_weights
+
+TOKENIZER = AsciiTokenizer()
+RULES = ShardingRules(mesh=make_mesh(fsdp=2, expert=2, tensor=2))
+
+
+def pair_at(number):
+    return f"{number}+1=", "x" * (number % 5) + str(number + 1)
+
+
+def settings(rows=8):
+    adam = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-3))
+    return sft.SftSettings(optimizer=adam, num_steps=3, rows=rows, row_length=32)
+
+
+def make_feed(cursors=None, **changes):
+    with jax.set_mesh(RULES.mesh):
+        cursors = first_cursors(RULES) if cursors is None else cursors
+        return ShardedFeed(pair_at, TOKENIZER, settings(**changes), RULES, cursors)
+
+
+def texts_of(batch):
+    host = {name: np.asarray(array) for name, array in batch.items()}
+    return [TOKENIZER.decode(tokens) for tokens in packing.unpack(host, "tokens")]
+
+
+def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
+    assert num_parts(RULES) == 4
+    feed = make_feed()
+    batches = [next(feed) for _ in range(3)]
+    found = [text for batch in batches for text in texts_of(batch)]
+    cursors = np.asarray(feed.cursors())
+    parts = [range(f, f + 4 * c, 4) for f, c in enumerate(cursors)]
+    encoded = [sft.encode_pair(TOKENIZER, *pair_at(n)) for n in itertools.chain(*parts)]
+    given = [TOKENIZER.decode(fields["tokens"]) for fields in encoded]
+    assert sorted(found) == sorted(given)
+    assert len(set(found)) == len(found)
+    first_rows = {n: np.asarray(a)[:2] for n, a in batches[0].items()}  # two rows to each part
+    own = sft.batches((pair_at(n) for n in itertools.count(0, 4)), TOKENIZER, settings(rows=2))
+    expected, _ = next(own)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(first_rows[name], array)
+
+
+def test_cursors_go_on_where_they_stood():
+    feed = make_feed()
+    next(feed)
+    resumed = make_feed(feed.cursors())
+    jax.tree.map(np.testing.assert_array_equal, next(resumed), next(feed))
+    np.testing.assert_array_equal(resumed.cursors(), feed.cursors())
+
+
+def test_rows_are_cut_and_devices_hold_them_whole():
+    batch = next(make_feed())
+    for array in batch.values():
+        assert array.shape == (8, 32)
+        assert {shard.data.shape for shard in array.addressable_shards} == {(2, 32)}
+    with pytest.raises(ConfigError, match="rows=6 cannot be shared among 4 devices"):
+        make_feed(rows=6)
+
+
+def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
+    rules = ShardingRules(mesh=make_mesh(data=2, context=4))
+    batch = next(iter(sft.batches(map(pair_at, itertools.count()), TOKENIZER, settings())))[0]
+    table = jax.random.normal(jax.random.key(0), (TOKENIZER.vocab_size, TOKENIZER.vocab_size))
+
+    def forward(weights, tokens, positions, segment_ids):
+        tokens = rules.place(tokens, "act_batch", "act_length") if on_mesh else tokens
+        table = weights["table"]
+        logits = rules.take(table, tokens, "act_vocab") if on_mesh else table[tokens]
+        return logits, jnp.zeros((1, 1), jnp.int32)
+
+    model = dataclasses.replace(toy_policy(), forward=forward)
+
+    def found(table, batch):
+        names = ("tokens", "segment_ids", "positions")
+        arrays = (batch[name] for name in names)
+        return policy_model.token_logprobs(model, {"table": table}, *arrays, 0.7)[:2]
+
+    on_mesh = False
+    alone = jax.jit(found)(table, batch)
+    on_mesh = True
+    with jax.set_mesh(rules.mesh):
+        spec = rules.spec("act_batch", "act_keys")
+        cut = jax.jit(found)(
+            jax.device_put(table, rules.spec(None, None)), jax.device_put(batch, spec)
+        )
+    log_p = np.asarray(table, np.float64) / 0.7
+    log_p -= np.log(np.exp(log_p).sum(axis=1, keepdims=True))
+    tokens, segments = batch["tokens"], batch["segment_ids"]
+    follows = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
+    entropy = -(np.exp(log_p) * log_p).sum(axis=1)
+    oracle = (
+        np.where(follows, log_p[tokens[:, :-1], tokens[:, 1:]], 0.0),
+        np.where(follows, entropy[tokens[:, :-1]], 0.0),
+    )
+    for one, other, expected in zip(alone, cut, oracle, strict=True):
+        np.testing.assert_allclose(one[:, 1:], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(one[:, 0], 0.0)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_checkpoints_come_back_as_they_were_cut(tmp_path):
+    sharding = RULES.spec("embed", "ffn")
+    tree = {
+        "weight": jax.device_put(np.arange(32.0, dtype=np.float32).reshape(8, 4), sharding),
+        "step": (np.int32(7), toy_weights()["head"]),
+    }
+    template = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(
+            a.shape, a.dtype, sharding=sharding if a.shape == (8, 4) else RULES.spec()
+        ),
+        tree,
+    )
+    with ShardedCheckpoints(str(tmp_path / "c"), keep=2) as checkpoints:
+        assert checkpoints.latest() is None
+        for step in (1, 2, 3):
+            checkpoints.save(step, tree, {"config": {"step": step}})
+    with ShardedCheckpoints(str(tmp_path / "c"), keep=2) as checkpoints:
+        assert checkpoints.latest() == 3
+        assert checkpoints.metadata(2) == {"config": {"step": 2}}
+        found = checkpoints.restore(3, template)
+        assert found["weight"].sharding == sharding
+        jax.tree.map(np.testing.assert_array_equal, found, tree)
+        with pytest.raises(CheckpointError, match="Resume with the configuration"):
+            checkpoints.restore(3, template | {"other": template["weight"]})
+        wrong = jax.ShapeDtypeStruct((4, 4), np.float32, sharding=RULES.spec())
+        with pytest.raises(CheckpointError, match="Resume with the configuration"):
+            checkpoints.restore(3, template | {"weight": wrong})
