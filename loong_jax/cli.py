@@ -180,6 +180,15 @@ def report(arguments: Arguments) -> int:
     return 0
 
 
+# ---- plan
+
+
+def plan(arguments: Arguments) -> int:
+    from loong_jax.launch.plan import command
+
+    return command.main(arguments)
+
+
 # ---- doctor
 
 
@@ -205,6 +214,11 @@ COMMANDS = {
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
+    ),
+    "plan": Command(
+        usage="plan MODEL",
+        summary="memory, schedule and roofline of a model on a TPU slice, without a TPU",
+        run=plan,
     ),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Integer, Shaped
 
@@ -45,7 +47,25 @@ def make_mesh(
             f"size at least 1, and {len(devices)} exist. Lower a size or add devices."
         )
     explicit = (AxisType.Explicit,) * len(MESH_AXES)
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=explicit, devices=devices[:needed])
+    return Mesh(_arrange(sizes, devices[:needed]), MESH_AXES, axis_types=explicit)
+
+
+def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
+    """Devices so that neighbours in the mesh are close; axis `slice` runs over slices, if any."""
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    if len(slices) == 1:
+        return mesh_utils.create_device_mesh(
+            sizes, devices, contiguous_submeshes=False, allow_split_physical_axes=True
+        )
+    if len(slices) != sizes[0]:
+        raise ConfigError(
+            f"mesh axis slice={sizes[0]} and the devices are of {len(slices)} slices. Make them "
+            "equal."
+        )
+    inside, across = (1, *sizes[1:]), (sizes[0], *(1 for _ in sizes[1:]))
+    return mesh_utils.create_hybrid_device_mesh(
+        inside, across, devices, allow_split_physical_axes=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

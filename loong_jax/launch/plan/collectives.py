@@ -19,6 +19,7 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+_EXPERTS = re.compile(r"(?:^|[/(\[;'\"])(?:moe|experts)(?:[/)\];'\"\\]|$)")
 _MESH_GROUPS = re.compile(r"mesh\[(?P<sizes>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}")
 _IOTA_GROUPS = re.compile(
     r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
@@ -33,6 +34,7 @@ class Collective:
     axes: tuple[str, ...]  # mesh axes along which the members of a group differ
     groups: Groups
     sent_bytes: float  # what a device sends, and receives
+    expert_share: float  # of the bytes: those that move because an expert lives elsewhere
     op_name: str
 
     @property
@@ -68,21 +70,33 @@ def read(
         raise ValueError(f"{instruction.name} is {instruction.opcode}, no collective of {KINDS}")
     num_devices = math.prod(mesh.values())
     groups = _groups(instruction, num_devices)
-    operand_bytes = float(
-        sum(
-            shape.num_bytes
-            for name in instruction.operands
-            if name in computation.by_name
-            for shape in computation.by_name[name].shapes
-        )
-    )
+    operands = [computation.by_name[n] for n in instruction.operands if n in computation.by_name]
+    sizes = [sum(shape.num_bytes for shape in operand.shapes) for operand in operands]
+    operand_bytes = float(sum(sizes))
     return Collective(
         kind=kind,
         axes=_axes(groups, mesh),
         groups=groups,
         sent_bytes=_sent_bytes(kind, operand_bytes, len(groups[0])),
+        expert_share=_expert_share(instruction, operands, sizes),
         op_name=instruction.op_name,
     )
+
+
+def of_experts(op_name: str) -> bool:
+    """Whether an instruction comes from the experts: their exchange, weights or gradients."""
+    return bool(_EXPERTS.search(op_name))
+
+
+def _expert_share(
+    instruction: Instruction, operands: list[Instruction], sizes: list[int]
+) -> float:
+    """XLA merges small collectives and keeps one name, so every operand is asked as well."""
+    if len(operands) < 2 or not sum(sizes):
+        return float(of_experts(instruction.op_name))
+    names = [operand.op_name or instruction.op_name for operand in operands]
+    moved = sum(size for size, name in zip(sizes, names, strict=True) if of_experts(name))
+    return moved / sum(sizes)
 
 
 def _sent_bytes(kind: str, operand_bytes: float, size: int) -> float:

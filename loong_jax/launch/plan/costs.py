@@ -164,7 +164,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if body is None:
         return _plain_bytes(computation, instruction)
     fused = module.computations[body]
-    updates = [_update_in_place(fused, name) for name in _results(fused)]
+    updates = [name and _update_in_place(fused, name) for name in _results(fused)]
     in_place = {index for index, _ in filter(None, updates)}
     total = 0.0
     for index, name in enumerate(instruction.operands):
@@ -173,7 +173,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
             total += _read_bytes(fused, index, operand)
     for shape, update in zip(instruction.shapes, updates, strict=True):
         if shape.space == HBM:
-            total += shape.padded_bytes if update is None else update[1]
+            total += update[1] if update else shape.padded_bytes
     return total
 
 
@@ -228,9 +228,16 @@ def _is_first_operand(fused: Computation, reader: Instruction, index: int) -> bo
     return origin.opcode == "parameter" and int(origin.operand_text) == index
 
 
-def _results(fused: Computation) -> tuple[str, ...]:
-    """Names of the leaves of what a fusion returns."""
-    return fused.root.operands if fused.root.opcode == "tuple" else (fused.root.name,)
+def _results(fused: Computation) -> list[str | None]:
+    """Names of the leaves of what a fusion returns, None of one that has no name of its own."""
+
+    def leaves(name: str) -> list[str | None]:
+        instruction = fused.by_name[name]
+        if instruction.opcode == "tuple":
+            return [leaf for operand in instruction.operands for leaf in leaves(operand)]
+        return [name] if len(instruction.shapes) == 1 else [None] * len(instruction.shapes)
+
+    return leaves(fused.root.name)
 
 
 def _update_in_place(fused: Computation, result: str) -> tuple[int, float] | None:

@@ -217,8 +217,7 @@ class _Walker:
         self, instruction: Instruction, inner: Instruction, within: Computation
     ) -> None:
         collective = collectives.read(inner, within, self.model.mesh)
-        if not collective.op_name:
-            collective = dataclasses.replace(collective, op_name=instruction.op_name)
+        collective = _named(collective, instruction)
         seconds = self.model.link_seconds(collective)
         self.expose(collective.kind, seconds)
         self.result.idle_hbm_s += _serve(self.copies, seconds)
@@ -245,7 +244,7 @@ class _Walker:
             body = self._launched(instruction)
             found = collectives.find(self.module, body)
         if found:
-            collective = collectives.read(*found, self.model.mesh)
+            collective = _named(collectives.read(*found, self.model.mesh), instruction)
             seconds = self.model.link_seconds(collective)
             queue = self.links
         else:
@@ -359,6 +358,14 @@ class _Walker:
             trips * segment.seconds,
         )
         self.pass_time(work, trips * segment.idle_link_s, trips * segment.idle_hbm_s)
+
+
+def _named(collective: Collective, outer: Instruction) -> Collective:
+    """With the name of the instruction that wraps it, where it has none."""
+    if collective.op_name or not outer.op_name:
+        return collective
+    share = float(collectives.of_experts(outer.op_name))
+    return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
 
 
 def _serve(queue: list[_Transfer], seconds: float) -> float:
