@@ -192,6 +192,13 @@ class ShardingRules:
             return function
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
 
+    @property
+    def platform(self) -> str:
+        """What programs are compiled for: `cpu`, `gpu` or `tpu`, of a described machine too."""
+        if self.mesh is None:
+            return jax.default_backend()
+        return self.mesh.devices.flat[0].platform
+
     def size(self, axis: str) -> int:
         """Number of devices along a mesh axis, 1 without a mesh."""
         return 1 if self.mesh is None else self.mesh.shape[axis]

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.moe.exchange import Exchange, GatherExchange
+from loong_jax.models.moe.expert_gemm import ExpertGemm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,10 @@ class MoEConfig:
     `chunk_tokens` says how much attention and dense FFNs do at a time, recomputing it in the
     backward pass, where no mesh is used: a CPU core then works out of its cache, and training runs
     about twice as fast. None does everything at once.
+
+    `exchange` is how tokens reach experts on other devices, `expert_gemm` what multiplies them
+    there. `remat` says what a layer keeps for its backward pass: all it made, its input only, or
+    its input and the rows that the exchange brought, so that no exchange is done twice.
     """
 
     vocab_size: int  # V
@@ -44,6 +50,9 @@ class MoEConfig:
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
+    exchange: Exchange = GatherExchange()
+    expert_gemm: ExpertGemm = "auto"
+    remat: Literal["off", "layer", "all_but_dispatched"] = "off"
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

@@ -1,19 +1,40 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-Choices of zero-computation experts never become rows: they only add their gates to the weight of
-the identity. Source: arXiv:2509.01322, section 2.1.
+A mixture is made in three steps, so that a layer can do other work while rows travel: `dispatch`
+sends tokens to the devices that hold their experts, `compute` runs those experts, `combine` sends
+back what they made. Choices of zero-computation experts never become rows: they only add their
+gates to the weight of the identity. Source: arXiv:2509.01322, section 2.1.
 """
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import grouped, parameters
+from loong_jax.models.moe import exchange, expert_gemm, parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.router import Routing
+from loong_jax.models.moe.rows import later_rounds
 from loong_jax.sharding import ShardingRules
+
+DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
+
+
+class Mixture(NamedTuple):
+    """A mixture in the making. Arrays of rows lie end to end, device by device."""
+
+    moving: Any  # Rows until `compute`, then what the experts made of them
+    x: Float[Array, "B T D"]
+    routing: Routing
+    parcels: Any  # the choices, sorted for the exchange
+    journey: Any  # which of them travel now
+    num_rounds: Int[Array, ""]  # until all have travelled; 1 unless a buffer is too small
+    num_overflowed: Int[Array, ""]  # choices that do not travel now, over all devices
+    rest: Float[Array, "tokens D"] | None = None  # what became of those
 
 
 class Experts(nnx.Module):
@@ -43,56 +64,187 @@ class Experts(nnx.Module):
         self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
-        rules, num_experts = self.rules, self.config.num_experts
+        mixture = self.dispatch(self.pack(x, routing, mask))
+        return self.mix(self.combine(self.compute(mixture)))
+
+    def pack(
+        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
+    ) -> Mixture:
+        """Puts the tokens in `mask` into rows, sorted by where they go."""
+        rules, places = self.rules, _Places(self.rules, x)
+        work = self._work(x)
+        if rules.mesh is not None:  # a mask may arrive whole on every device
+            mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
+
+        def on_one_device(x, target, gate, mask):
+            x, target, gate = (a.reshape(-1, a.shape[-1]) for a in (x, target, gate))
+            kept = (target < self.config.num_experts) & mask.reshape(-1, 1)
+            parcels = work.sort(target, kept)
+            journey = work.journey(parcels, 0)
+            num_rounds, num_waiting = work.num_rounds(parcels), work.num_waiting(parcels)
+            if rules.mesh is not None:
+                num_rounds = jax.lax.pmax(num_rounds, places.token_axes)
+                num_waiting = jax.lax.psum(num_waiting, places.token_axes)
+            return work.load(x, gate, parcels, journey), parcels, journey, num_rounds, num_waiting
+
+        split = (places.rows, places.rows, places.rows, places.whole, places.whole)
+        on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
+        rows, *others = on_mesh(x, routing.target, routing.gate, mask)
+        return Mixture(rows, x, routing, *others)
+
+    def dispatch(self, mixture: Mixture) -> Mixture:
+        """Sends rows to the devices of their experts."""
+        if not self.travels:
+            return mixture
+        work, places = self._work(mixture.x), _Places(self.rules, mixture.x)
+
+        def on_one_device(rows, journey):
+            return exchange.send(work, rows, journey)
+
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
+        arrived = on_mesh(mixture.moving, mixture.journey)
+        arrived = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived)
+        return mixture._replace(moving=arrived)
+
+    def compute(self, mixture: Mixture) -> Mixture:
+        """Runs each device's experts over the rows it has."""
+        rules, places = self.rules, _Places(self.rules, mixture.x)
+        work, dtype = self._work(mixture.x), mixture.x.dtype
         gate_up = rules.gather(self.gate_up[...], "expert", "embed", None, "expert_ffn")
         down = rules.gather(self.down[...], "expert", "expert_ffn", "embed")
-        sharding = rules.like(x)
-        tokens = None if sharding is None else sharding.spec
-        per_token = None
-        if rules.mesh is not None and tokens is not None:
-            per_token = PartitionSpec(*tokens[:2])  # a mask may arrive whole on every device
-            mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, per_token))
-        on_mesh = rules.shard_map(
-            self._on_one_device,
-            in_specs=(
-                tokens,
-                tokens,
-                tokens,
-                per_token,
-                rules.gathered("expert", "embed", None, "expert_ffn"),
-                rules.gathered("expert", "expert_ffn", "embed"),
-            ),
-            out_specs=tokens,
+        gemm = expert_gemm.choose(self.config.expert_gemm, rules.platform)
+
+        def made_of(rows, weights):
+            return expert_gemm.expert_ffn(*rows, *weights, gemm=gemm, room=work.room)
+
+        def one_round(i, inputs, weights, parcels):
+            journey = work.journey(parcels, i)
+            arrived = exchange.send(work, work.load(*inputs, parcels, journey), journey)
+            back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
+            return work.unload(back, journey)
+
+        def on_one_device(rows, x, gate, parcels, num_rounds, gate_up, down):
+            x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
+            weights, rest = (gate_up, down), None
+            if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
+                operands = _varying_alike((rows, x, gate, parcels, weights))
+                rows, x, gate, parcels, weights = operands
+            if work.may_overflow:
+                rest, weights = later_rounds(one_round, num_rounds, (x, gate), weights, parcels)
+            made = made_of(rows, weights)
+            return made.astype(dtype) if self.travels else made, rest
+
+        specs = (
+            places.rows,
+            places.tokens,
+            places.tokens,
+            places.rows,
+            places.whole,
+            rules.gathered("expert", "embed", None, "expert_ffn"),
+            rules.gathered("expert", "expert_ffn", "embed"),
         )
-        mixed = on_mesh(x, routing.target, routing.gate, mask, gate_up, down)
-        zero_BT = jnp.sum(routing.gate * (routing.target >= num_experts), axis=-1)
+        on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
+        made, rest = on_mesh(
+            mixture.moving,
+            mixture.x,
+            mixture.routing.gate,
+            mixture.parcels,
+            mixture.num_rounds,
+            gate_up,
+            down,
+        )
+        return mixture._replace(moving=made, rest=rest)
+
+    def combine(self, mixture: Mixture) -> Mixture:
+        """Sends rows back to where they came from."""
+        if not self.travels:
+            return mixture
+        work, places = self._work(mixture.x), _Places(self.rules, mixture.x)
+        on_mesh = self.rules.shard_map(
+            work.send_back,
+            in_specs=(places.partial_rows, places.rows),
+            out_specs=places.partial_rows,
+        )
+        return mixture._replace(moving=on_mesh(mixture.moving, mixture.journey))
+
+    def mix(self, mixture: Mixture) -> Float[Array, "B T D"]:
+        """The sum of each token's rows and its share of the identity."""
+        x, routing = mixture.x, mixture.routing
+        work, places = self._work(x), _Places(self.rules, x)
+
+        def on_one_device(back, rest, journey, x):
+            mixed = work.unload(back, journey)
+            mixed = mixed if rest is None else mixed + rest
+            mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
+            return mixed.reshape(x.shape)
+
+        specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
+        mixed = on_mesh(mixture.moving, mixture.rest, mixture.journey, x)
+        is_zero = routing.target >= self.config.num_experts
+        zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
         return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
 
-    def _on_one_device(self, x, target, gate, mask, gate_up, down):
-        """This device's experts over the tokens of its expert group, then everyone's sum."""
-        rules, (_, length, embed) = self.rules, x.shape
-        num_local, num_chosen = gate_up.shape[0], target.shape[-1]
-        exchange = rules.size("expert") > 1
-        first = 0
-        if exchange:
-            x, target, gate, mask = (
-                jax.lax.all_gather(a, "expert", axis=0, tiled=True) for a in (x, target, gate, mask)
-            )
-            first = jax.lax.axis_index("expert") * num_local
-        local = target.reshape(-1, num_chosen) - first
-        kept = (local >= 0) & (local < num_local) & mask.reshape(-1, 1)
-        rows = grouped.block_rows(local.size, num_local)
-        blocks = grouped.arrange(local, kept, num_local, rows)
-        x_TD, gate_TK = x.reshape(-1, embed), gate.reshape(-1, num_chosen)
-        operands = (x_TD, gate_TK, blocks, gate_up, down)
-        if rules.mesh is not None:  # the backward pass of expert_ffn knows nothing of the mesh
-            operands = _varying_alike(operands)
-        out = grouped.expert_ffn(*operands).reshape(-1, length, embed)
-        if rules.mesh is not None:
-            out = jax.lax.psum(out, "tensor")
-        if exchange:
-            out = jax.lax.psum_scatter(out, "expert", scatter_dimension=0, tiled=True)
-        return out
+    def in_order(self, mixture: Mixture, x: Array) -> tuple[Mixture, Array]:
+        """Both, each only once the other is there. Nothing where no row leaves its device.
+
+        A compiler is free to do what it can do early or late; this pins the start of an exchange
+        before the work that hides it, and its end after. Gradients are pinned the same way round.
+        """
+        if not self.travels:
+            return mixture, x
+        moving, x = jax.lax.optimization_barrier((mixture.moving, x))
+        return mixture._replace(moving=moving), x
+
+    @property
+    def travels(self) -> bool:
+        """Whether any row leaves its device."""
+        return self.rules.size(exchange.AXIS) > 1
+
+    def _work(self, x: Float[Array, "B T D"]) -> Any:
+        """The exchange, fitted to one device's share of `x`."""
+        if not self.travels:
+            return exchange.Alone()
+        config, rules = self.config, self.rules
+        devices = rules.size(exchange.AXIS)
+        num_shards = 1
+        for axis in _Places(rules, x).token_axes:
+            num_shards *= rules.size(axis)
+        sizes = exchange.Sizes(
+            num_devices=devices,
+            num_tokens=x.shape[0] * x.shape[1] // num_shards,
+            num_chosen=config.num_chosen,
+            num_local=config.num_experts // devices,
+            mean_chosen=config.target_ffn_experts,
+            width=config.hidden_size,
+            platform=rules.platform,
+        )
+        return exchange.at_work(config.exchange, sizes)
+
+
+class _Places:
+    """Where tokens and rows lie on the mesh, from where `x` does; None without a mesh."""
+
+    def __init__(self, rules: ShardingRules, x: Float[Array, "B T D"]):
+        sharding = rules.like(x)
+        self.token_axes: tuple[str, ...] = ()
+        self.partial_axes: tuple[str, ...] = ()
+        self.tokens = self.rows = self.partial_rows = None
+        self.whole = PartitionSpec()
+        if sharding is None:
+            return
+        batch_and_length = PartitionSpec(*sharding.spec[:2])
+        self.tokens = batch_and_length
+        self.token_axes = _axes(batch_and_length)
+        self.partial_axes = _axes(rules.gathered("expert_ffn"))
+        self.rows = PartitionSpec(self.token_axes)
+        self.partial_rows = PartitionSpec(self.token_axes + self.partial_axes)
+
+
+def _axes(spec: PartitionSpec) -> tuple[str, ...]:
+    """All mesh axes of a partition, in order."""
+    parts = (part if isinstance(part, tuple) else (part,) for part in spec if part is not None)
+    return tuple(axis for part in parts for axis in part)
 
 
 def _varying_alike(tree):

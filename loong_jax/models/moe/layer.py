@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import LatentAttention
@@ -71,8 +71,8 @@ class ShortcutLayer(nnx.Module):
 
     def __call__(
         self, x: Float[Array, "B T D"], mask: Bool[Array, "B T"], attend: Attend
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "A"]]:
-        """The residual stream after the layer and the load of its targets.
+    ) -> tuple[Float[Array, "B T D"], router.LayerStatistics]:
+        """The residual stream after the layer and what its router and exchange counted.
 
         `attend(i, attention, x)` applies attention i; it decides between the expanded form and
         the cache. Tokens outside `mask` meet no expert and count in no load.
@@ -84,12 +84,21 @@ class ShortcutLayer(nnx.Module):
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
             routing = self.router(u)
-            m = self.experts(u, routing, mask)
+            mixture, u = self.experts.in_order(self.experts.pack(u, routing, mask), u)
+            mixture = self.experts.dispatch(mixture)
         with jax.named_scope("ffn_0"):
             h2 = h1 + self.ffn_0(u)
+        with jax.named_scope("moe"):
+            mixture, h2 = self.experts.in_order(mixture, h2)
+            mixture, h2 = self.experts.in_order(self.experts.compute(mixture), h2)
+            mixture = self.experts.combine(mixture)
         with jax.named_scope("attention_1"):
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
             h3 = h2 + attend(1, self.attention_1, normed)
         with jax.named_scope("ffn_1"):
-            y = h3 + self.ffn_1(rms_norm(h3, self.ffn_norm_1[...], eps)) + m
-        return y, router.count_load(routing.target, mask, self.config.num_targets)
+            y = h3 + self.ffn_1(rms_norm(h3, self.ffn_norm_1[...], eps))
+        with jax.named_scope("moe"):
+            mixture, y = self.experts.in_order(mixture, y)
+            y = y + self.experts.mix(mixture)
+        load = router.count_load(routing.target, mask, self.config.num_targets)
+        return y, router.LayerStatistics(load, mixture.num_overflowed)

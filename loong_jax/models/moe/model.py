@@ -17,6 +17,7 @@ from loong_jax.models.moe import parameters
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
+from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.sharding import ShardingRules
@@ -27,6 +28,7 @@ Weights = dict[str, Any]
 class ModelOutput(NamedTuple):
     logits: Float[Array, "B T V"]  # float32
     load: Int[Array, "L A"]  # unmasked tokens that chose each target
+    num_overflowed: Int[Array, "L"]  # choices that waited for a later round of the exchange
 
 
 class LongcatFlash(nnx.Module):
@@ -92,11 +94,20 @@ class LongcatFlash(nnx.Module):
                 out, cached[i] = attention(normed, positions, allowed)
                 return out
 
-            x, load = layer(x, mask, attend)
-            return x, (load, jax.tree.map(lambda *a: jnp.stack(a), *cached))
+            x, statistics = layer(x, mask, attend)
+            return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
-        x, (load, cached) = self._scan(step, x)
-        return ModelOutput(self._logits(x), load), LatentCache(*cached)
+        x, (statistics, cached) = self._scan(step, x, self._remat)
+        return ModelOutput(self._logits(x), *statistics), LatentCache(*cached)
+
+    def _remat(self, body):
+        """`body` of the scan, keeping for its backward pass what the config says."""
+        if self.config.remat == "off":
+            return body
+        policy = None
+        if self.config.remat == "all_but_dispatched":
+            policy = jax.checkpoint_policies.save_only_these_names(DISPATCHED)
+        return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def decode(
         self,
@@ -133,7 +144,7 @@ class LongcatFlash(nnx.Module):
         (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
         return self._logits(x)[:, 0], cache
 
-    def _scan(self, step, carry):
+    def _scan(self, step, carry, remat=lambda body: body):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
         graph, stacked = nnx.split(self.layers, graph=False)
 
@@ -141,7 +152,7 @@ class LongcatFlash(nnx.Module):
             weights, index = slices
             return step(carry, nnx.merge(graph, weights), index)
 
-        return jax.lax.scan(body, carry, (stacked, jnp.arange(self.config.num_layers)))
+        return jax.lax.scan(remat(body), carry, (stacked, jnp.arange(self.config.num_layers)))
 
     def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         table = self.rules.gather(self.embedding[...], "vocab", "embed")

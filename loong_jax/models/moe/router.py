@@ -21,6 +21,13 @@ class Routing(NamedTuple):
     gate: Float[Array, "B T K"]  # float32, not normalised over K
 
 
+class LayerStatistics(NamedTuple):
+    """What a layer counts over all devices, outside its gradient."""
+
+    load: Int[Array, "*layers A"]  # unmasked tokens that chose each target
+    num_overflowed: Int[Array, "*layers"]  # choices that waited for a later round of the exchange
+
+
 class Router(nnx.Module):
     """The classifier of every layer and the bias that steers its choice, float32 both."""
 
