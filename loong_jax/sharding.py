@@ -83,11 +83,13 @@ class ShardingRules:
     embed: MeshAxes = "fsdp"  # D
     q_rank: MeshAxes = None  # Q
     kv_rank: MeshAxes = None  # C, and C + R where both share a projection
+    rank: MeshAxes = "fsdp"  # Q and C of the projections up from them
     heads: MeshAxes = "tensor"  # N
     head_width: MeshAxes = None  # H, R, U
     ffn: MeshAxes = "tensor"  # F
     target: MeshAxes = None  # A
-    expert: MeshAxes = "expert"  # E
+    expert: MeshAxes = "expert"  # E; never gathered
+    expert_embed: MeshAxes = "fsdp"  # D of the experts' weights
     expert_ffn: MeshAxes = "tensor"  # M
 
     act_batch: MeshAxes = ("slice", "data", "fsdp", "expert")  # B
@@ -156,12 +158,12 @@ class ShardingRules:
 
     def gathered(self, *names: str | None) -> PartitionSpec:
         """As `partition`, without the axes that are gathered at use."""
-        return PartitionSpec(
-            *(
-                tuple(a for a in _as_tuple(axes) if a not in self.gathered_at_use) or None
-                for axes in self.partition(*names)
-            )
-        )
+
+        def kept(name: str | None, axes: MeshAxes) -> MeshAxes:
+            gone = () if name == "expert" else self.gathered_at_use
+            return tuple(a for a in _as_tuple(axes) if a not in gone) or None
+
+        return PartitionSpec(*map(kept, names, self.partition(*names)))
 
     def gather(self, weight: Array, *names: str | None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.

@@ -18,7 +18,7 @@ from jax.experimental import topologies
 
 from loong_jax.launch.plan import programs
 from loong_jax.launch.plan.request import Request
-from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.sharding import make_mesh
 
 _OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -30,7 +30,7 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
         request.topology.slice_name, platform="tpu", num_slices=request.topology.num_slices
     )
     mesh = make_mesh(**request.mesh, devices=description.devices)
-    rules = ShardingRules(mesh=mesh)
+    rules = programs.sharding_rules(request, mesh)
     result: dict[str, Any] = {
         "coordinates": [
             [getattr(device, "slice_index", 0) or 0, *device.coords[: len(request.topology.shape)]]

@@ -7,9 +7,10 @@ compiler's account of memory, and the models of chip and torus that `assumptions
 import dataclasses
 from typing import Any
 
-from loong_jax.launch.plan import advice, compiled, hlo, roofline
+from loong_jax.launch.plan import advice, collectives, compiled, hlo, roofline
 from loong_jax.launch.plan.collectives import Collective
 from loong_jax.launch.plan.compiled import Compiled
+from loong_jax.launch.plan.hlo import Instruction
 from loong_jax.launch.plan.request import Request, show_mesh
 from loong_jax.launch.plan.roofline import Model, Row, Segment, Walk
 from loong_jax.launch.plan.torus import HOP_S, LINK_EFFICIENCY, Network
@@ -152,7 +153,10 @@ def _model(request: Request, network: Network, exchange_bandwidth: float) -> Mod
             return collective.sent_bytes * chip.num_devices / exchange_bandwidth
         return network.seconds(collective.kind, collective.sent_bytes, collective.groups)
 
-    return Model(chip, dict(request.mesh), seconds)
+    def trips(loop: Instruction) -> float | None:
+        return 0.0 if collectives.of_experts(loop.op_name) else None  # later rounds
+
+    return Model(chip, dict(request.mesh), seconds, trips)
 
 
 def _torus_all_to_all(rows: list[Row], network: Network) -> float | None:
@@ -200,7 +204,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
         f"{request.config.target_ffn_experts:g} experts, no embedding table) + attention over the "
         "keys a query may see; recomputation is not counted",
-        "of a branch the cheapest side counts: the overflow fallback of the exchange is not taken",
+        "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
+        "the exchange are not run; of a branch the cheapest side counts",
     ]
     return tuple(stated) + plan.warnings
 

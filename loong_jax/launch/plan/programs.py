@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.launch.plan.request import Request
@@ -32,6 +33,18 @@ class Program(NamedTuple):
     arguments: tuple[Any, ...]
     donated: tuple[int, ...]
     kinds: tuple[str, ...]
+
+
+def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
+    """Where weights rest.
+
+    In training and prefill dense weights rest cut over the expert axis as well as over fsdp, and
+    are gathered over both just before use. Decoding gathers nothing: each step reads all weights.
+    """
+    if request.mode == "decode":
+        return ShardingRules(mesh=mesh)
+    over = ("fsdp", "expert")
+    return ShardingRules(mesh=mesh, embed=over, rank=over, gathered_at_use=over)
 
 
 def build(request: Request, rules: ShardingRules) -> Program:

@@ -1,11 +1,15 @@
 """A plan as tables on a terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from loong_jax.launch.plan import plan as plans
+from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import GB, Plan
+from loong_jax.launch.plan.request import show_mesh
 from loong_jax.launch.plan.roofline import Row
 
 _BAR = 36
@@ -14,6 +18,31 @@ _BAR = 36
 def show(plan: Plan, console: Console, *, num_rows: int = 14) -> None:
     """Prints the plan."""
     console.print(render(plan, num_rows=num_rows))
+
+
+def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Console) -> None:
+    """Prints what a search estimated and what its compiled plans came to."""
+    table = Table(title="Meshes, estimated and compiled", title_justify="left")
+    table.add_column("mesh")
+    for name in ("GB est.", "GB", "limit", "s est.", "step s", "MFU", "hidden"):
+        table.add_column(name, justify="right")
+    for estimate, plan, error in plans:
+        row = [show_mesh(estimate.mesh), f"{estimate.hbm_bytes / GB:.1f}"]
+        timing = None if plan is None else plan.reference
+        row += ["-", "-"] if plan is None else _both(plan)
+        row.append(f"{estimate.step_s:.3f}")
+        if timing is None:
+            row += [error[:40] or "does not fit", "-", "-"]
+        else:
+            hidden = timing.hidden_share
+            row += [f"{timing.step_s:.3f}", f"{timing.mfu:.1%}"]
+            row.append("-" if hidden is None else f"{hidden:.1%}")
+        table.add_row(*row)
+    console.print(table)
+
+
+def _both(plan: Plan) -> list[str]:
+    return [f"{plan.hbm_bytes / GB:.1f}", f"{plan.hbm_limit / GB:.1f}"]
 
 
 def render(plan: Plan, *, num_rows: int = 14) -> Group:
