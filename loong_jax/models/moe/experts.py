@@ -67,9 +67,7 @@ class Experts(nnx.Module):
         mixture = self.dispatch(self.pack(x, routing, mask))
         return self.mix(self.combine(self.compute(mixture)))
 
-    def pack(
-        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
-    ) -> Mixture:
+    def pack(self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]) -> Mixture:
         """Puts the tokens in `mask` into rows, sorted by where they go."""
         rules, places = self.rules, _Places(self.rules, x)
         work = self._work(x)

@@ -1,0 +1,217 @@
+"""Every exchange on every kind of mesh against one device; rounds; envelopes; the emulation."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import exchange, experts
+from loong_jax.models.moe.router import Routing
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+
+CONFIG = tiny.smallest_config(num_layers=1)
+B, T = 8, 12
+
+GATHER = exchange.GatherExchange()
+PADDED = exchange.PaddedExchange()
+RAGGED = exchange.RaggedExchange()
+SHARED = exchange.PaddedExchange(choices_per_row=2)
+# Buffers that hold a fraction of what an even load needs: several rounds.
+TIGHT = (
+    exchange.PaddedExchange(buffer_factor=0.01),
+    exchange.PaddedExchange(buffer_factor=0.01, choices_per_row=3),
+    exchange.RaggedExchange(buffer_factor=0.3),
+)
+
+
+@functools.cache
+def problem():
+    """States, choices of which expert 0 gets most, gates, mask and a direction."""
+    random = np.random.default_rng(0)
+    score = random.normal([3, 0, 0, 1, 0, 1], size=(B, T, CONFIG.num_targets))
+    target = np.argsort(-score)[..., : CONFIG.num_chosen].astype(np.int32)
+    gate = random.uniform(size=target.shape).astype(np.float32)
+    x, direction = random.normal(size=(2, B, T, CONFIG.hidden_size)).astype(np.float32)
+    mask = random.uniform(size=(B, T)) < 0.9
+    return x, target, gate, mask, direction
+
+
+def mixture_and_gradient(config, sizes=None):
+    """sum(mixture * direction), the mixture, its overflow and the gradient of all that is real."""
+    if sizes is None:
+        return _mixture_and_gradient(config, ShardingRules())
+    mesh = make_mesh(**sizes)
+    with jax.set_mesh(mesh):
+        return _mixture_and_gradient(config, ShardingRules(mesh=mesh))
+
+
+def _mixture_and_gradient(config, rules):
+    graph, state = nnx.split(experts.Experts(config, rngs=nnx.Rngs(0), rules=rules), graph=False)
+    weights = nnx.to_pure_dict(state)
+    x, target, gate, mask, direction = problem()
+
+    def loss(weights, x, gate):
+        layer = jax.tree.map(lambda a: a[0], weights)
+        here = nnx.merge(graph, nnx.State(layer))
+        x, gate, routed = (
+            rules.place(jnp.asarray(a), "act_batch", "act_length", None) for a in (x, gate, target)
+        )
+        mixture = here.dispatch(here.pack(x, Routing(routed, gate), jnp.asarray(mask)))
+        out = here.mix(here.combine(here.compute(mixture)))
+        return jnp.sum(out * direction), (out, mixture.num_overflowed)
+
+    run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
+    (_, (out, overflowed)), gradient = run(weights, x, gate)
+    return out, int(overflowed), gradient
+
+
+@functools.cache
+def alone():
+    return mixture_and_gradient(CONFIG)
+
+
+def check(config, sizes):
+    expected, _, wanted = alone()
+    out, overflowed, gradient = mixture_and_gradient(config, sizes)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-5 * abs(expected).max())
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
+    return overflowed
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (GATHER, dict(expert=4, tensor=2)),
+        (PADDED, dict(expert=2, tensor=2, fsdp=2)),
+        (RAGGED, dict(data=2, expert=2, context=2)),
+        (SHARED, dict(expert=4, context=2)),
+    ],
+    ids=str,
+)
+def test_mixture_and_gradient_are_those_of_one_device(kind, sizes):
+    check(dataclasses.replace(CONFIG, exchange=kind), sizes)
+
+
+@pytest.mark.parametrize("kind", TIGHT, ids=str)
+def test_no_choice_is_lost_when_buffers_overflow(kind):
+    overflowed = check(dataclasses.replace(CONFIG, exchange=kind), dict(expert=2))
+    _, target, _, mask, _ = problem()
+    travelling = int(((target < CONFIG.num_experts) & mask[..., None]).sum())
+    assert 0 < overflowed < travelling
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn], ids=str)
+def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
+    eight_bit = "float8_e4m3fn" if dtype == jnp.float8_e4m3fn else None
+    envelope = exchange.Envelope.fitting(3, 50, 40, 2, eight_bit)
+    assert envelope.rows >= 50
+    assert envelope.stride % 16 == 0
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(3 * envelope.stride, 40)), dtype)
+    bits = random.integers(0, 2**32, size=(len(x), 2), dtype=np.uint32)
+    bits = np.where(np.isnan(bits.view(np.float32)), 0, bits)  # any float32 but NaN
+    expert = random.integers(-1, 512, size=(len(x), 2)).astype(np.int16)
+    numbers = (jnp.asarray(bits.view(np.float32)), jnp.asarray(expert))
+    sealed = envelope.seal(x, *numbers)
+    assert (sealed.dtype, sealed.shape) == (dtype, (3, envelope.stride, 40))
+    opened, *back = envelope.open(sealed, (jnp.float32, 2), (jnp.int16, 2))
+    holds = np.tile(np.arange(envelope.stride) < envelope.rows, 3)
+    np.testing.assert_array_equal(opened[holds].view(jnp.uint8), x[holds].view(jnp.uint8))
+    for a, b in zip(back, numbers, strict=True):
+        np.testing.assert_array_equal(a[holds], b[holds])
+        assert not np.any(a[~holds])
+
+
+def test_eight_bit_rows_cost_a_few_percent_and_leave_gates_and_gradients_alone():
+    """The error is that of rounding to three bits behind the point, in the rows alone."""
+    small = exchange.PaddedExchange(dispatch_dtype="float8_e4m3fn")
+    expected, _, wanted = alone()
+    config = dataclasses.replace(CONFIG, exchange=small)
+    out, _, gradient = mixture_and_gradient(config, dict(expert=4))
+    pairs = zip(jax.tree.leaves((out, gradient)), jax.tree.leaves((expected, wanted)), strict=True)
+    for a, b in pairs:
+        error = float(jnp.std(a - b) / jnp.std(b))
+        assert 1e-4 < error < 0.08
+
+
+@pytest.mark.parametrize("per_row", [1, 2, 3])
+def test_every_choice_rides_once_and_shares_its_row_with_its_token_only(per_row):
+    _, target, _, mask, _ = problem()
+    target, kept = target.reshape(-1, 3), (target < 4).reshape(-1, 3) & mask.reshape(-1, 1)
+    sizes = exchange.Sizes(
+        num_devices=2, num_tokens=len(target), num_chosen=3, num_local=2, mean_chosen=2.0,
+        width=32, platform="cpu",
+    )  # fmt: skip
+    work = exchange.Padded(
+        exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes
+    )
+    parcels = work.sort(jnp.asarray(target), jnp.asarray(kept))
+    num_rounds, rows = int(work.num_rounds(parcels)), work.envelope.rows
+    assert num_rounds > 1
+    ridden = []
+    for i in range(num_rounds):
+        journey = work.journey(parcels, i)
+        choice, place = np.asarray(journey.choice), np.asarray(journey.place).reshape(-1)
+        rides = choice < target.size
+        ridden += [*choice[rides]]
+        at = np.nonzero(rides)
+        np.testing.assert_array_equal(place[choice[rides]], at[0])
+        device = at[0] // work.envelope.stride
+        np.testing.assert_array_equal(target.reshape(-1)[choice[rides]] // 2, device)
+        assert (at[0] % work.envelope.stride < rows).all()
+        token = np.where(rides, choice // 3, -1)
+        assert all(len(set(row[row >= 0])) <= 1 for row in token)
+    np.testing.assert_array_equal(np.sort(ridden), np.flatnonzero(kept))
+    pairs = {(t, d) for t, d in zip(*np.nonzero(kept), strict=True)}
+    most = max(int((kept & (target // 2 == p)).sum()) for p in range(2))
+    assert len(pairs) == kept.sum()
+    if per_row == 1:
+        assert num_rounds == -(-most // rows)
+
+
+def test_the_emulated_collective_moves_what_the_real_one_would():
+    """Against its definition, device by device, in NumPy."""
+    mesh, random = make_mesh(expert=4), np.random.default_rng(3)
+    size = random.integers(0, 4, size=(4, 4)).astype(np.int32)  # from, to
+    departs = np.cumsum(size, axis=1) - size
+    arrives = np.cumsum(size, axis=0) - size + 1  # row 0 is nobody's
+    rows = random.normal(size=(4, 16, 2)).astype(np.float32)
+    into = random.normal(size=(4, 14, 2)).astype(np.float32)
+    expected = into.copy()
+    for a in range(4):
+        for b in range(4):
+            for n in range(size[a, b]):
+                expected[b, arrives[a, b] + n] = rows[a, departs[a, b] + n]
+
+    def on_one_device(*operands):
+        return exchange.ragged_all_to_all(*(a[0] for a in operands), emulated=True)[None]
+
+    spec = PartitionSpec(exchange.AXIS)
+    with jax.set_mesh(mesh):
+        placed = [
+            jax.device_put(a, jax.NamedSharding(mesh, spec))
+            for a in (rows, into, departs, size, arrives, size.T.copy())
+        ]
+        run = jax.jit(jax.shard_map(on_one_device, mesh=mesh, in_specs=spec, out_specs=spec))
+        np.testing.assert_array_equal(run(*placed), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (exchange.PaddedExchange, dict(buffer_factor=0.0), "buffer_factor"),
+        (exchange.PaddedExchange, dict(choices_per_row=0), "choices_per_row"),
+        (exchange.GatherExchange, dict(buffer_factor=-1.0), "buffer_factor"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(kind, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        kind(**fields)

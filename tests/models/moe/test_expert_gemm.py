@@ -1,0 +1,54 @@
+"""The back-ends of the experts' product against a dense one."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import expert_gemm
+from loong_jax.sharding import ShardingRules, make_mesh
+from tests.models.moe.test_grouped import dense, problem
+
+
+@pytest.mark.parametrize(
+    ("gemm", "room"), [("blocked", None), ("ragged_dot", None), ("ragged_dot", 32)], ids=str
+)
+def test_forward_and_backward_equal_the_dense_product(gemm, room):
+    """75 choices in groups of 32 are rounds of the grouped product, the last of them partial."""
+    target, kept, x, gate, gate_up, down = problem(50)
+    assert kept.sum() > 64
+    direction = np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
+    expert = jnp.asarray(np.where(kept, target, -1))
+
+    def ours(x, gate, gate_up, down):
+        out = expert_gemm.expert_ffn(x, gate, expert, gate_up, down, gemm=gemm, room=room)
+        assert out.dtype == jnp.float32
+        return jnp.sum(out * direction)
+
+    def oracle(x, gate, gate_up, down):
+        return jnp.sum(dense(x, gate, target, kept, gate_up, down) * direction)
+
+    arguments = tuple(map(jnp.asarray, (x, gate, gate_up, down)))
+    value, gradient = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(*arguments)
+    expected, wanted = jax.jit(jax.value_and_grad(oracle, argnums=(0, 1, 2, 3)))(*arguments)
+    assert float(value) == pytest.approx(float(expected), abs=1e-3)
+    for a, b in zip(gradient, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
+
+
+def test_the_platform_of_the_program_decides_unless_asked_otherwise():
+    assert expert_gemm.choose("auto", "cpu") == "blocked"
+    assert expert_gemm.choose("auto", "tpu") == expert_gemm.choose("auto", "gpu") == "ragged_dot"
+    assert expert_gemm.choose("blocked", "tpu") == "blocked"
+    assert ShardingRules().platform == ShardingRules(mesh=make_mesh()).platform == "cpu"
+
+
+def test_tokamax_is_called_with_the_arguments_of_ragged_dot_or_missed_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokamax", None)
+    with pytest.raises(ConfigError, match="needs the package tokamax"):
+        expert_gemm.tokamax_ragged_dot()
+    monkeypatch.setitem(sys.modules, "tokamax", jax.lax)  # has a ragged_dot as well
+    assert expert_gemm.tokamax_ragged_dot() is jax.lax.ragged_dot

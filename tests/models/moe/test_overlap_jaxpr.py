@@ -1,0 +1,124 @@
+"""What the mixture of experts may wait for, and what may wait for it, read off the jaxpr."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from loong_jax.models import moe
+from loong_jax.models.moe import exchange
+from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+
+CONFIG = tiny.smallest_config(num_layers=1, exchange=exchange.PaddedExchange())
+BARRIER = "optimization_barrier"
+DENSE = {"ffn_0", "attention_1", "ffn_1"}
+
+
+def layer_jaxpr(config=CONFIG, **sizes):
+    """The equations of one logical layer on a mesh, traced and never compiled."""
+    rules = ShardingRules(mesh=make_mesh(**sizes) if sizes else None)
+
+    def build(key):
+        layers = ShortcutLayer(config, rngs=nnx.Rngs(key), rules=rules)
+        graph, state = nnx.split(layers, graph=False)
+        layer = nnx.merge(graph, jax.tree.map(lambda a: a[0], state))
+        x = rules.place(jnp.ones((8, 4, config.hidden_size)), "act_batch", "act_length", None)
+        mask = rules.place(jnp.ones((8, 4), bool), "act_batch", "act_length")
+        position = jnp.zeros((8, 4), jnp.int32)
+        allowed = jnp.ones((8, 4, 4), bool)
+        position, allowed = (rules.place(a, "act_batch") for a in (position, allowed))
+        return layer(x, mask, lambda i, attention, x: attention(x, position, allowed)[0])
+
+    if not sizes:
+        return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
+    with jax.set_mesh(rules.mesh):
+        return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
+
+
+def scope(equation):
+    return set(str(equation.source_info.name_stack).split("/"))
+
+
+def reached(jaxpr, start, *, through_barriers):
+    """The equations that need an output of `start`.
+
+    A barrier hands each operand on as the result in the same place; `through_barriers` lets every
+    result need every operand, as the schedule does.
+    """
+    needed, found = set(start.outvars), []
+    for equation in jaxpr.eqns:
+        touched = [isinstance(v, jax.extend.core.Var) and v in needed for v in equation.invars]
+        if not any(touched) or equation is start:
+            continue
+        found.append(equation)
+        if equation.primitive.name == BARRIER and not through_barriers:
+            pairs = zip(equation.outvars, touched, strict=True)
+            needed.update(out for out, is_touched in pairs if is_touched)
+        else:
+            needed.update(equation.outvars)
+    return found
+
+
+def phases(jaxpr):
+    """pack, dispatch, compute, combine and mix; all fits here, so `compute` exchanges nothing."""
+    found = [e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "moe" in scope(e)]
+    assert ["all_to_all" in str(e) for e in found] == [False, True, False, True, False]
+    return found
+
+
+def dense_of(equations):
+    return {name for e in equations if e.primitive.name != BARRIER for name in scope(e) & DENSE}
+
+
+def test_no_path_leads_from_the_mixture_to_the_dense_path_beside_it():
+    jaxpr = layer_jaxpr(expert=4, data=2)
+    _, dispatch, _, combine, mix = phases(jaxpr)
+    assert dense_of(jaxpr.eqns) == DENSE
+    # By data, nothing of the dense path needs anything of the mixture.
+    beside = reached(jaxpr, dispatch, through_barriers=False)
+    assert mix in beside
+    assert dense_of(beside) == set()
+    # The schedule may run FFN 0 before the dispatch ends, and the rest before the combine does.
+    assert dense_of(reached(jaxpr, dispatch, through_barriers=True)) == {"attention_1", "ffn_1"}
+    assert dense_of(reached(jaxpr, combine, through_barriers=True)) == set()
+
+
+def test_the_exchanges_end_after_the_dense_work_that_hides_them():
+    jaxpr = layer_jaxpr(expert=4, data=2)
+    pack, _, compute, _, mix = phases(jaxpr)
+    for start, name, end in ((pack, "ffn_0", compute), (compute, "attention_1", mix)):
+        products = [e for e in jaxpr.eqns if e.primitive.name == "dot_general" and name in scope(e)]
+        assert set(map(id, products)) <= ids(reached(jaxpr, start, through_barriers=True))
+        assert all(id(end) in ids(reached(jaxpr, e, through_barriers=True)) for e in products)
+
+
+def ids(equations):
+    return {id(e) for e in equations}
+
+
+@pytest.mark.parametrize("sizes", [dict(), dict(data=2, tensor=2)], ids=str)
+def test_nothing_is_pinned_where_no_row_leaves_its_device(sizes):
+    jaxpr = layer_jaxpr(**sizes)
+    assert BARRIER not in {e.primitive.name for e in jaxpr.eqns}
+    assert "all_to_all" not in str(jaxpr)
+
+
+def test_what_arrived_is_kept_for_the_backward_pass_and_not_sent_again():
+    def count(remat):
+        config = dataclasses.replace(CONFIG, remat=remat, num_layers=2)
+        rules = ShardingRules(mesh=make_mesh(expert=4, data=2))
+        with jax.set_mesh(rules.mesh):
+            graph, weights = moe.init_weights(config, jax.random.key(0), rules)
+
+            def loss(weights):
+                tokens = jnp.zeros((8, 4), jnp.int32)
+                return jnp.sum(nnx.merge(graph, nnx.State(weights))(tokens).logits)
+
+            return str(jax.make_jaxpr(jax.grad(loss))(weights)).count("all_to_all[")
+
+    # Per layer: two forward, two backward, and what is done again; later rounds have their own.
+    assert count("layer") > count("all_but_dispatched") >= count("off")
