@@ -102,6 +102,7 @@ class ShardingRules:
     act_vocab: MeshAxes = None  # V
 
     gathered_at_use: tuple[str, ...] = ("fsdp",)
+    zigzag: bool = False  # order of the tokens over act_length; see models.moe.context
 
     def __post_init__(self):
         for name, axes in self._logical().items():
@@ -205,8 +206,12 @@ class ShardingRules:
         """Number of devices along a mesh axis, 1 without a mesh."""
         return 1 if self.mesh is None else self.mesh.shape[axis]
 
+    def parts(self, name: str) -> int:
+        """Number of parts that a logical axis is cut into, 1 without a mesh."""
+        return math.prod(self.size(axis) for axis in _as_tuple(self._logical()[name]))
 
-_NOT_LOGICAL = ("mesh", "gathered_at_use")
+
+_NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag")
 
 
 def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:

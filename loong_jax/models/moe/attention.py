@@ -9,15 +9,15 @@ weights of the norms on the latents. Source: arXiv:2509.01322, section 2.3; arXi
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters
+from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import in_chunks, project
+from loong_jax.models.moe.dense import accumulate, in_chunks, project
 from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.sharding import ShardingRules
 
 
@@ -26,6 +26,11 @@ class Latent(NamedTuple):
 
     latent: Float[Array, "B S C"]  # after its norm and alpha_kv
     rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second
+
+    def place(self, rules: ShardingRules) -> "Latent":
+        """Moves the entries to where a cache has its own."""
+        axes = "act_batch", "act_keys", "act_rank"
+        return Latent(rules.place(self.latent, *axes), rules.place(self.rope_key, *axes))
 
 
 def rotate(
@@ -129,43 +134,35 @@ class LatentAttention(nnx.Module):
         return project(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        position: Int[Array, "B T"],
-        allowed: Bool[Array, "B T S"],
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight
     ) -> tuple[Float[Array, "B T D"], Latent]:
-        """Expanded form over the tokens of `x` itself; returns what a cache would keep as well.
-
-        `allowed[b, t, s]` is true where query t may see key s. A query that may see none gets the
-        mean of all values: finite, and meant to be masked by the caller.
-        """
+        """Expanded form over the tokens of `x` itself; returns what a cache would keep as well."""
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
-        return in_chunks(self._expanded, (x, position, allowed), rows)
+        return in_chunks(self._expanded, (x, position, *sight), rows)
 
-    def _expanded(self, x, position, allowed):
-        rules = self.rules
-        nope_BTNH, rope_BTNR = self.queries(x, position)
-        # Queries stay sharded over their length; every one of them meets all keys.
-        cached = jax.tree.map(
-            lambda a: rules.place(a, "act_batch", "act_keys", "act_rank"),
-            self.compress(x, position),
-        )
-        key_up_CNH, value_up_CNU = self._up()
-        key_BSNH = project(cached.latent, key_up_CNH)
-        value_BSNU = project(cached.latent, value_up_CNU)
-        shared_BSNR = jax.lax.broadcast_in_dim(
-            cached.rope_key,
-            (*key_BSNH.shape[:3], self.config.qk_rope_head_dim),
-            (0, 1, 3),
-            out_sharding=rules.like(key_BSNH),
-        )
-        query_BTNh = jnp.concatenate([nope_BTNH, rope_BTNR], axis=-1)
-        key_BSNh = jnp.concatenate([key_BSNH, shared_BSNR], axis=-1)
-        score_BNTS = jnp.einsum("BTNh,BSNh->BNTS", query_BTNh, key_BSNh)
-        weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
-        mixed_BNTU = jnp.einsum("BNTS,BSNU->BNTU", weight_BNTS.astype(x.dtype), value_BSNU)
-        mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(x.dtype)
-        return self._project_out(jnp.moveaxis(mixed_BNTU, 1, 2), x), cached
+    def _expanded(self, x, position, *sight):
+        new = self.compress(x, position)
+        operands = self._operands(x, position, new)
+        mixed_BTNU = mixing.mix(operands, Sight(*sight), self.rules, self.config.mixing)
+        return self._project_out(mixed_BTNU, x), new
+
+    def over_cache(
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight, cached: Latent
+    ) -> Float[Array, "B T D"]:
+        """The same for tokens that see cached latents, in the form that takes fewer operations."""
+        config, num_queries = self.config, x.shape[1]
+        head = config.qk_nope_head_dim + config.v_head_dim
+        rope, rank = config.qk_rope_head_dim, config.kv_lora_rank
+        expanded = num_queries * (head + rope) + rank * head  # half of those per head and key
+        if num_queries * (2 * rank + rope) < expanded:  # 560B: for up to 170 tokens
+            return self.absorbed(x, position, sight.pairs(), cached)
+        operands = self._operands(x, position, cached)
+        mixed_BTNU = mixing.mix_cached(operands, sight, self.rules, config.mixing)
+        return self._project_out(mixed_BTNU, x)
+
+    def _operands(self, x, position, keys: Latent) -> Operands:
+        query_BTNh = jnp.concatenate(self.queries(x, position), axis=-1)
+        return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())
 
     def absorbed(
         self,
@@ -174,30 +171,19 @@ class LatentAttention(nnx.Module):
         allowed: Bool[Array, "B T S"],
         cached: Latent,
     ) -> Float[Array, "B T D"]:
-        """The same function over cached latents, which are never expanded."""
+        """The same function over cached latents, which are never expanded, for few tokens.
+
+        `allowed[b, t, s]` is true where query t may see entry s.
+        """
         nope_BTNH, rope_BTNR = self.queries(x, position)
         key_up_CNH, value_up_CNU = self._up()
         # Heads before queries: a product over the cache then has all queries of a sequence as rows.
         query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
-        score_BNTS = jnp.einsum("BNTC,BSC->BNTS", query_BNTC, cached.latent)
+        score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, cached.latent)
         rope_BNTR = jnp.moveaxis(rope_BTNR, 2, 1)
-        score_BNTS += jnp.einsum("BNTR,BSR->BNTS", rope_BNTR, cached.rope_key)
-        weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
-        latent_BNTC = jnp.einsum("BNTS,BSC->BNTC", weight_BNTS.astype(x.dtype), cached.latent)
+        score_BNTS += accumulate("BNTR,BSR->BNTS", rope_BNTR, cached.rope_key)
+        weight_BNTS, total_BNT = mixing.attention_weights(score_BNTS, allowed)
+        latent_BNTC = accumulate("BNTS,BSC->BNTC", weight_BNTS.astype(x.dtype), cached.latent)
         latent_BNTC = (latent_BNTC / total_BNT[..., None]).astype(x.dtype)
         mixed_BTNU = jnp.einsum("BNTC,CNU->BTNU", latent_BNTC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)
-
-
-def attention_weights(
-    score: Float[Array, "B N T S"], allowed: Bool[Array, "B T S"]
-) -> tuple[Float[Array, "B N T S"], Float[Array, "B N T"]]:
-    """Softmax over the keys in float32 before its division, and what to divide by.
-
-    The caller divides the mixed values instead of the weights: there are U of them, not S. The
-    largest weight of every query is 1.
-    """
-    score = jnp.where(allowed[:, None], score.astype(jnp.float32), jnp.finfo(jnp.float32).min)
-    largest = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
-    weight = jnp.exp(score - largest)
-    return weight, jnp.sum(weight, axis=-1)

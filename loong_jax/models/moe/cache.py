@@ -39,25 +39,41 @@ class LatentCache(NamedTuple):
         layer: Int[Array, ""],
         sub_layer: int,
         new: Latent,
-        positions: Int[Array, "B"],
+        position: Int[Array, "B T"],
         rules: ShardingRules,
     ) -> "LatentCache":
-        """Puts one new entry per sequence (S = 1 in `new`) at its position, where it is held.
+        """Puts the T new entries of each sequence at their positions, which differ in a sequence.
 
         Nothing is written at a position outside the cache. Where the cache is donated, or carried
         by a loop, no other entry is copied.
         """
 
-        def put(cache, entry_BW, positions, layer):
-            row = jnp.arange(cache.shape[2])
-            at = cache.at[layer, sub_layer, row, positions]
-            return at.set(entry_BW, mode="drop", unique_indices=True)
+        def put(cache, entry_BTW, position_BT, layer):
+            row_B1 = jnp.arange(cache.shape[2])[:, None]
+            at = cache.at[layer, sub_layer, row_B1, position_BT]
+            return at.set(entry_BTW, mode="drop", unique_indices=True)
 
         batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
         local = rules.shard_map(
             put, in_specs=(whole, batch, batch, rules.partition()), out_specs=whole
         )
         return LatentCache(
-            local(self.latent, new.latent[:, 0], positions, layer),
-            local(self.rope_key, new.rope_key[:, 0], positions, layer),
+            local(self.latent, new.latent, position, layer),
+            local(self.rope_key, new.rope_key, position, layer),
         )
+
+    def shift(self, by: Int[Array, "B"], rules: ShardingRules) -> "LatentCache":
+        """Entry s of sequence b becomes what was entry by[b] + s, counted around the end."""
+
+        def move(cache, by_B):
+            capacity = cache.shape[3]
+            at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
+            return jnp.take_along_axis(cache, at_BS[None, None, :, :, None], axis=3)
+
+        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
+        return LatentCache(local(self.latent, by), local(self.rope_key, by))
+
+    def place(self, rules: ShardingRules) -> "LatentCache":
+        """Moves the cache to where caches lie on the mesh."""
+        return LatentCache(rules.place(self.latent, *_AXES), rules.place(self.rope_key, *_AXES))

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
 from loong_jax.models.moe.expert_gemm import ExpertGemm
+from loong_jax.models.moe.mixing import Mixing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class MoEConfig:
     rope_theta: float = 1e7
     max_position: int = 131_072
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
+    mixing: Mixing | None = None  # how attention meets many keys; None: by length and platform
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()

@@ -43,6 +43,13 @@ def project(
     return flat.reshape(*kept, *made)
 
 
+def accumulate(
+    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """An einsum that adds up, and returns, float32 whatever the dtype of its operands."""
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
 def in_chunks(function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None) -> Any:
     """`function(*arrays)`, some rows of the leading axis at a time, recomputed when going back.
 

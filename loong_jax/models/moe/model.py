@@ -1,8 +1,8 @@
 """LongCat-Flash: embedding, shortcut-connected layers, final norm and an untied head.
 
-Three ways in: a call over whole sequences, `prefill`, which also fills a cache, and `decode`, one
-token per sequence over that cache. Weights travel as plain nested dicts; see `init_weights`.
-Source: arXiv:2509.01322.
+Ways in: a call over whole sequences; `prefill`, which also fills a cache; and over that cache
+`decode`, one token per sequence, or `extend`, a few at once. Weights travel as plain nested dicts;
+see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters
+from loong_jax.models.moe import context, parameters
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]
@@ -64,12 +65,33 @@ class LongcatFlash(nnx.Module):
         return output
 
     def prefill(
-        self, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
+        self,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
+        cache: LatentCache | None = None,
+        start: Int[Array, "B"] | None = None,
     ) -> tuple[ModelOutput, LatentCache]:
-        """As a call, and the cache of its T positions. Padding must stand on the right: the index
-        of a cache entry is its position, and entries past the last token are never looked at.
+        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+
+        `mask` is true where there is a token; the tokens of a sequence stand together, with
+        padding on either side. Entry s of the cache is position s, and entries past the last token
+        are never looked at.
+
+        With a cache, sequence b already has `start[b]` tokens in it. Its new tokens see those and
+        each other, and are written behind them, none past the capacity. Chunks of any lengths
+        together equal one whole prefill.
+
+        Raises:
+          ValueError: one of `cache` and `start` is given without the other.
         """
-        return self._whole(tokens, None, mask, None)
+        if (cache is None) != (start is None):
+            raise ValueError("cache and start belong together: pass both, or neither to begin.")
+        if cache is not None and start is not None:
+            return self._next_chunk(tokens, mask, cache, start)
+        rules = self.rules
+        output, cache = self._whole(tokens, None, mask, None)
+        first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
+        return output, cache.place(rules).shift(first_B, rules)
 
     def _whole(self, tokens, positions, mask, segment_ids):
         rules = self.rules
@@ -78,27 +100,33 @@ class LongcatFlash(nnx.Module):
         elif mask is not None:
             segment_ids = jnp.where(mask, segment_ids, 0)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
+        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
             positions = restarting_positions(key_segment_BS)
-        tokens, positions, segment_ids = (
-            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, segment_ids)
+        tokens, positions, segment_ids, index = (
+            rules.place(a, "act_batch", "act_length")
+            for a in (tokens, positions, segment_ids, key_index_BS)
+        )
+        x, positions, segment_ids, index = (
+            context.enter(a, rules) for a in (self._embed(tokens), positions, segment_ids, index)
         )
         mask = segment_ids > 0
-        allowed = may_attend(segment_ids, key_segment_BS)
-        x = self._embed(tokens)
+        sight = Sight(segment_ids, index, key_segment_BS, key_index_BS)
 
         def step(x, layer, _):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, positions, allowed)
+                out, cached[i] = attention(normed, positions, sight)
                 return out
 
             x, statistics = layer(x, mask, attend)
             return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
         x, (statistics, cached) = self._scan(step, x, self._remat)
-        return ModelOutput(self._logits(x), *statistics), LatentCache(*cached)
+        logits = self._logits(self._normed(context.leave(x, rules)))
+        cache = LatentCache(*(context.leave(a, rules, axis=3) for a in cached))
+        return ModelOutput(logits, *statistics), cache
 
     def _remat(self, body):
         """`body` of the scan, keeping for its backward pass what the config says."""
@@ -108,6 +136,37 @@ class LongcatFlash(nnx.Module):
         if self.config.remat == "all_but_dispatched":
             policy = jax.checkpoint_policies.save_only_these_names(DISPATCHED)
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
+
+    def _next_chunk(self, tokens, mask, cache, start):
+        rules, capacity = self.rules, cache.latent.shape[3]
+        start = rules.place(start, "act_batch")
+        tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
+        positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
+        nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
+        written_at = jnp.where(mask, positions, nowhere_1T)
+        entry_1S = jnp.arange(capacity)[None]
+        is_written_BS = entry_1S < (start + jnp.sum(mask, axis=1))[:, None]
+        key_segment_BS = is_written_BS.astype(jnp.int32)
+        key_index_BS = jnp.zeros_like(key_segment_BS) + entry_1S
+        tokens, positions, mask = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
+        )
+        sight = Sight(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
+
+        def step(carry, layer, index):
+            x, cache = carry
+
+            def attend(i, attention, normed):
+                nonlocal cache
+                new = attention.compress(normed, positions).place(rules)
+                cache = cache.write(index, i, new, written_at, rules)
+                return attention.over_cache(normed, positions, sight, cache.read(index, i))
+
+            x, statistics = layer(x, mask, attend)
+            return (x, cache), statistics
+
+        (x, cache), statistics = self._scan(step, (self._embed(tokens), cache))
+        return ModelOutput(self._logits(self._normed(x)), *statistics), cache
 
     def decode(
         self,
@@ -122,27 +181,44 @@ class LongcatFlash(nnx.Module):
         position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
         no expert. Their logits mean nothing, nor do those of positions outside the cache.
         """
-        rules, capacity = self.rules, cache.latent.shape[3]
+        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
+        return logits[:, 0], cache
+
+    def extend(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: LatentCache,
+        mask: Bool[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], LatentCache]:
+        """Logits after each of a few more tokens, states after the final norm, and the cache.
+
+        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
+        else is as in `decode`. What is written past the tokens that are kept is never looked at,
+        so tokens that speculation rejects need no undoing.
+        """
+        rules, (num_tokens, capacity) = self.rules, (tokens.shape[1], cache.latent.shape[3])
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
-        position_B1 = positions[:, None]
-        allowed_B1S = (jnp.arange(capacity)[None] <= position_B1)[:, None]
+        position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
+        allowed_BTS = jnp.arange(capacity)[None, None] <= position_BT[..., None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
+        mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
 
         def step(carry, layer, index):
             x, cache = carry
 
             def attend(i, attention, normed):
                 nonlocal cache
-                new = attention.compress(normed, position_B1)
-                cache = cache.write(index, i, new, positions, rules)
-                seen = cache.read(index, i)
-                return attention.absorbed(normed, position_B1, allowed_B1S, seen)
+                new = attention.compress(normed, position_BT)
+                cache = cache.write(index, i, new, position_BT, rules)
+                return attention.absorbed(normed, position_BT, allowed_BTS, cache.read(index, i))
 
-            x, _ = layer(x, mask[:, None], attend)
+            x, _ = layer(x, mask_BT, attend)
             return (x, cache), None
 
-        (x, cache), _ = self._scan(step, (self._embed(tokens[:, None]), cache))
-        return self._logits(x)[:, 0], cache
+        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        hidden = self._normed(x)
+        return self._logits(hidden), hidden, cache
 
     def _scan(self, step, carry, remat=lambda body: body):
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
@@ -159,12 +235,14 @@ class LongcatFlash(nnx.Module):
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
-    def _logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def _normed(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+
+    def _logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         rules = self.rules
-        x = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
         head = rules.gather(self.head[...], "embed", "vocab")
-        logits = project(x, head, out_dtype=jnp.float32)
-        spec = rules.after(x[..., 0], "act_vocab")
+        logits = project(hidden, head, out_dtype=jnp.float32)
+        spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 
 
@@ -174,15 +252,6 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
     return index_1T - start
-
-
-def may_attend(
-    query_segment: Int[Array, "B T"], key_segment: Int[Array, "B T"]
-) -> Bool[Array, "B T T"]:
-    """True where a query may see a key: same segment, not padding, not later."""
-    index = jnp.arange(query_segment.shape[1])
-    same = query_segment[:, :, None] == key_segment[:, None]
-    return same & (key_segment > 0)[:, None] & (index[:, None] >= index[None])[None]
 
 
 def init_weights(

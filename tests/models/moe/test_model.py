@@ -164,6 +164,27 @@ def test_decode_goes_on_after_right_padded_prefill():
         position = position + 1
 
 
+def test_extend_equals_the_full_forward_and_one_token_at_a_time():
+    graphdef, weights = fresh()
+    tokens, start, num_tokens = random_tokens(3, 12), np.array([0, 3, 8]), 4
+    whole = call(graphdef)(weights, tokens)
+    _, cache = call(graphdef, "prefill")(weights, tokens[:, :8], np.ones((3, 8), bool))
+    pad = [(0, 0)] * 3 + [(0, 3), (0, 0)]  # too short by one for the last sequence
+    cache = jax.tree.map(lambda a: jnp.pad(a, pad, constant_values=1e3), cache)
+    at = start[:, None] + np.arange(num_tokens)[None]
+    rows = np.arange(3)[:, None]
+    logits, hidden, extended = call(graphdef, "extend")(weights, tokens[rows, at], start, cache)
+    inside = at < 11
+    np.testing.assert_allclose(logits[inside], whole.logits[rows, at][inside], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(hidden @ weights["head"], logits, rtol=0, atol=2e-5)
+    decode, one_by_one = call(graphdef, "decode"), cache
+    for t in range(num_tokens):
+        _, one_by_one = decode(weights, tokens[rows[:, 0], at[:, t]], at[:, t], one_by_one)
+    for a, b, before in zip(extended, one_by_one, cache, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+        np.testing.assert_array_equal(a[:, :, 0, num_tokens:], before[:, :, 0, num_tokens:])
+
+
 def test_packed_equals_separate_and_padding_side_is_immaterial():
     graphdef, weights = fresh()
     model = call(graphdef)

@@ -1,0 +1,244 @@
+"""Attention block by block: memory grows with the length, not with its square.
+
+Scores exist for one block of queries against one block of keys. The softmax is kept as a running
+maximum and a running sum, and the backward pass computes every block of scores again. Latents are
+expanded into keys and values a block at a time as well, once in either pass. Blocks that cannot
+see each other (the future, other segments, the unwritten rest of a cache) are passed over.
+Source: arXiv:1805.02867; arXiv:2205.14135.
+
+Below, T and S are the tokens of one block; I and J count the blocks of queries and of keys.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.dense import accumulate, project
+from loong_jax.models.moe.sight import Operands, Sight
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blockwise:
+    """Plain XLA, on any platform; the sizes of blocks change nothing but rounding and speed."""
+
+    query_block: int = 512
+    key_block: int = 512
+
+    def __post_init__(self):
+        for name in ("query_block", "key_block"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
+
+
+class _Queries(NamedTuple):
+    query: Float[Array, "*I B N T h"]
+    segment: Int[Array, "*I B T"]
+    index: Int[Array, "*I B T"]
+
+
+class _Keys(NamedTuple):
+    latent: Float[Array, "*J B S C"]
+    rope_key: Float[Array, "*J B S R"]
+    segment: Int[Array, "*J B S"]
+    index: Int[Array, "*J B S"]
+
+
+class _Running(NamedTuple):
+    """The softmax of queries over the keys met so far, float32."""
+
+    largest: Float[Array, "*I B N T"]  # of the scores; _NONE if nothing was seen
+    total: Float[Array, "*I B N T"]  # sum of exp(score - largest)
+    mixed: Float[Array, "*I B N T U"]  # sum of exp(score - largest) * value
+
+
+_HIDDEN = float(jnp.finfo(jnp.float32).min)  # the score of a pair that may not meet
+_NONE = _HIDDEN / 2  # exp(_HIDDEN - _NONE) is 0
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def attend(operands: Operands, sight: Sight, sizes: Blockwise) -> Float[Array, "B T N U"]:
+    """softmax(query key) value for every query and head, accumulated in float32."""
+    return _forward(operands, sight, sizes)[0]
+
+
+def _forward(operands, sight, sizes):
+    queries_I, keys_J = _cut(operands, sight, sizes)
+    shape = queries_I.query.shape[:-1]
+    none = _Running(
+        jnp.full(shape, _NONE, jnp.float32),
+        jnp.zeros(shape, jnp.float32),
+        jnp.zeros((*shape, operands.value_up.shape[-1]), jnp.float32),
+    )
+
+    def meet_all(keys, running_I):
+        key_BNSh, value_BNSU = _expand(keys, operands.key_up, operands.value_up)
+
+        def meet(running, query_BNTh, pair_BTS):
+            score_BNTS = _scores(query_BNTh, key_BNSh, pair_BTS)
+            largest = jnp.maximum(running.largest, jnp.max(score_BNTS, axis=-1))
+            weight_BNTS = jnp.exp(score_BNTS - largest[..., None])
+            shrink = jnp.exp(running.largest - largest)
+            mixed = accumulate("BNTS,BNSU->BNTU", weight_BNTS.astype(value_BNSU.dtype), value_BNSU)
+            return _Running(
+                largest,
+                running.total * shrink + jnp.sum(weight_BNTS, axis=-1),
+                running.mixed * shrink[..., None] + mixed,
+            )
+
+        def step(_, block):
+            running, queries = block
+            here = _sight(queries, keys)
+            met = jax.lax.cond(
+                here.any_pair(),
+                lambda: meet(running, queries.query, here.pairs()),
+                lambda: running,
+            )
+            return None, met
+
+        return jax.lax.scan(step, None, (running_I, queries_I))[1]
+
+    def step(running_I, keys):
+        seen = sight._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
+        return jax.lax.cond(seen, lambda: meet_all(keys, running_I), lambda: running_I), None
+
+    running_I, _ = jax.lax.scan(step, none, keys_J)
+    seen = running_I.total > 0
+    total_IBNT = jnp.where(seen, running_I.total, 1)
+    mixed_IBNTU = (running_I.mixed / total_IBNT[..., None]).astype(operands.query.dtype)
+    log_total_IBNT = jnp.where(seen, running_I.largest + jnp.log(total_IBNT), 0)
+    return _join(mixed_IBNTU, operands.query.shape[1]), log_total_IBNT
+
+
+def _forward_and_residuals(operands, sight, sizes):
+    mixed, log_total_IBNT = _forward(operands, sight, sizes)
+    return mixed, (operands, sight, mixed, log_total_IBNT)
+
+
+def _backward(sizes, residuals, d_mixed):
+    """With weight = softmax(score): d_score = weight (d_weight - sum of weight d_weight)."""
+    operands, sight, mixed, log_total_IBNT = residuals
+    queries_I, keys_J = _cut(operands, sight, sizes)
+    product_BTN = d_mixed.astype(jnp.float32) * mixed.astype(jnp.float32)
+    drift_BTN = jnp.sum(product_BTN, axis=-1)  # sum of weight d_weight over all keys
+    drift_IBNT = jnp.swapaxes(_split(drift_BTN, sizes.query_block), 2, 3)
+    d_mixed_IBNTU = jnp.swapaxes(_split(d_mixed, sizes.query_block), 2, 3)
+
+    def meet_all(keys, d_query_I, d_up):
+        expanded, pull_back = jax.vjp(_expand, keys, operands.key_up, operands.value_up)
+        key_BNSh, value_BNSU = expanded
+
+        def meet(sums, queries, d_mixed_BNTU, log_total_BNT, drift_BNT, d_query, pair_BTS):
+            d_key, d_value = sums
+            score_BNTS = _scores(queries.query, key_BNSh, pair_BTS)
+            weight_BNTS = jnp.exp(score_BNTS - log_total_BNT[..., None])
+            d_weight_BNTS = accumulate("BNTU,BNSU->BNTS", d_mixed_BNTU, value_BNSU)
+            d_score_BNTS = weight_BNTS * (d_weight_BNTS - drift_BNT[..., None])
+            weight_BNTS, d_score_BNTS = (
+                a.astype(key_BNSh.dtype) for a in (weight_BNTS, d_score_BNTS)
+            )
+            d_value += accumulate("BNTS,BNTU->BNSU", weight_BNTS, d_mixed_BNTU)
+            d_key += accumulate("BNTS,BNTh->BNSh", d_score_BNTS, queries.query)
+            d_query += accumulate("BNTS,BNSh->BNTh", d_score_BNTS, key_BNSh)
+            return (d_key, d_value), d_query
+
+        def step(sums, block):
+            queries, *_, d_query = block
+            here = _sight(queries, keys)
+            return jax.lax.cond(
+                here.any_pair(),
+                lambda: meet(sums, *block, here.pairs()),
+                lambda: (sums, d_query),
+            )
+
+        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), expanded)
+        blocks = (queries_I, d_mixed_IBNTU, log_total_IBNT, drift_IBNT, d_query_I)
+        sums, d_query_I = jax.lax.scan(step, zeros, blocks)
+        sums = jax.tree.map(lambda total, a: total.astype(a.dtype), sums, expanded)
+        d_keys, *more = pull_back(sums)
+        d_up = jax.tree.map(lambda total, a: total + a.astype(jnp.float32), d_up, tuple(more))
+        return (d_query_I, d_up), (d_keys.latent, d_keys.rope_key)
+
+    def step(carry, keys):
+        seen = sight._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
+        nothing = jnp.zeros_like(keys.latent), jnp.zeros_like(keys.rope_key)
+        return jax.lax.cond(seen, lambda: meet_all(keys, *carry), lambda: (carry, nothing))
+
+    up = operands.key_up, operands.value_up
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), (queries_I.query, up))
+    (d_query_I, d_up), (d_latent_J, d_rope_key_J) = jax.lax.scan(step, zeros, keys_J)
+    num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
+    sums = Operands(
+        _join(d_query_I, num_queries),
+        _whole(d_latent_J, num_keys),
+        _whole(d_rope_key_J, num_keys),
+        *d_up,
+    )
+    return jax.tree.map(lambda total, a: total.astype(a.dtype), sums, operands), None
+
+
+attend.defvjp(_forward_and_residuals, _backward)
+
+
+def _expand(
+    keys: _Keys, key_up: Float[Array, "C N H"], value_up: Float[Array, "C N U"]
+) -> tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]:
+    """Keys and values of every head; all heads share the rotary part of the key."""
+    nope_BNSH = jnp.swapaxes(project(keys.latent, key_up), 1, 2)
+    rope_BNSR = jnp.broadcast_to(
+        keys.rope_key[:, None], (*nope_BNSH.shape[:3], keys.rope_key.shape[-1])
+    )
+    key_BNSh = jnp.concatenate([nope_BNSH, rope_BNSR], axis=-1)
+    return key_BNSh, jnp.swapaxes(project(keys.latent, value_up), 1, 2)
+
+
+def _scores(
+    query_BNTh: Float[Array, "B N T h"],
+    key_BNSh: Float[Array, "B N S h"],
+    pair_BTS: Bool[Array, "B T S"],
+) -> Float[Array, "B N T S"]:
+    score_BNTS = accumulate("BNTh,BNSh->BNTS", query_BNTh, key_BNSh)
+    return jnp.where(pair_BTS[:, None], score_BNTS, _HIDDEN)
+
+
+def _sight(queries: _Queries, keys: _Keys) -> Sight:
+    return Sight(queries.segment, queries.index, keys.segment, keys.index)
+
+
+def _cut(operands: Operands, sight: Sight, sizes: Blockwise) -> tuple[_Queries, _Keys]:
+    """All blocks; those that fill up the last ones see nothing and are seen by nothing."""
+    num_rows, num_keys = sizes.query_block, sizes.key_block
+    queries = _Queries(
+        jnp.swapaxes(_split(operands.query, num_rows), 2, 3),
+        _split(sight.query_segment, num_rows, fill=-1),
+        _split(sight.query_index, num_rows),
+    )
+    keys = _Keys(
+        _split(operands.latent, num_keys),
+        _split(operands.rope_key, num_keys),
+        _split(sight.key_segment, num_keys, fill=-2),
+        _split(sight.key_index, num_keys),
+    )
+    return queries, keys
+
+
+def _split(a: Shaped[Array, "B T ..."], size: int, fill: int = 0) -> Shaped[Array, "I B size ..."]:
+    """Blocks of `size` tokens, the last one filled up."""
+    batch, num_tokens = a.shape[:2]
+    missing = -num_tokens % size
+    padded = jnp.pad(a, [(0, 0), (0, missing)] + [(0, 0)] * (a.ndim - 2), constant_values=fill)
+    return jnp.moveaxis(padded.reshape(batch, -1, size, *a.shape[2:]), 1, 0)
+
+
+def _whole(a: Shaped[Array, "I B size ..."], num_tokens: int) -> Shaped[Array, "B T ..."]:
+    """Undoes `_split`."""
+    a = jnp.moveaxis(a, 0, 1)
+    return a.reshape(a.shape[0], -1, *a.shape[3:])[:, :num_tokens]
+
+
+def _join(a: Shaped[Array, "I B N size ..."], num_tokens: int) -> Shaped[Array, "B T N ..."]:
+    return _whole(jnp.swapaxes(a, 2, 3), num_tokens)

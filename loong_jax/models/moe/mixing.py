@@ -1,0 +1,163 @@
+"""Which way attention is computed, and what a mesh has to do with it.
+
+Queries stay where they are. Under context parallelism every device holds a part of the sequence
+and gathers what it needs of the rest as latents with their rotary keys: C + R values per token
+(576 published, 1152 bytes in bfloat16), where the expanded keys and values of all heads would be
+N (H + R + U) of them (20,480), 36 times as many. Each device expands what it gathered for its own
+heads. The transpose scatters the gradient of the latents back, and it alone.
+"""
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from loong_jax.models.moe import blockwise, context, splash
+from loong_jax.models.moe.blockwise import Blockwise
+from loong_jax.models.moe.dense import accumulate, project
+from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.moe.splash import Splash
+from loong_jax.sharding import ShardingRules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeScores:
+    """The scores of all pairs at once, T * S per head: quickest for short sequences."""
+
+
+Mixing: TypeAlias = WholeScores | Blockwise | Splash
+
+_MOST_PAIRS = 512 * 512  # of a query and a key, for which whole scores are chosen
+
+
+def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
+    """What suits the lengths on one device and its platform."""
+    if num_queries * num_keys <= _MOST_PAIRS:
+        return WholeScores()
+    if platform == "tpu" and splash.fits(num_queries, num_keys):
+        return Splash()
+    return Blockwise()
+
+
+def mix(
+    operands: Operands, sight: Sight, rules: ShardingRules, mixing: Mixing | None = None
+) -> Float[Array, "B T N U"]:
+    """softmax(query key) value among the tokens of whole sequences; `mixing` None chooses.
+
+    Tokens stand in the order of `context.order`, and `sight` gives queries in that order and keys
+    in the order of the sequence.
+
+    Raises:
+      ConfigError: see `splash.make_kernel` and `context.order`.
+    """
+    num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
+    platform = jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
+    mixing = mixing or choose(num_tokens // parts, num_tokens, platform)
+    kernel = None
+    if isinstance(mixing, Splash):
+        kernel = splash.make_kernel(
+            mixing,
+            operands.query.shape[2] // rules.parts("heads"),
+            tuple(context.order(num_tokens, rules).tolist()),
+            parts,
+            interpret=platform != "tpu",
+        )
+
+    def on_one_device(operands, sight, kernel):
+        latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
+        operands = operands._replace(latent=latent, rope_key=rope_key)
+        return _attend(operands, sight, mixing, kernel)
+
+    return _on_mesh(on_one_device, "act_length", rules)(operands, sight, kernel)
+
+
+def mix_cached(
+    operands: Operands, sight: Sight, rules: ShardingRules, mixing: Mixing | None = None
+) -> Float[Array, "B T N U"]:
+    """The same for queries anywhere over the latents of a cache.
+
+    Splash attention knows the places of queries before it is compiled, so here blocks replace it.
+    """
+    num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
+    mixing = mixing or choose(num_queries // rules.parts("act_length"), num_keys, "any")
+    if isinstance(mixing, Splash):
+        mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
+
+    def on_one_device(operands, sight, _):
+        return _attend(operands, sight, mixing, None)
+
+    return _on_mesh(on_one_device, "act_keys", rules)(operands, sight, None)
+
+
+def _attend(operands, sight, mixing, kernel):
+    match mixing:
+        case WholeScores():
+            return whole_scores(operands, sight)
+        case Blockwise():
+            return blockwise.attend(operands, sight, mixing)
+        case Splash():
+            return splash.attend(operands, sight, kernel)
+
+
+def _on_mesh(on_one_device, keys: str, rules: ShardingRules):
+    """`on_one_device(operands, sight, kernel)` on every device; `keys` names the keys' axis."""
+    if rules.mesh is None:
+        return on_one_device
+    queries = rules.partition("act_batch", "act_length", "heads", None)
+    latents = rules.partition("act_batch", keys, None)
+    up = rules.partition(None, "heads", None)
+    per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
+    specs = (
+        Operands(queries, latents, latents, up, up),
+        Sight(per_query, per_query, per_key, per_key),
+    )
+
+    def run(operands: Operands, sight: Sight, kernel: Any):
+        kernel_specs = splash.specs(kernel, rules)
+        in_specs = (*specs, kernel_specs)
+        placed = jax.tree.map(
+            lambda a, spec: jax.sharding.reshard(a, jax.NamedSharding(rules.mesh, spec)),
+            (operands, sight, kernel),
+            in_specs,
+        )
+        # The kernels do not say along which axes their results vary, so it is not checked.
+        on_mesh = jax.shard_map(
+            on_one_device, mesh=rules.mesh, in_specs=in_specs, out_specs=queries, check_vma=False
+        )
+        return on_mesh(*placed)
+
+    return run
+
+
+def whole_scores(operands: Operands, sight: Sight) -> Float[Array, "B T N U"]:
+    """The equation as it stands, with all scores in memory."""
+    key_BSNH = project(operands.latent, operands.key_up)
+    value_BSNU = project(operands.latent, operands.value_up)
+    rope_BSNR = jnp.broadcast_to(
+        operands.rope_key[:, :, None], (*key_BSNH.shape[:3], operands.rope_key.shape[-1])
+    )
+    key_BSNh = jnp.concatenate([key_BSNH, rope_BSNR], axis=-1)
+    score_BNTS = accumulate("BTNh,BSNh->BNTS", operands.query, key_BSNh)
+    weight_BNTS, total_BNT = attention_weights(score_BNTS, sight.pairs())
+    weight_BNTS = weight_BNTS.astype(value_BSNU.dtype)
+    mixed_BNTU = accumulate("BNTS,BSNU->BNTU", weight_BNTS, value_BSNU)
+    mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(operands.query.dtype)
+    return jnp.moveaxis(mixed_BNTU, 1, 2)
+
+
+def attention_weights(
+    score: Float[Array, "B N T S"], allowed: Bool[Array, "B T S"]
+) -> tuple[Float[Array, "B N T S"], Float[Array, "B N T"]]:
+    """Softmax over the keys in float32 before its division, and what to divide by.
+
+    The caller divides the mixed values instead of the weights: there are U of them, not S. The
+    largest weight of every query is 1; a query that may see nothing has zeros, to divide by 1.
+    """
+    hidden = jnp.finfo(jnp.float32).min
+    score = jnp.where(allowed[:, None], score, hidden)
+    largest = jnp.max(score, axis=-1, keepdims=True, initial=hidden / 2)
+    weight = jnp.exp(score - jax.lax.stop_gradient(largest))
+    total = jnp.sum(weight, axis=-1)
+    return weight, jnp.where(total > 0, total, 1)

@@ -1,0 +1,243 @@
+"""Both forms of latent attention, the cache between them, padding, and sequences spread out."""
+
+import collections
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import context
+from loong_jax.models.moe.attention import LatentAttention
+from loong_jax.models.moe.blockwise import Blockwise
+from loong_jax.models.moe.mixing import WholeScores
+from loong_jax.models.moe.sight import Sight
+from loong_jax.sharding import ShardingRules, make_mesh
+from tests.models.moe import reference
+from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
+
+BLOCKS = dataclasses.replace(CONFIG, mixing=Blockwise(query_block=5, key_block=3))
+
+
+def one_attention(config):
+    """The first attention of the first layer, alone, and its weights."""
+    module = LatentAttention(config, rngs=nnx.Rngs(0), rules=ShardingRules())
+    graphdef, state = nnx.split(module, graph=False)
+    first = jax.tree.map(lambda a: a[0], nnx.to_pure_dict(state))
+    return graphdef, first
+
+
+def in_both_forms(graphdef, weights, x):
+    """x [B T D] by the expanded form, and token after token by the absorbed one over a cache."""
+    batch, length = x.shape[:2]
+    attention = nnx.merge(graphdef, nnx.State(weights))
+    index = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+    segment = jnp.ones((batch, length), jnp.int32)
+    expanded, cached = attention(x, index, Sight(segment, index, segment, index))
+    one_by_one = [
+        attention.absorbed(
+            x[:, t : t + 1], index[:, t : t + 1], (index <= index[:, t : t + 1])[:, None], cached
+        )
+        for t in range(length)
+    ]
+    return expanded, jnp.concatenate(one_by_one, axis=1)
+
+
+def test_both_forms_follow_the_equations_in_float32_and_in_bfloat16():
+    x = np.random.default_rng(0).normal(size=(2, 12, CONFIG.hidden_size)).astype(np.float32)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        config = dataclasses.replace(CONFIG, dtype=dtype, param_dtype=dtype)
+        graphdef, weights = one_attention(config)
+        rounded = jnp.asarray(x, dtype)
+        exact = jax.tree.map(lambda a: np.asarray(a, np.float64), (weights, rounded))
+        expected = np.stack([reference.attention(row, exact[0], config) for row in exact[1]])
+        both = jax.jit(in_both_forms, static_argnums=0)(graphdef, weights, rounded)
+        error = [
+            np.sqrt(np.mean((np.asarray(a, np.float64) - expected) ** 2) / np.mean(expected**2))
+            for a in both
+        ]
+        assert max(error) < (1e-6 if dtype == jnp.float32 else 0.01), error
+        assert max(error) < 2 * min(error), error
+
+
+def chunks_of(tokens, lengths):
+    """Every row cut at `lengths` [chunks, B]; the second of the chunks is padded on the left."""
+    done = np.zeros(len(tokens), int)
+    for number, length in enumerate(lengths):
+        width = length.max() + 2
+        index = np.arange(width)[None] - (number % 2) * (width - length[:, None])
+        mask = (index >= 0) & (index < length[:, None])
+        at = np.clip(done[:, None] + index, 0, tokens.shape[1] - 1)
+        yield np.where(mask, np.take_along_axis(tokens, at, axis=1), 77), mask, done.copy()
+        done += length
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,  # few tokens take the absorbed form
+        BLOCKS,
+        dataclasses.replace(BLOCKS, kv_lora_rank=80),  # six and more take the expanded form
+        dataclasses.replace(CONFIG, kv_lora_rank=80),
+    ],
+    ids=["absorbed", "absorbed, blocks", "blocks", "whole scores"],
+)
+def test_a_prompt_in_chunks_equals_the_whole_prompt(config):
+    graphdef, weights = fresh(config)
+    tokens, lengths = random_tokens(3, 18), np.array([[9, 5, 7], [0, 6, 8], [7, 7, 3]])
+    whole = call(graphdef)(weights, tokens)
+    prefill = call(graphdef, "prefill")
+    cache = moe.LatentCache.zeros(config, 3, 20)
+    cache = jax.tree.map(lambda a: a + 1e3, cache)
+    for chunk, mask, start in chunks_of(tokens, lengths):
+        output, cache = prefill(weights, chunk, mask, cache, start)
+        at = np.clip(start[:, None] + np.cumsum(mask, axis=1) - 1, 0, None)
+        expected = np.take_along_axis(np.asarray(whole.logits), at[..., None], axis=1)
+        np.testing.assert_allclose(output.logits[mask], expected[mask], rtol=0, atol=2e-5)
+        assert np.isfinite(output.logits).all()
+    total = lengths.sum(axis=0)
+    _, at_once = prefill(weights, tokens, np.arange(18)[None] < total[:, None])
+    for a, b in zip(cache, at_once, strict=True):
+        for row, length in enumerate(total):
+            np.testing.assert_allclose(
+                a[:, :, row, :length], b[:, :, row, :length], rtol=0, atol=2e-5
+            )
+            assert np.all(a[:, :, row, length:] == 1e3)
+
+
+def test_cache_and_start_come_together():
+    graphdef, weights = fresh()
+    model = nnx.merge(graphdef, nnx.State(weights))
+    tokens, mask = random_tokens(1, 4), np.ones((1, 4), bool)
+    with pytest.raises(ValueError, match="cache and start"):
+        model.prefill(tokens, mask, start=np.zeros(1, int))
+    with pytest.raises(ValueError, match="cache and start"):
+        model.prefill(tokens, mask, moe.LatentCache.zeros(CONFIG, 1, 4))
+
+
+def test_prefill_puts_left_padded_prompts_where_they_belong():
+    graphdef, weights = fresh()
+    tokens, length = random_tokens(3, 8), np.array([3, 8, 5])
+    right = np.arange(8)[None] < length[:, None]
+    left = right[:, ::-1]
+    moved = np.stack([np.roll(row, 8 - n) for row, n in zip(tokens, length, strict=True)])
+    prefill = call(graphdef, "prefill")
+    output, cache = prefill(weights, moved, left)
+    expected, expected_cache = prefill(weights, tokens, right)
+    np.testing.assert_allclose(output.logits[left], expected.logits[right], rtol=0, atol=2e-5)
+    for a, b in zip(cache, expected_cache, strict=True):
+        for row, n in enumerate(length):
+            np.testing.assert_allclose(a[:, :, row, :n], b[:, :, row, :n], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("config", [CONFIG, BLOCKS], ids=["whole scores", "blocks"])
+def test_padding_sees_no_token(config):
+    """Its logits are finite and do not depend on what the tokens are."""
+    graphdef, weights = fresh(config)
+    mask = np.arange(9)[None] < np.array([[6], [9]])
+    mask[1, :4] = False
+    first, second = random_tokens(2, 9), random_tokens(2, 9, seed=1)
+    second = np.where(mask, second, first)
+    prefill = call(graphdef, "prefill")
+    cache, start = moe.LatentCache.zeros(config, 2, 16), np.array([0, 4])
+    for extra in ((), (cache, start)):
+        a, b = (prefill(weights, tokens, mask, *extra)[0].logits for tokens in (first, second))
+        np.testing.assert_array_equal(a[~mask], b[~mask])
+        assert np.isfinite(a).all()
+        assert not np.array_equal(a[mask], b[mask])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "zigzag", "mixing"),
+    [
+        (dict(context=2, data=2, tensor=2), True, WholeScores()),
+        (dict(context=4, expert=2), False, BLOCKS.mixing),
+        (dict(context=8), True, BLOCKS.mixing),
+    ],
+    ids=["2", "4", "8"],
+)
+def test_sequences_spread_over_devices(sizes, zigzag, mixing):
+    """Logits, loads, gradients, and prefill followed by decoding, equal those of one device."""
+    config = dataclasses.replace(CONFIG, mixing=mixing)
+    rules = ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag)
+    alone, weights = fresh()
+    graphdef, placed = moe.init_weights(config, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    tokens = random_tokens(4, 16)
+    mask = np.arange(16)[None] < np.array([16, 11, 3, 15])[:, None]
+    mask[3, :2] = False
+    (_, output), gradient = loss_and_gradient(alone)(weights, tokens, mask)
+    (_, spread), spread_gradient = loss_and_gradient(graphdef)(placed, tokens, mask)
+    logits = np.asarray(spread.logits)
+    np.testing.assert_allclose(logits[mask], output.logits[mask], rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(spread.load, output.load)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9),
+        gradient,
+        spread_gradient,
+    )
+    tokens, mask = random_tokens(4, 16, seed=1), np.ones((4, 16), bool)
+    _, cache = call(graphdef, "prefill")(placed, tokens, mask)
+    _, expected = call(alone, "prefill")(weights, tokens, mask)
+    for a, b in zip(cache, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+def test_a_chunk_of_a_prompt_spread_over_devices():
+    rules = ShardingRules(mesh=make_mesh(context=4, data=2))
+    alone, weights = fresh()
+    graphdef, placed = moe.init_weights(BLOCKS, jax.random.key(0), rules)
+    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    tokens, mask, start = random_tokens(2, 16), np.ones((2, 8), bool), np.array([8, 5])
+    _, cache = call(alone, "prefill")(weights, tokens, np.ones((2, 16), bool))
+    chunk = np.stack([tokens[row, at : at + 8] for row, at in enumerate(start)])
+    expected, expected_cache = call(alone, "prefill")(weights, chunk, mask, cache, start)
+    empty = moe.LatentCache.zeros(BLOCKS, 2, 16, rules)
+    cache = jax.tree.map(lambda a, b: jax.device_put(a, b.sharding), cache, empty)
+    output, cache = call(graphdef, "prefill")(placed, chunk, mask, cache, start)
+    np.testing.assert_allclose(output.logits, expected.logits, rtol=0, atol=2e-5)
+    for a, b in zip(cache, expected_cache, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+def test_zigzag_order_there_and_back():
+    rules = ShardingRules(mesh=make_mesh(context=4), zigzag=True)
+    order = context.order(16, rules)
+    np.testing.assert_array_equal(order, [0, 1, 14, 15, 2, 3, 12, 13, 4, 5, 10, 11, 6, 7, 8, 9])
+    x = jax.device_put(np.arange(32).reshape(1, 16, 2), rules.spec(None, "act_length"))
+    inside = context.enter(x, rules)
+    np.testing.assert_array_equal(inside, np.asarray(x)[:, order])
+    np.testing.assert_array_equal(context.leave(inside, rules), x)
+    with pytest.raises(ConfigError, match="12 tokens cannot be cut into 8"):
+        context.order(12, rules)
+
+
+def test_devices_exchange_latents_and_never_keys():
+    """One gather of C + R values per token each way, and one scatter of their gradient."""
+    rules = ShardingRules(mesh=make_mesh(context=4))
+    graphdef, weights = moe.init_weights(
+        dataclasses.replace(CONFIG, num_layers=1), jax.random.key(0), rules
+    )
+    tokens, mask = random_tokens(2, 16), np.ones((2, 16), bool)
+    compiled = loss_and_gradient(graphdef).lower(weights, tokens, mask).compile().as_text()
+    found = collections.Counter(
+        (kind, shape)
+        for shape, kind in re.findall(
+            r"= f32\[([\d,]*)\]\S* (all-gather|reduce-scatter|all-to-all|collective-permute)\(",
+            compiled,
+        )
+    )
+    width = CONFIG.kv_lora_rank + CONFIG.qk_rope_head_dim
+    gathered = found.pop(("all-gather", f"2,16,{width}"))
+    scattered = found.pop(("reduce-scatter", f"2,4,{width}"))
+    assert (gathered, scattered) == (2, 2)  # for two attentions
+    assert not found, found
+    keys = CONFIG.num_heads * CONFIG.qk_nope_head_dim
+    reduced = re.findall(r"= f32\[([\d,]*)\]\S* all-reduce\(", compiled)
+    per_token = [s for s in reduced if "2,16," in s and np.prod([*map(int, s.split(","))]) > keys]
+    assert not per_token, per_token
