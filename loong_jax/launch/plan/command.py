@@ -13,7 +13,8 @@ import tyro
 
 from loong_jax import options
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import analytic, compiled, compiler, plan, report, request
+from loong_jax.launch import compiler_options
+from loong_jax.launch.plan import analytic, compiled, plan, report, request
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
 from loong_jax.launch.plan.request import Mode, Request
@@ -117,7 +118,7 @@ def make_request(
         batch=chosen.batch or shards,
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
-        compiler_options=compiler.options(topology.chip),
+        compiler_options=compiler_options.compiler_options(topology.slice_name, config.exchange),
     )
 
 

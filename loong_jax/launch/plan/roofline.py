@@ -186,8 +186,8 @@ class _Walker:
     def compute(self, instruction: Instruction) -> None:
         cost = costs.cost(self.module, self.computation, instruction)
         is_kernel = "tpu_custom_call" in instruction.attributes
-        if is_kernel and cost.hbm_bytes > 1e6 and costs.stated_cost(instruction) is None:
-            self.walk_.warn(f"the kernel {instruction.name} states no cost: counted by bytes")
+        if is_kernel and not cost.flops and cost.hbm_bytes > 1e7:
+            self.walk_.warn(f"the kernel {instruction.name} states no operations: counted by bytes")
         products_s, traffic_s = self.model.fusion_seconds(cost)
         seconds = max(products_s, traffic_s)
         cycles = _CYCLES.search(instruction.attributes)
