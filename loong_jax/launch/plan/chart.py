@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg", force=False)
-
-import matplotlib.pyplot as plt  # noqa: E402
-
-from loong_jax.launch.plan import plan as plans  # noqa: E402
-from loong_jax.launch.plan.plan import GB, Plan  # noqa: E402
-from loong_jax.launch.plan.roofline import Loop  # noqa: E402
+from loong_jax.launch.plan import plan as plans
+from loong_jax.launch.plan.plan import GB, Plan
+from loong_jax.launch.plan.roofline import Loop
 
 _SCOPES = {  # scope in an instruction's name -> colour
     "moe": "#c2410c",
@@ -26,16 +22,14 @@ def save(plan: Plan, path: Path) -> None:
     """Writes the picture; the suffix of `path` decides the format (.svg, .png, .pdf)."""
     loops = _heaviest(plan, 2)
     heights = [1.0] + [1.5] * len(loops)
-    figure, axes = plt.subplots(
-        1 + len(loops), 1, figsize=(12, 2.2 * sum(heights)), height_ratios=heights, squeeze=False
-    )
+    figure = Figure(figsize=(12, 2.2 * sum(heights)))
+    axes = figure.subplots(1 + len(loops), 1, height_ratios=heights, squeeze=False)
     _memory(axes[0, 0], plan)
     for axis, loop in zip(axes[1:, 0], loops, strict=True):
         _schedule(axis, loop)
     figure.suptitle(plans.title(plan), fontsize=11)
     figure.tight_layout()
     figure.savefig(path)
-    plt.close(figure)
 
 
 def _memory(axis, plan: Plan) -> None:

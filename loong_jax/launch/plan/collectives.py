@@ -21,9 +21,7 @@ KINDS = (
 )
 _EXPERTS = re.compile(r"(?:^|[/(\[;'\"])(?:moe|experts)(?:[/)\];'\"\\]|$)")
 _MESH_GROUPS = re.compile(r"mesh\[(?P<sizes>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}")
-_IOTA_GROUPS = re.compile(
-    r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
-)
+_IOTA_GROUPS = re.compile(r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +59,7 @@ def find(module: Module, instruction: Instruction) -> tuple[Instruction, Computa
     return None
 
 
-def read(
-    instruction: Instruction, computation: Computation, mesh: dict[str, int]
-) -> Collective:
+def read(instruction: Instruction, computation: Computation, mesh: dict[str, int]) -> Collective:
     """What a collective instruction does on a mesh of these axis sizes, in the mesh's order."""
     kind = kind_of(instruction.opcode)
     if kind is None:
@@ -88,9 +84,7 @@ def of_experts(op_name: str) -> bool:
     return bool(_EXPERTS.search(op_name))
 
 
-def _expert_share(
-    instruction: Instruction, operands: list[Instruction], sizes: list[int]
-) -> float:
+def _expert_share(instruction: Instruction, operands: list[Instruction], sizes: list[int]) -> float:
     """XLA merges small collectives and keeps one name, so every operand is asked as well."""
     if len(operands) < 2 or not sum(sizes):
         return float(of_experts(instruction.op_name))

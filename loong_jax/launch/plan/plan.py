@@ -192,8 +192,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "compiled ahead of time; no TPU ran",
         f"a fusion takes max(FLOPs / {roofline.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
         f"TFLOP/s, bytes / {roofline.HBM_SHARE} of {chip.hbm_bandwidth / GB:.0f} GB/s) per chip",
-        "only products count as FLOPs; float32 products at highest precision take 6 passes; kernels "
-        "as they state, splash attention over the blocks of 512 that causality leaves",
+        "only products count as FLOPs; float32 products at highest precision take 6 passes; "
+        "kernels as they state, splash attention over the blocks of 512 that causality leaves",
         "a synchronous collective takes its whole time, an asynchronous one what exceeds the work "
         "scheduled between its launch and its end; link time is never used twice",
         f"links: {chip.link_bandwidth / GB:.0f} GB/s one way, {LINK_EFFICIENCY:.0%} of it reached, "

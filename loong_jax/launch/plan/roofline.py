@@ -250,9 +250,7 @@ class _Walker:
         else:
             collective, queue = None, self.copies
             seconds = self.copy_seconds(self._launched(instruction))
-        transfer = _Transfer(
-            instruction.name, seconds, seconds, collective, self.result.seconds
-        )
+        transfer = _Transfer(instruction.name, seconds, seconds, collective, self.result.seconds)
         queue.append(transfer)
         self.by_name[instruction.name] = transfer
 
@@ -304,9 +302,7 @@ class _Walker:
             return
         self.result.idle_hbm_s += idle
         label = f"{transfer.collective.kind} {'+'.join(transfer.collective.axes)}"
-        self.result.events.append(
-            Event("link", label, transfer.launched_s, self.result.seconds)
-        )
+        self.result.events.append(Event("link", label, transfer.launched_s, self.result.seconds))
         self.result.rows.append(
             Row(
                 transfer.name,
@@ -348,9 +344,7 @@ class _Walker:
         result.exposed_copy_s += trips * segment.exposed_copy_s
         result.estimated_cycles += trips * segment.estimated_cycles
         result.cost += Cost(*(trips * part for part in segment.cost))
-        result.rows += [
-            dataclasses.replace(row, trips=row.trips * trips) for row in segment.rows
-        ]
+        result.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in segment.rows]
         work = Inside(
             instruction.name,
             instruction.op_name,
@@ -377,9 +371,7 @@ def _serve(queue: list[_Transfer], seconds: float) -> float:
     return seconds
 
 
-def trip_count(
-    module: Module, computation: Computation, instruction: Instruction
-) -> float | None:
+def trip_count(module: Module, computation: Computation, instruction: Instruction) -> float | None:
     """How often a loop runs: as stated, or from a counter compared with a constant."""
     stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', instruction.attributes)
     if stated:
@@ -398,9 +390,7 @@ def trip_count(
     return float(max(0, (bound - start) * step + (direction in ("LE", "GE"))))
 
 
-def _comparison(
-    module: Module, condition: Computation
-) -> tuple[Computation, Instruction] | None:
+def _comparison(module: Module, condition: Computation) -> tuple[Computation, Instruction] | None:
     root = condition.root
     if root.opcode == "compare":
         return condition, root

@@ -63,6 +63,4 @@ class Topology:
     @property
     def wraps(self) -> tuple[bool, ...]:
         """Which axes of a slice close to rings."""
-        return tuple(
-            size > 2 and size % self.chip.wrap_multiple == 0 for size in self.shape
-        )
+        return tuple(size > 2 and size % self.chip.wrap_multiple == 0 for size in self.shape)

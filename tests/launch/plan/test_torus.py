@@ -56,9 +56,7 @@ def test_gathers_use_all_axes_that_a_group_spans():
         1e9 / (4 * rate(made)) + 6 * HOP_S
     )
     line = network("v6e:4x1")
-    assert line.seconds("all-gather", 1e9, (row,)) == pytest.approx(
-        1e9 / rate(line) + 3 * HOP_S
-    )
+    assert line.seconds("all-gather", 1e9, (row,)) == pytest.approx(1e9 / rate(line) + 3 * HOP_S)
     pair = made.seconds("all-gather", 1e9, ((0, 2), (1, 3)))  # two groups share each link
     assert pair == pytest.approx(1e9 / (2 / 2 * rate(made)) + HOP_S)
 
