@@ -21,6 +21,9 @@ from loong_jax.launch.plan.request import Request
 from loong_jax.sharding import make_mesh
 
 _OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
+_TOO_MANY_TEMPORARIES = re.compile(
+    r"HLO temporaries \(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+)([KMG])\)"
+)
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -41,6 +44,7 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
     with jax.set_mesh(mesh):
         program = programs.build(request, rules)
         result["arguments"] = programs.bytes_by_kind(program)
+        result["shardings"] = programs.shardings(program)
         jitted = jax.jit(program.function, donate_argnums=program.donated)
         start = time.perf_counter()
         lowered = jitted.lower(*program.arguments)
@@ -49,17 +53,29 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
         try:
             compiled = lowered.compile(compiler_options=dict(request.compiler_options) or None)
         except jax.errors.JaxRuntimeError as error:
-            found = _OUT_OF_MEMORY.search(str(error))
-            if found is None:
+            needed = out_of_memory(str(error), sum(result["arguments"].values()))
+            if needed is None:
                 raise
-            used, limit = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
-            return result | {"out_of_memory": {"used": used, "limit": limit}}
+            return result | {"out_of_memory": needed}
     result["compile_s"] = time.perf_counter() - start
-    (directory / "program.hlo").write_text(compiled.as_text(), encoding="utf-8")
+    (directory / "program.hlo").write_text(compiled.as_text() or "", encoding="utf-8")
     memory = compiled.memory_analysis()
     names = ("argument", "output", "alias", "temp", "generated_code")
     result["memory"] = {name: getattr(memory, f"{name}_size_in_bytes") for name in names}
     return result
+
+
+def out_of_memory(message: str, argument_bytes: float) -> dict[str, float] | None:
+    """Bytes used and their limit out of the compiler's refusal, None where it is another one.
+
+    One of its two forms counts temporary arrays alone.
+    """
+    for form, known in ((_OUT_OF_MEMORY, 0.0), (_TOO_MANY_TEMPORARIES, argument_bytes)):
+        found = form.search(message)
+        if found:
+            used, limit = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
+            return {"used": used + known, "limit": limit}
+    return None
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ class Compiled:
     memory: Mapping[str, float]  # bytes: argument, output, alias, temp, generated_code
     arguments: Mapping[str, float]  # bytes of the arguments by kind
     coordinates: tuple[tuple[int, ...], ...]  # of each device, in the order of the mesh
+    shardings: Mapping[str, str]  # mesh axes of each dimension of each argument
     weights: Mapping[str, float]  # numbers of weights: total, experts, embedding, active
     out_of_memory: Mapping[str, float] | None  # bytes: used, limit
     compile_s: float | None
@@ -75,14 +76,21 @@ def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = Non
             ) from error
         if done.returncode:
             raise CompilerError(_reason(done.stderr, done.returncode))
-        result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
-        program = directory / "program.hlo"
-        text = program.read_text(encoding="utf-8") if "memory" in result else None
+        return load(directory)
+
+
+def load(directory: Path) -> Compiled:
+    """What the child left in its directory."""
+    result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
+    text = None
+    if "memory" in result:
+        text = (directory / "program.hlo").read_text(encoding="utf-8")
     return Compiled(
         text=text,
         memory=result.get("memory", {}),
         arguments=result["arguments"],
         coordinates=tuple(map(tuple, result["coordinates"])),
+        shardings=result["shardings"],
         weights=result["weights"],
         out_of_memory=result.get("out_of_memory"),
         compile_s=result.get("compile_s"),

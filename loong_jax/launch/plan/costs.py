@@ -178,7 +178,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if body is None:
         return _plain_bytes(computation, instruction)
     fused = module.computations[body]
-    updates = [name and _update_in_place(fused, name) for name in _results(fused)]
+    updates = [_update_in_place(fused, name) if name else None for name in _results(fused)]
     in_place = {index for index, _ in filter(None, updates)}
     total = 0.0
     for index, name in enumerate(instruction.operands):

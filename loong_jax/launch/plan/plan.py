@@ -5,6 +5,7 @@ compiler's account of memory, and the models of chip and torus that `assumptions
 """
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from loong_jax.launch.plan import advice, collectives, compiled, hlo, roofline
@@ -111,7 +112,7 @@ class Plan:
         return advice.advise(self)
 
 
-def make(request: Request, *, timeout_s: float, keep=None) -> Plan:
+def make(request: Request, *, timeout_s: float, keep: Path | None = None) -> Plan:
     """Compiles the request's program in a child process and reads it."""
     result = compiled.compile_ahead(request, timeout_s=timeout_s, keep=keep)
     return read(request, result, compiled.versions())
@@ -229,6 +230,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "hbm_per_device_gb": plan.hbm_bytes / GB,
         "hbm_limit_gb": plan.hbm_limit / GB,
         "hbm_by_kind_gb": {kind: size / GB for kind, size in plan.hbm_by_kind.items()},
+        "shardings": dict(plan.compiled.shardings),
         "num_weights": dict(plan.compiled.weights),
         "roofline_mfu": None,
         "roofline_step_s": None,

@@ -82,7 +82,7 @@ class State(NamedTuple):
 
     masters: Weights  # float32
     moments: Any  # of Adam, float32
-    step: Array
+    step: Any
 
 
 def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
@@ -167,9 +167,11 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     positions = _array(rules, (request.batch,), jnp.int32, "act_batch")
     lead = (config.num_layers, 2, request.batch, request.length)
     axes = ("layers", None, "act_batch", "act_keys", "act_rank")
-    cache = LatentCache(
-        _array(rules, (*lead, config.kv_lora_rank), config.dtype, *axes),
-        _array(rules, (*lead, config.qk_rope_head_dim), config.dtype, *axes),
+    cache: Any = LatentCache(
+        *(
+            _array(rules, (*lead, width), config.dtype, *axes)
+            for width in (config.kv_lora_rank, config.qk_rope_head_dim)
+        )
     )
 
     def decode(weights, cache, tokens, positions):
@@ -194,6 +196,23 @@ def bytes_by_kind(program: Program) -> dict[str, int]:
         for name, part in parts.items():
             total[name] = total.get(name, 0) + sum(map(_device_bytes, jax.tree.leaves(part)))
     return total
+
+
+def shardings(program: Program) -> dict[str, str]:
+    """How each argument lies on the mesh: `weights.head` -> `fsdp+expert, tensor`."""
+    named = jax.tree_util.tree_leaves_with_path(program.arguments)
+    found = {}
+    for path, leaf in named:
+        kind = program.kinds[path[0].idx]
+        name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
+        spec = () if leaf.sharding is None else leaf.sharding.spec
+        found[f"{kind}.{name}".rstrip(".")] = ", ".join(map(_show_axes, spec))
+    return found
+
+
+def _show_axes(axes: Any) -> str:
+    names = axes if isinstance(axes, tuple) else (axes,)
+    return "+".join(str(name) for name in names if name is not None) or "-"
 
 
 def _device_bytes(array: jax.ShapeDtypeStruct) -> int:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import advice, analytic, chart, compiled, plan, report, request
+from loong_jax.launch.plan import advice, analytic, chart, child, compiled, plan, report, request
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig
@@ -40,6 +40,7 @@ COMPILED = Compiled(
     memory={"argument": 40e9, "output": 30e9, "alias": 30e9, "temp": 10e9, "generated_code": 1e9},
     arguments={"masters": 12e9, "optimizer": 24e9, "batch": 1e9},
     coordinates=((0, 0, 0, 0), (0, 1, 0, 0), (0, 1, 1, 0), (0, 0, 1, 0)),
+    shardings={"state.masters.head": "expert, -"},
     weights={"total": 3e9, "experts": 2e9, "embedding": 1e8, "active": 1e9},
     out_of_memory=None,
     compile_s=1.0,
@@ -179,6 +180,18 @@ def test_a_search_ranks_what_fits_first():
         for axis in made.mesh.values():
             size *= axis
         assert size == topology.num_devices
+
+
+def test_both_refusals_for_want_of_memory_are_read():
+    used = "Ran out of memory in memory space hbm. Used 120.50G of 95.74G hbm. Exceeded by 24.7G"
+    assert child.out_of_memory(used, 5.0) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
+    temporaries = (
+        "CompileTimeHbmOom: the total memory required for HLO temporaries (124.94G) exceeds "
+        "available HBM (94.74G). HLO module: jit_decode"
+    )
+    found = child.out_of_memory(temporaries, 5.0)
+    assert found == {"used": 124.94 * 2**30 + 5, "limit": 94.74 * 2**30}
+    assert child.out_of_memory("something else", 5.0) is None
 
 
 def test_a_missing_or_unpaired_libtpu_is_named(monkeypatch):
