@@ -42,6 +42,8 @@ class PlanOptions:
     batch: int | None = None  # sequences over all devices; default one per device that takes any
     length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode
     num_microbatches: int = 1  # gradient accumulation
+    num_drafts: int = 0  # decode: drafted tokens verified per step and sequence
+    acceptance: float = 0.8  # the chance that a drafted token stays
     num_layers: int | None = None  # plan a shorter model
     exchange: Literal["padded", "gather", "ragged"] = "padded"  # how rows reach experts elsewhere
     buffer_factor: float | None = None  # room of its buffers, in mean loads
@@ -118,6 +120,8 @@ def make_request(
         batch=chosen.batch or shards,
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
+        num_drafts=chosen.num_drafts,
+        acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         compiler_options=compiler_options.compiler_options(topology.slice_name, config.exchange),
     )
 

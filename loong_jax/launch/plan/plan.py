@@ -20,6 +20,10 @@ from loong_jax.models.moe.config import MoEConfig
 GB = 1e9
 EXCHANGE_BANDWIDTHS = (100e9, 200e9, 400e9)  # effective all-to-all, bytes per second and chip
 REFERENCE_BANDWIDTH = 200e9
+# What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
+# and that chip's memory bandwidth.
+H800_TOKENS_PER_S = 3785
+H800_HBM_BANDWIDTH = 3.35e12
 _EXCHANGES = ("all-to-all", "ragged-all-to-all")
 
 
@@ -209,6 +213,12 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
         "the exchange are not run; of a branch the cheapest side counts",
     ]
+    if request.mode == "decode":
+        stated.append(
+            f"all {request.length} entries of each cache are filled; a step verifies "
+            f"{request.num_drafts} drafted tokens per sequence at acceptance "
+            f"{request.acceptance:g}; the time of drafting is not included"
+        )
     return tuple(stated) + plan.warnings
 
 
@@ -242,7 +252,9 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
     if reference is not None:
         step = reference.step
-        tokens_per_s = request.num_tokens / reference.step_s / request.topology.num_chips
+        tokens_per_s = request.num_kept_tokens / reference.step_s / request.topology.num_chips
+        if request.mode == "decode":
+            result["decode"] = decode_figures(plan, reference)
         result |= {
             "roofline_mfu": reference.mfu,
             "roofline_step_s": reference.step_s,
@@ -256,6 +268,31 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "collectives": [row_to_json(row) for row in step.rows],
         }
     return result
+
+
+def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
+    """Tokens per second and chip beside what others reach and what memory allows.
+
+    The target is the published figure of an H800 times the ratio of memory bandwidths. The bounds
+    count one pass over the cache, and over cache and weights, at all of the bandwidth.
+    """
+    request, chip = plan.request, plan.request.topology.chip
+    kept = request.num_kept_tokens / request.topology.num_chips
+    per_byte = chip.num_devices / chip.hbm_bandwidth
+    cache_s = plan.compiled.arguments["cache"] * per_byte
+    all_s = cache_s + plan.compiled.arguments["weights"] * per_byte
+    reached = kept / timing.step_s
+    target = H800_TOKENS_PER_S * chip.hbm_bandwidth / H800_HBM_BANDWIDTH
+    return {
+        "tokens_per_s_per_chip": reached,
+        "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
+        "acceptance": request.acceptance,
+        "num_drafts": request.num_drafts,
+        "target_tokens_per_s_per_chip": target,
+        "share_of_target": reached / target,
+        "cache_bound_tokens_per_s_per_chip": kept / cache_s,
+        "memory_bound_tokens_per_s_per_chip": kept / all_s,
+    }
 
 
 def breakdown(timing: Timing) -> dict[str, float]:

@@ -163,7 +163,8 @@ def _prefill(request: Request, rules: ShardingRules, graphdef, weights: Weights)
 
 def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
     config = request.config
-    tokens = _array(rules, (request.batch,), jnp.int32, "act_batch")
+    shape = (request.batch, 1 + request.num_drafts)
+    tokens = _array(rules, shape, jnp.int32, "act_batch", None)
     positions = _array(rules, (request.batch,), jnp.int32, "act_batch")
     lead = (config.num_layers, 2, request.batch, request.length)
     axes = ("layers", None, "act_batch", "act_keys", "act_rank")
@@ -176,7 +177,7 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
 
     def decode(weights, cache, tokens, positions):
         model = nnx.merge(graphdef, nnx.State(weights))
-        logits, cache = model.decode(tokens, positions, cache)
+        logits, _, cache = model.extend(tokens, positions, cache)
         return jnp.argmax(logits, axis=-1), cache
 
     arguments = (weights, cache, tokens, positions)

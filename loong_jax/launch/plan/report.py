@@ -50,6 +50,8 @@ def render(plan: Plan, *, num_rows: int = 14) -> Group:
     parts = [Text(plans.title(plan), style="bold"), _memory(plan)]
     if plan.reference is not None:
         parts += [_time(plan), _exchange(plan), _collectives(plan, num_rows)]
+        if plan.request.mode == "decode":
+            parts.insert(3, _decode(plan))
     for line in plan.advice:
         parts.append(Text(f"advice: {line}", style="yellow"))
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
@@ -78,7 +80,7 @@ def _memory(plan: Plan) -> Table:
 def _time(plan: Plan) -> Table:
     timing = plan.reference
     assert timing is not None
-    tokens = plan.request.num_tokens / timing.step_s / plan.request.topology.num_chips
+    tokens = plan.request.num_kept_tokens / timing.step_s / plan.request.topology.num_chips
     table = Table(
         title=f"Roofline: {timing.step_s:.4f} s per step, MFU {timing.mfu:.1%}, "
         f"{tokens:.0f} tokens/s per chip",
@@ -89,6 +91,17 @@ def _time(plan: Plan) -> Table:
     table.add_column("share", justify="right")
     for name, seconds in plans.breakdown(timing).items():
         table.add_row(name, f"{seconds:.4f}", f"{seconds / timing.step_s:.1%}")
+    return table
+
+
+def _decode(plan: Plan) -> Table:
+    timing = plan.reference
+    assert timing is not None
+    table = Table(title="Decoding", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in plans.decode_figures(plan, timing).items():
+        table.add_row(name.replace("_", " "), f"{value:.3g}" if value < 10 else f"{value:.0f}")
     return table
 
 

@@ -35,6 +35,8 @@ class Request:
     batch: int
     length: int
     num_microbatches: int = 1
+    num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
+    acceptance: float = 0.0  # the chance that a drafted token stays
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -56,6 +58,11 @@ class Request:
                 f"batch={self.batch} is no multiple of {shards}, the devices along "
                 f"{'+'.join(BATCH_AXES)} times the micro-batches. Choose a multiple."
             )
+        if self.num_drafts < 0 or not 0 <= self.acceptance <= 1:
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} must not be negative and acceptance="
+                f"{self.acceptance} lie in [0, 1]. Correct them."
+            )
         if self.length < 1 or self.length % self.mesh["context"]:
             raise ConfigError(
                 f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
@@ -68,8 +75,15 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of one step, over all devices."""
-        return self.batch * (1 if self.mode == "decode" else self.length)
+        """Tokens that one step computes, over all devices."""
+        return self.batch * (1 + self.num_drafts if self.mode == "decode" else self.length)
+
+    @property
+    def num_kept_tokens(self) -> float:
+        """The same without drafts that are rejected: one, and drafts until the first rejection."""
+        if self.mode != "decode":
+            return self.num_tokens
+        return self.batch * sum(self.acceptance**i for i in range(self.num_drafts + 1))
 
     def to_json(self) -> dict[str, Any]:
         """For the child process that compiles."""
@@ -82,6 +96,8 @@ class Request:
             "batch": self.batch,
             "length": self.length,
             "num_microbatches": self.num_microbatches,
+            "num_drafts": self.num_drafts,
+            "acceptance": self.acceptance,
             "compiler_options": dict(self.compiler_options),
         }
 

@@ -146,6 +146,18 @@ def test_a_plan_is_shown_and_drawn(tmp_path):
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
 
 
+def test_decoding_is_measured_against_memory():
+    asked = make_request(mode="decode", num_drafts=1, acceptance=0.8)
+    assert (asked.num_tokens, asked.num_kept_tokens) == (16, pytest.approx(8 * 1.8))
+    arguments = {"weights": 2765e6, "cache": 2 * 2765e6, "batch": 0.0}
+    there = dataclasses.replace(COMPILED, arguments=arguments)
+    value = plan.to_json(plan.read(asked, there, VERSIONS))["decode"]
+    kept = 8 * 1.8 / 4  # per step and chip
+    assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
+    assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
+    assert value["target_tokens_per_s_per_chip"] == pytest.approx(3785 * 2.765 / 3.35)
+
+
 def test_what_does_not_fit_says_what_to_change():
     memory = dict(COMPILED.memory) | {"temp": 90e9}
     made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
