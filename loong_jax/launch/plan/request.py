@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from loong_jax import configs
 from loong_jax.errors import ConfigError
@@ -40,8 +40,6 @@ class Request:
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        if self.mode not in get_args(Mode):
-            raise ConfigError(f"mode {self.mode!r} is unknown. Choose of {get_args(Mode)}.")
         if math.prod(self.mesh.values()) != self.topology.num_devices:
             raise ConfigError(
                 f"mesh {show_mesh(self.mesh)} has {math.prod(self.mesh.values())} devices and "
