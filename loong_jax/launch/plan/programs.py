@@ -168,12 +168,8 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     positions = _array(rules, (request.batch,), jnp.int32, "act_batch")
     lead = (config.num_layers, 2, request.batch, request.length)
     axes = ("layers", None, "act_batch", "act_keys", "act_rank")
-    cache: Any = LatentCache(
-        *(
-            _array(rules, (*lead, width), config.dtype, *axes)
-            for width in (config.kv_lora_rank, config.qk_rope_head_dim)
-        )
-    )
+    widths = config.kv_lora_rank, config.qk_rope_head_dim
+    cache = LatentCache._make(_array(rules, (*lead, w), config.dtype, *axes) for w in widths)
 
     def decode(weights, cache, tokens, positions):
         model = nnx.merge(graphdef, nnx.State(weights))
