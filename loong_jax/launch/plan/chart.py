@@ -49,7 +49,7 @@ def _schedule(axis, loop: Loop) -> None:
     for event in loop.segment.events:
         y = float(lanes[event.lane])
         if event.lane == "link":
-            y -= 0.4 * (offset.setdefault(event.label, len(offset)) % 4)
+            y += 0.3 - 0.35 * (offset.setdefault(event.label, len(offset)) % 4)
         axis.barh(
             [y],
             [(event.end_s - event.start_s) * 1e3],
@@ -65,7 +65,9 @@ def _schedule(axis, loop: Loop) -> None:
     axis.bar([0], [0], color=_EXPOSED, label="exposed")
     axis.bar([0], [0], color=_LINK, label="launch to end")
     axis.legend(ncols=8, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    axis.set_yticks([1.4, 2], ["links", "device"])
+    axis.set_yticks([0.9, 2], ["links", "device"])
+    axis.set_ylim(0.2, 2.5)
+    axis.set_xlim(0, loop.segment.seconds * 1e3)
     axis.set_xlabel(f"ms of one run of {loop.name}, which runs {loop.trips:.0f} times")
 
 
