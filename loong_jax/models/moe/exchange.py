@@ -19,7 +19,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.rows import sum_rows, take_rows, zeros_alike
+from loong_jax.models.moe.envelope import Envelope, round_up, to_eight_bits
+from loong_jax.models.moe.parcels import (
+    Journey,
+    Parcels,
+    Rows,
+    load,
+    make_journey,
+    sort_by_destination,
+    unload,
+)
+from loong_jax.models.moe.rows import zeros_alike
 
 AXIS = "expert"
 
@@ -84,187 +94,6 @@ def _check_factor(exchange: Exchange) -> None:
         )
 
 
-class Rows(NamedTuple):
-    """Rows where they are: on the device that sends or on the one that received them."""
-
-    x: Float[Array, "rows D"]
-    gate: Float[Array, "rows J"]  # float32
-    expert: Int[Array, "rows J"]  # among those of the destination; below 0 where there is none
-
-
-class Parcels(NamedTuple):
-    """All choices of one device, sorted by destination: what the rounds are cut from.
-
-    Choices of one token for one destination share rows, J to each.
-    """
-
-    choice: Int[Array, "N"]  # t * K + k, by destination, then by t * K + k
-    row: Int[Array, "N"]  # the row of each, counted over all destinations
-    first: Int[Array, "P"]  # row of each destination
-    count: Int[Array, "P"]  # of rows
-    expert: Int[Array, "T K"]  # among those of the destination; below 0 where there is none
-    destination: Int[Array, "T K"]  # P where there is none
-    rank: Int[Array, "T K"]  # of the row within the destination
-    lane: Int[Array, "T K"]  # which of the J choices in its row
-
-
-class Journey(NamedTuple):
-    """How choices ride in rows in one round; on the sending device."""
-
-    choice: Int[Array, "sent J"]  # t * K + k; T * K where there is none
-    place: Int[Array, "T K"]  # the row each rides in; past the end where in none
-    first_place: Int[Array, "T K"]  # the same for the first choice of each row only
-
-
-def sort_by_destination(
-    target: Int[Array, "T K"],
-    kept: Bool[Array, "T K"],
-    num_local: int,
-    num_devices: int,
-    choices_per_row: int,
-) -> Parcels:
-    """`target` is an expert where `kept`; device p has experts p * num_local and following."""
-    num_choices, per_token = target.size, target.shape[1]
-    destination_TK = jnp.where(kept, target // num_local, num_devices)
-    number_N = jax.lax.iota(jnp.int32, num_choices)
-    operands = (destination_TK.reshape(-1), number_N)
-    sorted_N, choice_N = jax.lax.sort(operands, num_keys=1, is_stable=True)
-    token_N = choice_N // per_token
-    starts_N = (jnp.diff(sorted_N, prepend=-1) != 0) | (jnp.diff(token_N, prepend=-1) != 0)
-    since_start_N = number_N - jax.lax.cummax(jnp.where(starts_N, number_N, 0))
-    lane_N = since_start_N % choices_per_row
-    leads_N = lane_N == 0
-    row_N = jnp.cumsum(leads_N, dtype=jnp.int32) - 1
-    is_for_NP = (sorted_N[:, None] == jnp.arange(num_devices)[None]) & leads_N[:, None]
-    count_P = jnp.sum(is_for_NP, axis=0, dtype=jnp.int32)
-    first_P = jnp.cumsum(count_P) - count_P
-    rank_N = row_N - first_P.at[sorted_N].get(mode="clip")
-    _, rank_N, lane_N = jax.lax.sort((choice_N, rank_N, lane_N), num_keys=1)
-    expert_TK = jnp.where(kept, target % num_local, -1)
-    rank_TK, lane_TK = rank_N.reshape(target.shape), lane_N.reshape(target.shape)
-    return Parcels(choice_N, row_N, first_P, count_P, expert_TK, destination_TK, rank_TK, lane_TK)
-
-
-def _journey(parcels: Parcels, row_R, place_TK, choices_per_row: int) -> Journey:
-    """Fills rows with the choices of the rows numbered `row_R`, below 0 for none."""
-    num_choices, num_rows = parcels.choice.size, row_R.size
-    if choices_per_row == 1:
-        at_RJ = row_R[:, None]
-        rides_RJ = at_RJ >= 0
-    else:
-        at_RJ = jnp.searchsorted(parcels.row, row_R)[:, None] + jnp.arange(choices_per_row)[None]
-        rides_RJ = parcels.row.at[at_RJ].get(mode="fill", fill_value=-2) == row_R[:, None]
-    choice_RJ = parcels.choice.at[at_RJ].get(mode="clip")
-    choice_RJ = jnp.where(rides_RJ, choice_RJ, num_choices)
-    return Journey(choice_RJ, place_TK, jnp.where(parcels.lane == 0, place_TK, num_rows))
-
-
-def _load(
-    x: Float[Array, "T D"], gate: Float[Array, "T K"], parcels: Parcels, journey: Journey
-) -> Rows:
-    """The rows of a journey; those without a choice hold anything and say so."""
-    per_token, (num_rows, per_row) = gate.shape[1], journey.choice.shape
-    choice_N = journey.choice.reshape(-1)
-    place_N1 = (journey.place * per_row + parcels.lane).reshape(-1, 1)
-    gate_N1 = take_rows(gate.reshape(-1, 1), choice_N, place_N1)
-    expert_N = parcels.expert.reshape(-1).at[choice_N].get(mode="fill", fill_value=-1)
-    return Rows(
-        take_rows(x, journey.choice[:, 0] // per_token, journey.first_place),
-        gate_N1.reshape(num_rows, per_row),
-        expert_N.reshape(num_rows, per_row),
-    )
-
-
-def _unload(back: Float[Array, "sent D"], journey: Journey) -> Float[Array, "T D"]:
-    token_R = journey.choice[:, 0] // journey.place.shape[1]
-    return sum_rows(back, journey.first_place, token_R)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Envelope:
-    """Rows with their gates and experts in one array, so that one exchange carries it all.
-
-    Each of `num_blocks` blocks of `stride` rows ends in `number_rows` rows that hold the numbers of
-    the others, cut into whole numbers so small that every dtype of rows holds them exactly. Nothing
-    is copied to make room: the rows are gathered with those last ones already there.
-    """
-
-    num_blocks: int
-    stride: int
-    number_rows: int
-    width: int  # D
-    choices_per_row: int  # J
-    dispatch_dtype: Literal["float8_e4m3fn"] | None
-
-    @classmethod
-    def fitting(
-        cls, num_blocks: int, rows: int, width: int, choices_per_row: int, dispatch_dtype: Any
-    ) -> "Envelope":
-        """With room for at least `rows` rows per block; blocks are whole tiles of 16 rows."""
-        numbers = cls._numbers_per_row(choices_per_row, dispatch_dtype)
-        stride = _round_up(rows + -(-rows * numbers // width), 16)
-        number_rows = -(-stride * numbers // (width + numbers))
-        return cls(
-            num_blocks=num_blocks,
-            stride=stride,
-            number_rows=number_rows,
-            width=width,
-            choices_per_row=choices_per_row,
-            dispatch_dtype=dispatch_dtype,
-        )
-
-    @staticmethod
-    def _numbers_per_row(choices_per_row: int, dispatch_dtype: Any) -> int:
-        """Bytes of gates and experts; with eight-bit rows also of the scale, in halves."""
-        num_bytes = 6 * choices_per_row
-        return num_bytes if dispatch_dtype is None else 2 * (num_bytes + 4)
-
-    @property
-    def rows(self) -> int:
-        """Rows of a block that may carry a token."""
-        return self.stride - self.number_rows
-
-    def seal(self, x: Float[Array, "R D"], *numbers: Array) -> Float[Array, "blocks stride D"]:
-        """`numbers`, each [R, ...], take the places that rows past the first `rows` had."""
-        digits = jnp.concatenate([_bytes_of(a.reshape(len(a), -1)) for a in numbers], axis=1)
-        if x.dtype.itemsize == 1:
-            digits = jnp.concatenate([digits >> 4, digits & 15], axis=1)
-        digits = digits.reshape(self.num_blocks, self.stride, -1)[:, : self.rows]
-        digits = digits.reshape(self.num_blocks, -1).astype(jnp.float32).astype(x.dtype)
-        room = self.number_rows * self.width - digits.shape[1]
-        digits = jnp.pad(digits, ((0, 0), (0, room)))
-        digits = digits.reshape(self.num_blocks, self.number_rows, self.width)
-        blocks = x.reshape(self.num_blocks, self.stride, self.width)
-        return jax.lax.dynamic_update_slice_in_dim(blocks, digits, self.rows, axis=1)
-
-    def open(self, sealed: Float[Array, "blocks stride D"], *dtypes_and_widths: tuple[Any, int]):
-        """The rows and the numbers again; numbers of the last rows are zero."""
-        halves = sealed.dtype.itemsize == 1
-        sizes = [jnp.dtype(dtype).itemsize * width for dtype, width in dtypes_and_widths]
-        num_digits = sum(sizes) * (2 if halves else 1)
-        digits = sealed[:, self.rows :].reshape(self.num_blocks, -1)
-        digits = digits[:, : self.rows * num_digits].astype(jnp.float32).astype(jnp.uint8)
-        digits = digits.reshape(self.num_blocks, self.rows, num_digits)
-        digits = jnp.pad(digits, ((0, 0), (0, self.number_rows), (0, 0))).reshape(-1, num_digits)
-        if halves:
-            high, low = jnp.split(digits, 2, axis=1)
-            digits = (high << 4) | low
-        numbers, start = [], 0
-        for size, (dtype, width) in zip(sizes, dtypes_and_widths, strict=True):
-            these = digits[:, start : start + size]
-            numbers.append(_numbers_of(these, dtype, width))
-            start += size
-        return sealed.reshape(-1, self.width), *numbers
-
-
-def _bytes_of(a: Array) -> Array:
-    return jax.lax.bitcast_convert_type(a, jnp.uint8).reshape(len(a), -1)
-
-
-def _numbers_of(digits: Array, dtype: Any, width: int) -> Array:
-    return jax.lax.bitcast_convert_type(digits.reshape(len(digits), width, -1), dtype)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
     """What an exchange knows of its device, all of it static."""
@@ -284,7 +113,7 @@ class Sizes:
 
     def mean_rows(self, factor: float) -> int:
         """`factor` times the choices that a device's experts receive on average, in tiles of 16."""
-        return _round_up(math.ceil(factor * self.num_tokens * self.mean_chosen), 16)
+        return round_up(math.ceil(factor * self.num_tokens * self.mean_chosen), 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,31 +173,44 @@ class Padded:
         rides_TK = (parcels.expert >= 0) & (rank_TK >= 0) & (rank_TK < envelope.rows)
         place_TK = parcels.destination * envelope.stride + rank_TK
         place_TK = jnp.where(rides_TK, place_TK, row_R.size)
-        return _journey(parcels, row_R, place_TK, envelope.choices_per_row)
+        return make_journey(parcels, row_R, place_TK, envelope.choices_per_row)
 
     def load(self, x: Array, gate: Array, parcels: Parcels, journey: Journey) -> Rows:
-        return _load(x, gate, parcels, journey)
+        return load(x, gate, parcels, journey)
 
     def unload(self, back: Array, journey: Journey) -> Array:
-        return _unload(back, journey)
+        return unload(back, journey)
 
-    def there(self, rows: Rows, journey: Journey) -> Rows:
+    def seal(self, rows: Rows) -> Array:
         envelope, (x, gate, expert) = self.envelope, rows
         numbers = (gate, (expert + 1).astype(jnp.int16))
-        dtypes = ((jnp.float32, gate.shape[1]), (jnp.int16, gate.shape[1]))
         if envelope.dispatch_dtype is None:
-            x, gate, expert = envelope.open(_swap(envelope.seal(x, *numbers)), *dtypes)
+            return envelope.seal(x, *numbers)
+        small, scale = to_eight_bits(x, jnp.dtype(envelope.dispatch_dtype))
+        return envelope.seal(small, *numbers, scale)
+
+    def open(self, sealed: Array, dtype: Any) -> Rows:
+        per_row = self.exchange.choices_per_row
+        dtypes = [(jnp.float32, per_row), (jnp.int16, per_row)]
+        if self.envelope.dispatch_dtype is None:
+            x, gate, expert = self.envelope.open(sealed, *dtypes)
         else:
-            small, scale = _to_eight_bits(x, jnp.dtype(envelope.dispatch_dtype))
-            sealed = _swap(envelope.seal(small, *numbers, scale))
-            small, gate, expert, scale = envelope.open(sealed, *dtypes, (jnp.float32, 1))
-            x = (small.astype(jnp.float32) * scale).astype(x.dtype)
+            x, gate, expert, scale = self.envelope.open(sealed, *dtypes, (jnp.float32, 1))
+            x = (x.astype(jnp.float32) * scale).astype(dtype)
         return Rows(x, gate, expert.astype(jnp.int32) - 1)
 
-    def gradient_back(self, x: Array, gate: Array, journey: Journey) -> tuple[Array, Array]:
-        sealed = _swap(self.envelope.seal(x, gate))
-        x, gate = self.envelope.open(sealed, (jnp.float32, gate.shape[1]))
+    def seal_gradient(self, x: Array, gate: Array) -> Array:
+        return self.envelope.seal(x, gate)
+
+    def open_gradient(self, sealed: Array) -> tuple[Array, Array]:
+        x, gate = self.envelope.open(sealed, (jnp.float32, self.exchange.choices_per_row))
         return x, gate
+
+    def carry(self, sealed: Array, journey: Journey) -> Array:
+        return _swap(sealed)
+
+    def carry_gradient(self, sealed: Array, journey: Journey) -> Array:
+        return _swap(sealed)
 
     def send_back(self, made: Float[Array, "R D"], journey: Journey) -> Float[Array, "R D"]:
         envelope = self.envelope
@@ -379,13 +221,6 @@ class Padded:
 def _swap(blocks: Shaped[Array, "P stride D"]) -> Shaped[Array, "P stride D"]:
     """Block p goes to device p, and block p comes from it."""
     return jax.lax.all_to_all(blocks, AXIS, split_axis=0, concat_axis=0, tiled=True)
-
-
-def _to_eight_bits(x: Float[Array, "R D"], dtype: Any):
-    """Rows over their scale, and the float32 scale that brings the largest value to the limit."""
-    largest = jnp.max(jnp.abs(x), axis=1, keepdims=True).astype(jnp.float32)
-    scale = jnp.where(largest > 0, largest / float(jnp.finfo(dtype).max), 1.0)
-    return (x.astype(jnp.float32) / scale).astype(dtype), scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -413,12 +248,6 @@ class Gathered:
     def journey(self, expert: Int[Array, "T K"], i: int) -> tuple[()]:
         return ()
 
-    def num_rounds(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(1)
-
-    def num_waiting(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(0)
-
     def load(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Rows:
         more = ((0, self.envelope.stride - len(x)), (0, 0))
         expert = jnp.pad(expert, more, constant_values=-1)
@@ -427,19 +256,29 @@ class Gathered:
     def unload(self, back: Array, journey: tuple[()]) -> Array:
         return back[: self.sizes.num_tokens].astype(jnp.float32)
 
-    def there(self, rows: Rows, journey: tuple[()]) -> Rows:
-        envelope, (x, gate, expert) = self.envelope, rows
-        sealed = envelope.seal(x, gate, (expert + 1).astype(jnp.int16))
-        sealed = jax.lax.all_gather(sealed, AXIS, axis=0, tiled=True)
-        everyone = dataclasses.replace(envelope, num_blocks=self.sizes.num_devices)
-        dtypes = ((jnp.float32, gate.shape[1]), (jnp.int16, gate.shape[1]))
+    def seal(self, rows: Rows) -> Array:
+        return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16))
+
+    def open(self, sealed: Array, dtype: Any) -> Rows:
+        num_chosen = self.sizes.num_chosen
+        everyone = dataclasses.replace(self.envelope, num_blocks=self.sizes.num_devices)
+        dtypes = ((jnp.float32, num_chosen), (jnp.int16, num_chosen))
         x, gate, expert = everyone.open(sealed, *dtypes)
         local = expert.astype(jnp.int32) - 1 - jax.lax.axis_index(AXIS) * self.sizes.num_local
         is_here = (expert > 0) & (local >= 0) & (local < self.sizes.num_local)
         return Rows(x, gate, jnp.where(is_here, local, -1))
 
-    def gradient_back(self, x: Array, gate: Array, journey: tuple[()]) -> tuple[Array, Array]:
-        return self.send_back(x, ()), self.send_back(gate, ())
+    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+        return x, gate
+
+    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+        return sealed
+
+    def carry(self, sealed: Array, journey: tuple[()]) -> Array:
+        return jax.lax.all_gather(sealed, AXIS, axis=0, tiled=True)
+
+    def carry_gradient(self, sealed: tuple[Array, Array], journey: tuple[()]):
+        return tuple(self.send_back(a, ()) for a in sealed)
 
     def send_back(self, made: Float[Array, "all D"], journey: tuple[()]) -> Float[Array, "some D"]:
         return jax.lax.psum_scatter(made, AXIS, scatter_dimension=0, tiled=True)
@@ -466,7 +305,7 @@ class Ragged:
     def num_rows(self) -> int:
         """Of the receiving buffer."""
         most = self.sizes.num_devices * self.sizes.num_tokens * self.sizes.most_per_device
-        return min(self.sizes.mean_rows(self.exchange.buffer_factor), _round_up(most, 16))
+        return min(self.sizes.mean_rows(self.exchange.buffer_factor), round_up(most, 16))
 
     @property
     def may_overflow(self) -> bool:
@@ -498,24 +337,34 @@ class Ragged:
         place_TK = own.first.at[own.destination].get(mode="clip") + own.rank
         place_TK = jnp.where(own.expert >= 0, place_TK, row_N.size)
         return Voyage(
-            _journey(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
+            make_journey(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
         )
 
     def load(self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage) -> Rows:
-        return _load(x, gate, parcels[0], voyage.journey)
+        return load(x, gate, parcels[0], voyage.journey)
 
     def unload(self, back: Array, voyage: Voyage) -> Array:
-        return _unload(back, voyage.journey)
+        return unload(back, voyage.journey)
 
-    def there(self, rows: Rows, voyage: Voyage) -> Rows:
+    def seal(self, rows: Rows) -> tuple[Array, Array]:
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
-        numbers = jnp.concatenate([bits, rows.expert + 1], axis=1)
-        gate, expert = jnp.split(self._forth(numbers, voyage), 2, axis=1)
-        gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
-        return Rows(self._forth(rows.x, voyage), gate, expert - 1)
+        return rows.x, jnp.concatenate([bits, rows.expert + 1], axis=1)
 
-    def gradient_back(self, x: Array, gate: Array, voyage: Voyage) -> tuple[Array, Array]:
-        return self._back(x, voyage), self._back(gate, voyage)
+    def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
+        bits, expert = jnp.split(sealed[1], 2, axis=1)
+        return Rows(sealed[0], jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
+
+    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+        return x, gate
+
+    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+        return sealed
+
+    def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._forth(a, voyage) for a in sealed)
+
+    def carry_gradient(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._back(a, voyage) for a in sealed)
 
     def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N D"]:
         return _return(self, made, voyage)
@@ -594,12 +443,6 @@ class Alone:
     room = None
     may_overflow = False
 
-    def num_rounds(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(1)
-
-    def num_waiting(self, expert: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(0)
-
     def sort(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> Int[Array, "T K"]:
         return jnp.where(kept, target, -1)
 
@@ -613,25 +456,84 @@ class Alone:
         return back
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _travel(work, x, gate, expert, journey) -> Rows:
-    return work.there(Rows(x, gate, expert), journey)
+class Sealed(NamedTuple):
+    """Rows as they travel, and where their gradient travels the other way.
+
+    What goes there holds whole numbers and may have eight bits, so no gradient can reach it. Its
+    place is taken by `shadow`: zeros that nobody reads and so nobody makes, with the dtypes and
+    shapes of what comes back.
+    """
+
+    there: Any
+    shadow: Any
 
 
-def _travel_forward(work, x, gate, expert, journey):
-    return work.there(Rows(x, gate, expert), journey), journey
+def seal(work: Any, rows: Rows) -> Sealed:
+    """Makes rows ready to be carried."""
+
+    def forward(x, gate, expert):
+        there = work.seal(Rows(x, gate, expert))
+        back = jax.eval_shape(work.seal_gradient, x, gate)
+        return Sealed(there, _zeros_of(back, x)), None
+
+    def backward(_, grad):
+        return *work.open_gradient(grad.shadow), None
+
+    return _with_gradient(forward, backward)(*rows)
 
 
-def _travel_backward(work, journey, grad: Rows):
-    return *work.gradient_back(grad.x, grad.gate, journey), None, None
+def carry(work: Any, sealed: Sealed, journey: Any) -> Sealed:
+    """The exchange itself."""
+
+    def forward(there, shadow, journey):
+        there = work.carry(there, journey)
+        arrived = jax.eval_shape(lambda: work.open(there, dtype))
+        back = jax.eval_shape(work.seal_gradient, arrived.x, arrived.gate)
+        return Sealed(there, _zeros_of(back, jax.tree.leaves(there)[0])), journey
+
+    def backward(journey, grad):
+        return None, work.carry_gradient(grad.shadow, journey), None
+
+    dtype = jax.tree.leaves(sealed.shadow)[0].dtype
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow, journey)
 
 
-_travel.defvjp(_travel_forward, _travel_backward)
+def unseal(work: Any, sealed: Sealed) -> Rows:
+    """The rows that others sent here."""
+
+    def forward(there, shadow):
+        return work.open(there, dtype), None
+
+    def backward(_, grad):
+        return None, work.seal_gradient(grad.x, grad.gate)
+
+    dtype = jax.tree.leaves(sealed.shadow)[0].dtype
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow)
 
 
-def send(work, rows: Rows, journey) -> Rows:
-    """The rows that others sent here. Gradients of their states and gates go the same way back."""
-    return _travel(work, *rows, journey)
+def together(sealed: Sealed, x: Array) -> tuple[Sealed, Array]:
+    """An optimization barrier; going back it ties the gradients of the rows to that of `x`."""
+
+    def forward(there, shadow, x):
+        there, x = jax.lax.optimization_barrier((there, x))
+        return (Sealed(there, shadow), x), None
+
+    def backward(_, grads):
+        grad, grad_x = grads
+        return None, *jax.lax.optimization_barrier((grad.shadow, grad_x))
+
+    return _with_gradient(forward, backward)(sealed.there, sealed.shadow, x)
+
+
+def _with_gradient(forward, backward):
+    """`forward` gives its value and what `backward` needs beside the gradient of that value."""
+    function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
+    function.defvjp(forward, backward)
+    return function
+
+
+def _zeros_of(shapes: Any, like: Array) -> Any:
+    return jax.tree.map(lambda a: zeros_alike(like, a.shape, a.dtype), shapes)
 
 
 def at_work(exchange: Exchange, sizes: Sizes) -> "Gathered | Padded | Ragged":
@@ -641,7 +543,3 @@ def at_work(exchange: Exchange, sizes: Sizes) -> "Gathered | Padded | Ragged":
     if isinstance(exchange, RaggedExchange):
         return Ragged(exchange, sizes)
     return Gathered(exchange, sizes)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

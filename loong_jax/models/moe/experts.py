@@ -64,12 +64,81 @@ class Experts(nnx.Module):
         self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
-        mixture = self.dispatch(self.pack(x, routing, mask))
-        return self.mix(self.combine(self.compute(mixture)))
+        mixture, x = self.dispatch(x, routing, mask)
+        mixture, x = self.compute(mixture, x)
+        return self.mix(self.combine(mixture), x)[0]
 
-    def pack(self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]) -> Mixture:
-        """Puts the tokens in `mask` into rows, sorted by where they go."""
-        rules, places = self.rules, _Places(self.rules, x)
+    def dispatch(
+        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
+    ) -> tuple[Mixture, Float[Array, "B T D"]]:
+        """Sends the tokens in `mask` to the devices of their experts.
+
+        Returns `x` as well: what is made of that runs while the rows travel, not before they leave.
+        """
+        mixture, x = self._in_order(self._pack(x, routing, mask), x)
+        if not self.travels:
+            return mixture, x
+        work, places = self._work(mixture.x), _Places.of(self.rules, mixture.x)
+
+        def on_one_device(sealed, journey):
+            return exchange.carry(work, sealed, journey)
+
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
+        arrived = on_mesh(mixture.moving, mixture.journey)
+        there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
+        return mixture._replace(moving=arrived._replace(there=there)), x
+
+    def compute(
+        self, mixture: Mixture, done: Float[Array, "B T D"]
+    ) -> tuple[Mixture, Float[Array, "B T D"]]:
+        """Runs each device's experts over the rows it has, between the work before and after.
+
+        `done` is the work that the dispatch was to hide behind; the next starts from what is
+        returned.
+        """
+        mixture, done = self._in_order(mixture, done)
+        return self._in_order(self._run_experts(mixture), done)
+
+    def combine(self, mixture: Mixture) -> Mixture:
+        """Sends rows back to where they came from."""
+        if not self.travels:
+            return mixture
+        work, places = self._work(mixture.x), _Places.of(self.rules, mixture.x)
+        on_mesh = self.rules.shard_map(
+            work.send_back,
+            in_specs=(places.partial_rows, places.rows),
+            out_specs=places.partial_rows,
+        )
+        return mixture._replace(moving=on_mesh(mixture.moving, mixture.journey))
+
+    def mix(
+        self, mixture: Mixture, done: Float[Array, "B T D"]
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"]]:
+        """The sum of each token's rows and its share of the identity, once the work is done that
+        the combine was to hide behind; and that work.
+        """
+        mixture, done = self._in_order(mixture, done)
+        x, routing = mixture.x, mixture.routing
+        work, places = self._work(x), _Places.of(self.rules, x)
+
+        def on_one_device(back, rest, journey, x):
+            mixed = work.unload(back, journey)
+            mixed = mixed if rest is None else mixed + rest
+            mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
+            return mixed.reshape(x.shape)
+
+        specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
+        mixed = on_mesh(mixture.moving, mixture.rest, mixture.journey, x)
+        is_zero = routing.target >= self.config.num_experts
+        zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
+        return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype), done
+
+    def _pack(
+        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
+    ) -> Mixture:
+        """Puts tokens into rows, sorted by where they go."""
+        rules, places = self.rules, _Places.of(self.rules, x)
         work = self._work(x)
         if rules.mesh is not None:  # a mask may arrive whole on every device
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
@@ -79,34 +148,21 @@ class Experts(nnx.Module):
             kept = (target < self.config.num_experts) & mask.reshape(-1, 1)
             parcels = work.sort(target, kept)
             journey = work.journey(parcels, 0)
-            num_rounds, num_waiting = work.num_rounds(parcels), work.num_waiting(parcels)
-            if rules.mesh is not None:
-                num_rounds = jax.lax.pmax(num_rounds, places.token_axes)
-                num_waiting = jax.lax.psum(num_waiting, places.token_axes)
-            return work.load(x, gate, parcels, journey), parcels, journey, num_rounds, num_waiting
+            num_rounds, num_waiting = jnp.int32(1), jnp.int32(0)
+            if work.may_overflow:
+                num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
+                num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
+            rows = work.load(x, gate, parcels, journey)
+            moving = exchange.seal(work, rows) if self.travels else rows
+            return moving, parcels, journey, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
-        rows, *others = on_mesh(x, routing.target, routing.gate, mask)
-        return Mixture(rows, x, routing, *others)
+        moving, *others = on_mesh(x, routing.target, routing.gate, mask)
+        return Mixture(moving, x, routing, *others)
 
-    def dispatch(self, mixture: Mixture) -> Mixture:
-        """Sends rows to the devices of their experts."""
-        if not self.travels:
-            return mixture
-        work, places = self._work(mixture.x), _Places(self.rules, mixture.x)
-
-        def on_one_device(rows, journey):
-            return exchange.send(work, rows, journey)
-
-        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
-        arrived = on_mesh(mixture.moving, mixture.journey)
-        arrived = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived)
-        return mixture._replace(moving=arrived)
-
-    def compute(self, mixture: Mixture) -> Mixture:
-        """Runs each device's experts over the rows it has."""
-        rules, places = self.rules, _Places(self.rules, mixture.x)
+    def _run_experts(self, mixture: Mixture) -> Mixture:
+        rules, places = self.rules, _Places.of(self.rules, mixture.x)
         work, dtype = self._work(mixture.x), mixture.x.dtype
         gate_up = rules.gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn")
         down = rules.gather(self.down[...], "expert", "expert_ffn", "expert_embed")
@@ -117,11 +173,13 @@ class Experts(nnx.Module):
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)
-            arrived = exchange.send(work, work.load(*inputs, parcels, journey), journey)
+            sealed = exchange.seal(work, work.load(*inputs, parcels, journey))
+            arrived = exchange.unseal(work, exchange.carry(work, sealed, journey))
             back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
             return work.unload(back, journey)
 
-        def on_one_device(rows, x, gate, parcels, num_rounds, gate_up, down):
+        def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
+            rows = exchange.unseal(work, moving) if self.travels else moving
             x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
             weights, rest = (gate_up, down), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
@@ -153,37 +211,7 @@ class Experts(nnx.Module):
         )
         return mixture._replace(moving=made, rest=rest)
 
-    def combine(self, mixture: Mixture) -> Mixture:
-        """Sends rows back to where they came from."""
-        if not self.travels:
-            return mixture
-        work, places = self._work(mixture.x), _Places(self.rules, mixture.x)
-        on_mesh = self.rules.shard_map(
-            work.send_back,
-            in_specs=(places.partial_rows, places.rows),
-            out_specs=places.partial_rows,
-        )
-        return mixture._replace(moving=on_mesh(mixture.moving, mixture.journey))
-
-    def mix(self, mixture: Mixture) -> Float[Array, "B T D"]:
-        """The sum of each token's rows and its share of the identity."""
-        x, routing = mixture.x, mixture.routing
-        work, places = self._work(x), _Places(self.rules, x)
-
-        def on_one_device(back, rest, journey, x):
-            mixed = work.unload(back, journey)
-            mixed = mixed if rest is None else mixed + rest
-            mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
-            return mixed.reshape(x.shape)
-
-        specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
-        on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
-        mixed = on_mesh(mixture.moving, mixture.rest, mixture.journey, x)
-        is_zero = routing.target >= self.config.num_experts
-        zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
-        return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
-
-    def in_order(self, mixture: Mixture, x: Array) -> tuple[Mixture, Array]:
+    def _in_order(self, mixture: Mixture, x: Array) -> tuple[Mixture, Array]:
         """Both, each only once the other is there. Nothing where no row leaves its device.
 
         A compiler is free to do what it can do early or late; this pins the start of an exchange
@@ -191,7 +219,10 @@ class Experts(nnx.Module):
         """
         if not self.travels:
             return mixture, x
-        moving, x = jax.lax.optimization_barrier((mixture.moving, x))
+        if isinstance(mixture.moving, exchange.Sealed):
+            moving, x = exchange.together(mixture.moving, x)
+        else:
+            moving, x = jax.lax.optimization_barrier((mixture.moving, x))
         return mixture._replace(moving=moving), x
 
     @property
@@ -206,7 +237,7 @@ class Experts(nnx.Module):
         config, rules = self.config, self.rules
         devices = rules.size(exchange.AXIS)
         num_shards = 1
-        for axis in _Places(rules, x).token_axes:
+        for axis in _Places.of(rules, x).token_axes:
             num_shards *= rules.size(axis)
         sizes = exchange.Sizes(
             num_devices=devices,
@@ -220,23 +251,30 @@ class Experts(nnx.Module):
         return exchange.at_work(config.exchange, sizes)
 
 
-class _Places:
-    """Where tokens and rows lie on the mesh, from where `x` does; None without a mesh."""
+class _Places(NamedTuple):
+    """Where tokens and rows lie on the mesh, as partitions; without a mesh nobody looks."""
 
-    def __init__(self, rules: ShardingRules, x: Float[Array, "B T D"]):
+    tokens: PartitionSpec = PartitionSpec()
+    rows: PartitionSpec = PartitionSpec()
+    partial_rows: PartitionSpec = PartitionSpec()  # one summand each where experts are split
+    whole: PartitionSpec = PartitionSpec()
+    token_axes: tuple[str, ...] = ()
+    partial_axes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rules: ShardingRules, x: Float[Array, "B T D"]) -> "_Places":
         sharding = rules.like(x)
-        self.token_axes: tuple[str, ...] = ()
-        self.partial_axes: tuple[str, ...] = ()
-        self.tokens = self.rows = self.partial_rows = None
-        self.whole = PartitionSpec()
         if sharding is None:
-            return
-        batch_and_length = PartitionSpec(*sharding.spec[:2])
-        self.tokens = batch_and_length
-        self.token_axes = _axes(batch_and_length)
-        self.partial_axes = _axes(rules.gathered("expert_ffn"))
-        self.rows = PartitionSpec(self.token_axes)
-        self.partial_rows = PartitionSpec(self.token_axes + self.partial_axes)
+            return cls()
+        tokens = PartitionSpec(*sharding.spec[:2])
+        token_axes, partial_axes = _axes(tokens), _axes(rules.gathered("expert_ffn"))
+        return cls(
+            tokens=tokens,
+            rows=PartitionSpec(token_axes),
+            partial_rows=PartitionSpec(token_axes + partial_axes),
+            token_axes=token_axes,
+            partial_axes=partial_axes,
+        )
 
 
 def _axes(spec: PartitionSpec) -> tuple[str, ...]:

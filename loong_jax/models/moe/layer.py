@@ -7,6 +7,9 @@
     h3 = h2 + Attention_1(norm(h2))
     y  = h3 + FFN_1(norm(h3)) + m
 
+The mixture m is made in four steps, `dispatch`, `compute`, `combine` and `mix`. Rows travel during
+the first and the third, beside dense work that needs nothing of them.
+
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
 
@@ -84,21 +87,19 @@ class ShortcutLayer(nnx.Module):
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
             routing = self.router(u)
-            mixture, u = self.experts.in_order(self.experts.pack(u, routing, mask), u)
-            mixture = self.experts.dispatch(mixture)
+            mixture, u = self.experts.dispatch(u, routing, mask)  # under way during FFN_0
         with jax.named_scope("ffn_0"):
             h2 = h1 + self.ffn_0(u)
         with jax.named_scope("moe"):
-            mixture, h2 = self.experts.in_order(mixture, h2)
-            mixture, h2 = self.experts.in_order(self.experts.compute(mixture), h2)
-            mixture = self.experts.combine(mixture)
+            mixture, h2 = self.experts.compute(mixture, h2)
+            mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
             h3 = h2 + attend(1, self.attention_1, normed)
         with jax.named_scope("ffn_1"):
             y = h3 + self.ffn_1(rms_norm(h3, self.ffn_norm_1[...], eps))
         with jax.named_scope("moe"):
-            mixture, y = self.experts.in_order(mixture, y)
-            y = y + self.experts.mix(mixture)
+            m, y = self.experts.mix(mixture, y)
+            y = y + m
         load = router.count_load(routing.target, mask, self.config.num_targets)
         return y, router.LayerStatistics(load, mixture.num_overflowed)

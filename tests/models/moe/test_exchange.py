@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import exchange, experts
+from loong_jax.models.moe import envelope, exchange, experts
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
@@ -63,8 +63,9 @@ def _mixture_and_gradient(config, rules):
         x, gate, routed = (
             rules.place(jnp.asarray(a), "act_batch", "act_length", None) for a in (x, gate, target)
         )
-        mixture = here.dispatch(here.pack(x, Routing(routed, gate), jnp.asarray(mask)))
-        out = here.mix(here.combine(here.compute(mixture)))
+        mixture, x = here.dispatch(x, Routing(routed, gate), jnp.asarray(mask))
+        mixture, x = here.compute(mixture, x)
+        out, _ = here.mix(here.combine(mixture), x)
         return jnp.sum(out * direction), (out, mixture.num_overflowed)
 
     run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
@@ -111,19 +112,19 @@ def test_no_choice_is_lost_when_buffers_overflow(kind):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn], ids=str)
 def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
     eight_bit = "float8_e4m3fn" if dtype == jnp.float8_e4m3fn else None
-    envelope = exchange.Envelope.fitting(3, 50, 40, 2, eight_bit)
-    assert envelope.rows >= 50
-    assert envelope.stride % 16 == 0
+    cover = envelope.Envelope.fitting(3, 50, 40, 2, eight_bit)
+    assert cover.rows >= 50
+    assert cover.stride % 16 == 0
     random = np.random.default_rng(0)
-    x = jnp.asarray(random.normal(size=(3 * envelope.stride, 40)), dtype)
+    x = jnp.asarray(random.normal(size=(3 * cover.stride, 40)), dtype)
     bits = random.integers(0, 2**32, size=(len(x), 2), dtype=np.uint32)
     bits = np.where(np.isnan(bits.view(np.float32)), 0, bits)  # any float32 but NaN
     expert = random.integers(-1, 512, size=(len(x), 2)).astype(np.int16)
     numbers = (jnp.asarray(bits.view(np.float32)), jnp.asarray(expert))
-    sealed = envelope.seal(x, *numbers)
-    assert (sealed.dtype, sealed.shape) == (dtype, (3, envelope.stride, 40))
-    opened, *back = envelope.open(sealed, (jnp.float32, 2), (jnp.int16, 2))
-    holds = np.tile(np.arange(envelope.stride) < envelope.rows, 3)
+    sealed = cover.seal(x, *numbers)
+    assert (sealed.dtype, sealed.shape) == (dtype, (3, cover.stride, 40))
+    opened, *back = cover.open(sealed, (jnp.float32, 2), (jnp.int16, 2))
+    holds = np.tile(np.arange(cover.stride) < cover.rows, 3)
     np.testing.assert_array_equal(opened[holds].view(jnp.uint8), x[holds].view(jnp.uint8))
     for a, b in zip(back, numbers, strict=True):
         np.testing.assert_array_equal(a[holds], b[holds])

@@ -1,0 +1,74 @@
+"""Compiles a training pass of a two-layer flash model ahead of time; prints what exchanges hide.
+
+Run as `python -m tests.models.moe.compile_for_tpu v5p:4x4x2`, in an environment that keeps libtpu
+from looking for a TPU. Prints one line of JSON per asynchronous all-to-all of the compiled program:
+the scopes of the dense products that are scheduled between its start and its end.
+"""
+
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.experimental import topologies
+
+from loong_jax.launch.compiler_options import compiler_options
+from loong_jax.models import moe
+from loong_jax.models.moe import exchange
+from loong_jax.sharding import ShardingRules, make_mesh
+
+PRODUCT = re.compile(r'op_name="[^"]*?((?:transpose\(jvp\(|rematted_computation/|jvp\()?\(*)'
+                     r'(ffn_0|attention_1|ffn_1)\)*/dot_general"')  # fmt: skip
+
+
+def compiled_text(topology: str) -> str:
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    rules = ShardingRules(mesh=make_mesh(expert=32, devices=devices))
+    kind = exchange.PaddedExchange()
+    config = moe.MoEConfig.flash(
+        num_layers=2, vocab_size=2048, exchange=kind, remat="all_but_dispatched"
+    )
+    graph = {}
+
+    def init():
+        model = moe.LongcatFlash(config, rngs=nnx.Rngs(0), rules=rules)
+        graph["def"], state = nnx.split(model, graph=False)
+        return nnx.to_pure_dict(state)
+
+    def loss(weights, tokens):
+        logits = nnx.merge(graph["def"], nnx.State(weights))(tokens).logits
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+
+    with jax.set_mesh(rules.mesh):
+        weights = jax.eval_shape(init)
+        sharding = rules.spec("act_batch", "act_length")
+        tokens = jax.ShapeDtypeStruct((32, 2048), jnp.int32, sharding=sharding)
+        lowered = jax.jit(jax.grad(loss)).lower(weights, tokens)
+        return lowered.compile(compiler_options=compiler_options(topology, kind)).as_text()
+
+
+def windows(text: str) -> list[dict]:
+    """Each all-to-all of some size, in the order of the schedule."""
+    found, lines = [], text.splitlines()
+    for start, line in enumerate(lines):
+        made = re.match(r"\s*(?:ROOT )?%?([\w.-]+) = .*? all-to-all(-start)?\(", line)
+        if made is None or not re.search(r"\[32,\d+,6144\]", line):
+            continue
+        inside = []
+        if made[2]:
+            end = rf"all-to-all-done\([^)]*%?{re.escape(made[1])}\)"
+            for later in lines[start + 1 :]:
+                if re.search(end, later):
+                    break
+                product = PRODUCT.search(later)
+                inside += [product[2]] if product else []
+        scope = re.search(r'op_name="([^"]*)"', line)
+        found.append({"scope": scope[1] if scope else "", "inside": inside})
+    return found
+
+
+if __name__ == "__main__":
+    for window in windows(compiled_text(sys.argv[1])):
+        print(json.dumps(window))

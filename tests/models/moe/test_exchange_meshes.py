@@ -1,0 +1,82 @@
+"""The whole model with every exchange on every mesh of eight devices against one device."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.models import moe
+from loong_jax.models.moe import exchange
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing import tiny
+
+CONFIG = tiny.smallest_config(
+    num_heads=4, expert_ffn_hidden_size=20, num_experts=8, num_zero_experts=4, num_layers=2
+)
+AXES = ("expert", "data", "fsdp", "tensor", "context")
+MESHES = [
+    dict(zip(AXES, sizes, strict=True))
+    for sizes in itertools.product((1, 2, 4, 8), repeat=len(AXES))
+    if np.prod(sizes) == 8 and sizes[0] > 1
+]
+EXCHANGES = (
+    exchange.GatherExchange(),
+    exchange.PaddedExchange(),
+    exchange.PaddedExchange(choices_per_row=3),
+    exchange.PaddedExchange(buffer_factor=0.01),
+    exchange.RaggedExchange(),
+    exchange.RaggedExchange(buffer_factor=0.3),
+)
+B, T = 8, 16
+
+
+def loss_and_gradient(config, rules, weights):
+    graphdef, fresh = moe.init_weights(config, jax.random.key(0), rules)
+    weights = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), fresh, weights or fresh)
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, CONFIG.vocab_size, size=(B, T)).astype(np.int32)
+    mask = np.arange(T)[None] < random.integers(1, T + 1, size=(B, 1))
+
+    def loss(weights):
+        output = nnx.merge(graphdef, nnx.State(weights))(
+            jnp.asarray(tokens), mask=jnp.asarray(mask)
+        )
+        logprob = jax.nn.log_softmax(output.logits)
+        return jnp.sum(jnp.where(mask[..., None], logprob, 0)) / 1000, output
+
+    (_, output), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(weights)
+    return weights, np.asarray(output.logits)[mask], output, gradient
+
+
+@functools.cache
+def alone():
+    """With biases that send most choices to the first two experts: buffers overflow."""
+    _, weights = moe.init_weights(CONFIG, jax.random.key(0))
+    bias = weights["layers"]["router"]["bias"]
+    weights["layers"]["router"]["bias"] = bias.at[:, :2].set(0.2)
+    return loss_and_gradient(CONFIG, ShardingRules(), weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXCHANGES, ids=str)
+@pytest.mark.parametrize("sizes", MESHES, ids=lambda sizes: "-".join(map(str, sizes.values())))
+def test_logits_and_gradients_are_those_of_one_device(sizes, kind):
+    weights, expected, output, wanted = alone()
+    remat = "off" if isinstance(kind, exchange.GatherExchange) else "all_but_dispatched"
+    config = dataclasses.replace(CONFIG, exchange=kind, remat=remat)
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    _, logits, sharded, gradient = loss_and_gradient(config, rules, weights)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(sharded.load, output.load)
+    if kind.buffer_factor < 1:
+        assert np.all(np.asarray(sharded.num_overflowed) > 0)
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(wanted), jax.tree.leaves(gradient), strict=True
+    ):
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9, err_msg=where)
