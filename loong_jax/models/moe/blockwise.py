@@ -210,18 +210,18 @@ def _sight(queries: _Queries, keys: _Keys) -> Sight:
 
 
 def _cut(operands: Operands, sight: Sight, sizes: Blockwise) -> tuple[_Queries, _Keys]:
-    """All blocks; those that fill up the last ones see nothing and are seen by nothing."""
+    """All blocks; what fills up the last ones stands before all keys and after all queries."""
     num_rows, num_keys = sizes.query_block, sizes.key_block
     queries = _Queries(
         jnp.swapaxes(_split(operands.query, num_rows), 2, 3),
-        _split(sight.query_segment, num_rows, fill=-1),
-        _split(sight.query_index, num_rows),
+        _split(sight.query_segment, num_rows),
+        _split(sight.query_index, num_rows, fill=-1),
     )
     keys = _Keys(
         _split(operands.latent, num_keys),
         _split(operands.rope_key, num_keys),
-        _split(sight.key_segment, num_keys, fill=-2),
-        _split(sight.key_index, num_keys),
+        _split(sight.key_segment, num_keys),
+        _split(sight.key_index, num_keys, fill=jnp.iinfo(jnp.int32).max),
     )
     return queries, keys
 
