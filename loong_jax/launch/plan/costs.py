@@ -56,35 +56,24 @@ def _convolution_flops(instruction: Instruction, lhs: Shape, rhs: Shape, out: Sh
     total = 2.0 * lhs.dims[lhs_labels.index("f")] / feature_groups
     total *= out.dims[out_labels.index("f")]
     total *= lhs.dims[lhs_labels.index("b")] / groups
-    for i, label in enumerate(sorted(c for c in out_labels if c.isdigit())):
+    for axis, label in enumerate(sorted(c for c in out_labels if c.isdigit())):
         sizes = (
             lhs.dims[lhs_labels.index(label)],
             rhs.dims[rhs_labels.index(label)],
             out.dims[out_labels.index(label)],
         )
-        total *= _meetings(sizes, tuple(window[key][i] for key in _WINDOW if key in window), window)
+        stride, pad_low, lhs_dilate, rhs_dilate = (
+            window[key][axis] if key in window else default
+            for key, default in (("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate", 1))
+        )
+        total *= _count_meetings(sizes, stride, pad_low, lhs_dilate, rhs_dilate)
     return total
 
 
-_WINDOW = ("stride", "pad", "lhs_dilate", "rhs_dilate")
-
-
-def _window(text: str) -> dict[str, tuple[str, ...]]:
+def _window(text: str) -> dict[str, list[int]]:
+    """`{size=3x5 pad=1_2x0_0}` by key and spatial dimension; of a padding the low end."""
     found = re.findall(r"(\w+)=([-\d_x]+)", text)
-    return {key: tuple(value.split("x")) for key, value in found}
-
-
-def _meetings(sizes: tuple[int, int, int], chosen: tuple[str, ...], window) -> int:
-    keys = [key for key in _WINDOW if key in window]
-    given = dict(zip(keys, chosen, strict=True))
-    pad_low = int(given.get("pad", "0_0").split("_")[0])
-    return _count_meetings(
-        sizes,
-        int(given.get("stride", 1)),
-        pad_low,
-        int(given.get("lhs_dilate", 1)),
-        int(given.get("rhs_dilate", 1)),
-    )
+    return {key: [int(v.split("_")[0]) for v in value.split("x")] for key, value in found}
 
 
 @functools.lru_cache(maxsize=4096)
