@@ -75,6 +75,8 @@ def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = Non
                 "layers first."
             ) from error
         if done.returncode:
+            if os.environ.get("LOONG_TRACEBACK"):
+                print(done.stderr, file=sys.stderr)
             raise CompilerError(_reason(done.stderr, done.returncode))
         return load(directory)
 
