@@ -3,7 +3,8 @@
 Peaks, memory and interconnect are those of Google's tables: cloud.google.com/tpu/docs/v5e, /v5p,
 /v6e and /tpu7x (the last one lists v5p, v6e and tpu7x side by side). "Bidirectional bandwidth per
 chip" there is the sum over all links and both directions, so a link carries, one way, that figure
-over twice the number of links.
+over twice the number of links. Clocks follow from the peak and the matrix units (128 x 128, four
+per core, so the tables) where both are given.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ class Chip:
     link_bandwidth: float  # bytes per second, one link, one way
     dcn_bandwidth: float  # bytes per second between slices, per chip
     wrap_multiple: int  # an axis closes to a ring where it is a multiple of this
-    clock_hz: float | None  # of the compiler's cycle estimates, where it is public
+    clock_hz: float | None  # of a core, where it is known
 
     @property
     def ici_bandwidth(self) -> float:
@@ -47,7 +48,7 @@ CHIPS = {
             link_bandwidth=50e9,
             dcn_bandwidth=25e9 / 8,
             wrap_multiple=16,
-            clock_hz=None,
+            clock_hz=1.5e9,
         ),
         Chip(
             name="v5p",

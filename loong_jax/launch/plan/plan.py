@@ -264,6 +264,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "flops_per_device": step.cost.flops,
             "hbm_traffic_gb_per_device": step.cost.hbm_bytes / GB,
             "seconds": breakdown(reference),
+            "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
             "by_exchange_bandwidth": [_row_of_table(timing) for timing in plan.timings],
             "collectives": [row_to_json(row) for row in step.rows],
         }
@@ -293,6 +294,12 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
         "cache_bound_tokens_per_s_per_chip": kept / cache_s,
         "memory_bound_tokens_per_s_per_chip": kept / all_s,
     }
+
+
+def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
+    """What the compiler expects all fusions of a step to take; kernels are not among them."""
+    clock = plan.request.topology.chip.clock_hz
+    return None if clock is None else timing.step.estimated_cycles / clock
 
 
 def breakdown(timing: Timing) -> dict[str, float]:
