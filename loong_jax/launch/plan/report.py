@@ -26,6 +26,7 @@ def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Con
     table.add_column("mesh")
     for name in ("GB est.", "GB", "limit", "s est.", "step s", "MFU", "hidden"):
         table.add_column(name, justify="right")
+    table.add_column("GB sent per device: expert, fsdp, tensor", justify="right")
     for estimate, plan, error in plans:
         row = [show_mesh(estimate.mesh), f"{estimate.hbm_bytes / GB:.1f}"]
         timing = None if plan is None else plan.reference
@@ -37,6 +38,8 @@ def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Con
             hidden = timing.hidden_share
             row += [f"{timing.step_s:.3f}", f"{timing.mfu:.1%}"]
             row.append("-" if hidden is None else f"{hidden:.1%}")
+        sent = (estimate.exchange_bytes, estimate.gather_bytes, estimate.tensor_bytes)
+        row.append(", ".join(f"{size / GB:.1f}" for size in sent))
         table.add_row(*row)
     console.print(table)
 

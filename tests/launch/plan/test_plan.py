@@ -206,6 +206,17 @@ def test_both_refusals_for_want_of_memory_are_read():
     assert child.out_of_memory("something else", 5.0) is None
 
 
+def test_a_search_is_shown():
+    made = plan.read(make_request(), COMPILED, VERSIONS)
+    estimates = analytic.ranked(MoEConfig.tiny(), V5P, "train", batch=8, length=64)
+    console = Console(width=160, record=True, file=io.StringIO())
+    report.show_search([(estimates[0], made, ""), (estimates[1], None, "refused")], console)
+    text = console.export_text()
+    assert request.show_mesh(estimates[1].mesh) in text
+    assert "refused" in text
+    assert f"{made.reference.mfu:.1%}" in text
+
+
 def test_a_missing_or_unpaired_libtpu_is_named(monkeypatch):
     def missing(name):
         raise compiled.metadata.PackageNotFoundError(name)
