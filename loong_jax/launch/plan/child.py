@@ -45,9 +45,8 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
         program = programs.build(request, rules)
         result["arguments"] = programs.bytes_by_kind(program)
         result["shardings"] = programs.shardings(program)
-        jitted = jax.jit(program.function, donate_argnums=program.donated)
         start = time.perf_counter()
-        lowered = jitted.lower(*program.arguments)
+        lowered = program.lower()
         result["lower_s"] = time.perf_counter() - start
         start = time.perf_counter()
         try:

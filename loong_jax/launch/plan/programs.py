@@ -5,12 +5,14 @@ the matrices to the model's dtype for the forward and backward pass, adds up mic
 there are several, clips by the global norm and lets the controller move the router's biases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -24,15 +26,21 @@ from loong_jax.sharding import ShardingRules
 
 
 class Program(NamedTuple):
-    """`jax.jit(function, donate_argnums=donated).lower(*arguments)` compiles it.
+    """A function to compile; `kinds` names each argument for the account of memory.
 
-    `kinds` names each argument for the account of memory.
+    What `layouts` holds are further arguments of `jax.jit`: shardings with a layout that the
+    compiler may choose, for what stays on the devices from step to step.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     donated: tuple[int, ...]
     kinds: tuple[str, ...]
+    layouts: Mapping[str, Any] = MappingProxyType({})
+
+    def lower(self) -> jax.stages.Lowered:
+        jitted = jax.jit(self.function, donate_argnums=self.donated, **self.layouts)
+        return jitted.lower(*self.arguments)
 
 
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
@@ -176,8 +184,15 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
         logits, _, cache = model.extend(tokens, positions, cache)
         return jnp.argmax(logits, axis=-1), cache
 
-    arguments = (weights, cache, tokens, positions)
-    return Program(decode, arguments, (1,), ("weights", "cache", "batch", "batch"))
+    # In a layout of the caller's the loop over layers would begin and end by copying the cache.
+    free = jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), cache)
+    return Program(
+        decode,
+        (weights, cache, tokens, positions),
+        (1,),
+        ("weights", "cache", "batch", "batch"),
+        {"in_shardings": (None, free, None, None), "out_shardings": (None, free)},
+    )
 
 
 # ---- accounts
