@@ -61,6 +61,8 @@ def find(module: Module, instruction: Instruction) -> tuple[Instruction, Computa
 
 def read(instruction: Instruction, computation: Computation, mesh: dict[str, int]) -> Collective:
     """What a collective instruction does on a mesh of these axis sizes, in the mesh's order."""
+    if instruction.opcode == "recv":
+        return _between_slices(instruction, mesh)
     kind = kind_of(instruction.opcode)
     if kind is None:
         raise ValueError(f"{instruction.name} is {instruction.opcode}, no collective of {KINDS}")
@@ -75,6 +77,20 @@ def read(instruction: Instruction, computation: Computation, mesh: dict[str, int
         groups=groups,
         sent_bytes=_sent_bytes(kind, operand_bytes, len(groups[0])),
         expert_share=_expert_share(instruction, operands, sizes),
+        op_name=instruction.op_name,
+    )
+
+
+def _between_slices(instruction: Instruction, mesh: dict[str, int]) -> Collective:
+    """What a slice receives from another one: the compiler writes it as a pair of send and recv."""
+    num_devices, slices = math.prod(mesh.values()), mesh["slice"]
+    ids = np.arange(num_devices).reshape(slices, -1).T
+    return Collective(
+        kind="recv",
+        axes=("slice",),
+        groups=_tuples(ids),
+        sent_bytes=float(instruction.shapes[0].num_bytes),
+        expert_share=float(of_experts(instruction.op_name)),
         op_name=instruction.op_name,
     )
 

@@ -213,6 +213,10 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
         "the exchange are not run; of a branch the cheapest side counts",
     ]
+    if request.topology.num_slices > 1:
+        stated.append(
+            f"between slices {chip.dcn_bandwidth / GB:g} GB/s per chip over the data-centre network"
+        )
     if request.mode == "decode":
         stated.append(
             f"all {request.length} entries of each cache are filled; a step verifies "

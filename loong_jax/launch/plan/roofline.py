@@ -22,7 +22,6 @@ from loong_jax.launch.plan.hlo import Computation, Instruction, Module
 PEAK_SHARE = 0.75
 HBM_SHARE = 0.8
 
-_TRANSFER_ENDS = ("call-done", "async-done", "copy-done", "slice-done")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -163,9 +162,11 @@ class _Walker:
 
     def step(self, instruction: Instruction) -> None:
         opcode = instruction.opcode
-        if opcode.endswith("-done") or opcode in _TRANSFER_ENDS:
+        if opcode in ("send", "send-done"):
+            pass  # its other end, the recv, is what takes time
+        elif opcode.endswith("-done"):
             self.end(instruction)
-        elif opcode.endswith(("-start", "-update")):
+        elif opcode.endswith(("-start", "-update")) or opcode == "recv":
             self.launch(instruction)
         elif opcode == "while":
             self.loop(instruction)
@@ -238,7 +239,7 @@ class _Walker:
         if instruction.opcode == "call-start" and not instruction.operands:
             return  # loads the SparseCore's program; its call-update launches
         found: tuple[Instruction, Computation] | None
-        if collectives.kind_of(instruction.opcode):
+        if instruction.opcode == "recv" or collectives.kind_of(instruction.opcode):
             found = instruction, self.computation
         else:
             body = self._launched(instruction)

@@ -124,6 +124,21 @@ def test_a_sparse_core_call_is_launched_by_its_update():
     assert segment.seconds == pytest.approx(DOT_S + LINK_S)
 
 
+def test_between_slices_what_is_received_takes_time():
+    segment, _ = walk(
+        "%t = token[] after-all()",
+        "%s = (bf16[4096,4096], u32[], token[]) send(%x, %t), channel_id=1",
+        "%r = (bf16[4096,4096], u32[], token[]) recv(%t), channel_id=1",
+        f"%a = {DOT}",
+        "%d = (bf16[4096,4096]{1,0:S(1)}, token[]) recv-done(%r), channel_id=1",
+        "%e = token[] send-done(%s), channel_id=1",
+    )
+    (row,) = segment.rows
+    assert (row.collective.kind, row.collective.axes) == ("recv", ("slice",))
+    assert row.collective.sent_bytes == 2 * 4096**2
+    assert segment.seconds == pytest.approx(LINK_S)
+
+
 LOOP = (
     "%w = bf16[4096,4096]{1,0} copy(%x)",
     "%z = s32[] constant(0)",
