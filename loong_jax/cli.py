@@ -303,6 +303,15 @@ def bench_help_text(names: Iterable[str]) -> str:
     )
 
 
+# ---- plan
+
+
+def plan(arguments: Arguments) -> int:
+    from loong_jax.launch.plan import command
+
+    return command.main(arguments)
+
+
 # ---- doctor
 
 
@@ -345,6 +354,11 @@ COMMANDS = {
         run=export_hf,
     ),
     "bench": Command(usage="bench NAME", summary="measure this machine: model", run=bench),
+    "plan": Command(
+        usage="plan MODEL",
+        summary="memory, schedule and roofline of a model on a TPU slice, without a TPU",
+        run=plan,
+    ),
     "doctor": Command(usage="doctor", summary="what this machine can and cannot do", run=doctor),
 }
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Integer, Shaped
 
@@ -45,7 +47,25 @@ def make_mesh(
             f"size at least 1, and {len(devices)} exist. Lower a size or add devices."
         )
     explicit = (AxisType.Explicit,) * len(MESH_AXES)
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=explicit, devices=devices[:needed])
+    return Mesh(_arrange(sizes, devices[:needed]), MESH_AXES, axis_types=explicit)
+
+
+def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
+    """Devices so that neighbours in the mesh are close; axis `slice` runs over slices, if any."""
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    if len(slices) == 1:
+        return mesh_utils.create_device_mesh(
+            sizes, devices, contiguous_submeshes=False, allow_split_physical_axes=True
+        )
+    if len(slices) != sizes[0]:
+        raise ConfigError(
+            f"mesh axis slice={sizes[0]} and the devices are of {len(slices)} slices. Make them "
+            "equal."
+        )
+    inside, across = (1, *sizes[1:]), (sizes[0], *(1 for _ in sizes[1:]))
+    return mesh_utils.create_hybrid_device_mesh(
+        inside, across, devices, allow_split_physical_axes=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,11 +83,13 @@ class ShardingRules:
     embed: MeshAxes = "fsdp"  # D
     q_rank: MeshAxes = None  # Q
     kv_rank: MeshAxes = None  # C, and C + R where both share a projection
+    rank: MeshAxes = "fsdp"  # Q and C of the projections up from them
     heads: MeshAxes = "tensor"  # N
     head_width: MeshAxes = None  # H, R, U
     ffn: MeshAxes = "tensor"  # F
     target: MeshAxes = None  # A
-    expert: MeshAxes = "expert"  # E
+    expert: MeshAxes = "expert"  # E; never gathered
+    expert_embed: MeshAxes = "fsdp"  # D of the experts' weights
     expert_ffn: MeshAxes = "tensor"  # M
     ngram_width: MeshAxes = ("fsdp", "expert", "tensor")  # of the hashed tables
 
@@ -138,12 +160,12 @@ class ShardingRules:
 
     def gathered(self, *names: str | None) -> PartitionSpec:
         """As `partition`, without the axes that are gathered at use."""
-        return PartitionSpec(
-            *(
-                tuple(a for a in _as_tuple(axes) if a not in self.gathered_at_use) or None
-                for axes in self.partition(*names)
-            )
-        )
+
+        def kept(name: str | None, axes: MeshAxes) -> MeshAxes:
+            gone = () if name == "expert" else self.gathered_at_use
+            return tuple(a for a in _as_tuple(axes) if a not in gone) or None
+
+        return PartitionSpec(*map(kept, names, self.partition(*names)))
 
     def gather(self, weight: Array, *names: str | None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.

@@ -51,7 +51,7 @@ class LatentAttention(nnx.Module):
         self.query_norm = parameters.ones((num_layers, c.q_lora_rank), ("layers", None), rules)
         self.query_up = parameters.kernel(
             (num_layers, c.q_lora_rank, heads, c.qk_nope_head_dim + c.qk_rope_head_dim),
-            ("layers", "q_rank", "heads", "head_width"),
+            ("layers", "rank", "heads", "head_width"),
             dtype,
             rngs,
             rules,
@@ -67,7 +67,7 @@ class LatentAttention(nnx.Module):
         self.latent_norm = parameters.ones((num_layers, c.kv_lora_rank), ("layers", None), rules)
         self.latent_up = parameters.kernel(
             (num_layers, c.kv_lora_rank, heads, c.qk_nope_head_dim + c.v_head_dim),
-            ("layers", "kv_rank", "heads", "head_width"),
+            ("layers", "rank", "heads", "head_width"),
             dtype,
             rngs,
             rules,
@@ -89,7 +89,7 @@ class LatentAttention(nnx.Module):
         """Unrotated and rotated parts of the query of every head, times the scale of scores."""
         config, rules = self.config, self.rules
         down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
-        up_QNh = rules.gather(self.query_up[...], "q_rank", "heads", "head_width")
+        up_QNh = rules.gather(self.query_up[...], "rank", "heads", "head_width")
         norm_weight = scaled(self.query_norm[...], config.q_scale * config.attention_scale)
         compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
         query = project(compressed_BTQ, up_QNh)
@@ -107,7 +107,7 @@ class LatentAttention(nnx.Module):
         return Latent(latent, rope_key)
 
     def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
-        up = self.rules.gather(self.latent_up[...], "kv_rank", "heads", "head_width")
+        up = self.rules.gather(self.latent_up[...], "rank", "heads", "head_width")
         keys, values = jnp.split(up, [self.config.qk_nope_head_dim], axis=-1)
         return keys, values
 

@@ -46,7 +46,7 @@ class Experts(nnx.Module):
         embed, ffn = config.hidden_size, config.expert_ffn_hidden_size
         self.gate_up = parameters.kernel(
             (layers, experts, embed, 2, ffn),
-            ("layers", "expert", "embed", None, "expert_ffn"),
+            ("layers", "expert", "expert_embed", None, "expert_ffn"),
             config.param_dtype,
             rngs,
             rules,
@@ -54,7 +54,7 @@ class Experts(nnx.Module):
         )
         self.down = parameters.kernel(
             (layers, experts, ffn, embed),
-            ("layers", "expert", "expert_ffn", "embed"),
+            ("layers", "expert", "expert_ffn", "expert_embed"),
             config.param_dtype,
             rngs,
             rules,
@@ -165,8 +165,8 @@ class Experts(nnx.Module):
     def _run_experts(self, mixture: Mixture) -> Mixture:
         rules, places = self.rules, _Places.of(self.rules, mixture.x)
         work, dtype = self._work(mixture.x), mixture.x.dtype
-        gate_up = rules.gather(self.gate_up[...], "expert", "embed", None, "expert_ffn")
-        down = rules.gather(self.down[...], "expert", "expert_ffn", "embed")
+        gate_up = rules.gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn")
+        down = rules.gather(self.down[...], "expert", "expert_ffn", "expert_embed")
         gemm = expert_gemm.choose(self.config.expert_gemm, rules.platform)
 
         def made_of(rows, weights):
@@ -198,8 +198,8 @@ class Experts(nnx.Module):
             places.tokens,
             places.rows,
             places.whole,
-            rules.gathered("expert", "embed", None, "expert_ffn"),
-            rules.gathered("expert", "expert_ffn", "embed"),
+            rules.gathered("expert", "expert_embed", None, "expert_ffn"),
+            rules.gathered("expert", "expert_ffn", "expert_embed"),
         )
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
         made, rest = on_mesh(

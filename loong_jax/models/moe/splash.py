@@ -6,7 +6,6 @@ wider than their values (U, 128). Source: jax.experimental.pallas.ops.tpu.splash
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -48,7 +47,6 @@ def fits(num_queries: int, num_keys: int) -> bool:
     return num_queries % _LANES == 0 and num_keys % _LANES == 0
 
 
-@functools.cache
 def make_kernel(
     sizes: Splash, num_heads: int, query_index: tuple[int, ...], num_shards: int, interpret: bool
 ) -> Any:
@@ -81,14 +79,13 @@ def make_kernel(
         block_q_dq=rows,
         block_kv_dq=columns,
     )
-    with jax.ensure_compile_time_eval():
-        return splash.make_splash_mha(
-            masks.MultiHeadMask([causal] * num_heads),
-            block_sizes=blocks,
-            head_shards=1,
-            q_seq_shards=num_shards,
-            interpret=interpret,
-        )
+    return splash.make_splash_mha(
+        masks.MultiHeadMask([causal] * num_heads),
+        block_sizes=blocks,
+        head_shards=1,
+        q_seq_shards=num_shards,
+        interpret=interpret,
+    )
 
 
 def specs(kernel: Any, rules: ShardingRules) -> Any:

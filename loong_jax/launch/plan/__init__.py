@@ -1,0 +1,1 @@
+"""Pod plans: a program compiled ahead of time for a TPU slice, read, timed and explained."""

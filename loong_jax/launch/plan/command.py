@@ -1,0 +1,180 @@
+"""`loong plan`: options, and what is done with them."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import rich.console
+import tyro
+
+from loong_jax import options
+from loong_jax.errors import ConfigError
+from loong_jax.launch import compiler_options
+from loong_jax.launch.plan import analytic, compiled, plan, report, request
+from loong_jax.launch.plan.analytic import Estimate
+from loong_jax.launch.plan.plan import Plan
+from loong_jax.launch.plan.request import Mode, Request
+from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.moe import exchange
+from loong_jax.models.moe.config import MoEConfig
+
+NUM_COMPILED = 5  # of the meshes that a search ranks
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Compiles a program for a TPU slice on this machine and reads what it needs.
+
+    No TPU is used. Prints HBM by kind against the chip's limit, a roofline of the compiled
+    schedule, which collectives run beside work, and what to change when it does not fit.
+    Example: loong plan longcat-flash --topology v5p:4x4x8 --mesh expert=128
+    """
+
+    model: tyro.conf.Positional[str]  # longcat-flash, tiny, or a JSON file of MoEConfig's fields
+    topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
+    slices: int | None = None  # as many slices, if the topology does not say
+    mode: Mode = "train"
+    mesh: str | None = None  # expert=32,fsdp=4; without it the best of an analytic model
+    batch: int | None = None  # sequences over all devices; default one per device that takes any
+    length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode
+    num_microbatches: int = 1  # gradient accumulation
+    num_drafts: int = 0  # decode: drafted tokens verified per step and sequence
+    acceptance: float = 0.8  # the chance that a drafted token stays
+    num_layers: int | None = None  # plan a shorter model
+    exchange: Literal["padded", "gather", "ragged"] = "padded"  # how rows reach experts elsewhere
+    buffer_factor: float | None = None  # room of its buffers, in mean loads
+    choices_per_row: int = 1  # padded: a token goes once for so many experts of one device
+    fp8_dispatch: bool = False  # padded: rows travel to the experts in eight bits
+    remat: Literal["off", "layer", "all_but_dispatched"] = "all_but_dispatched"  # in training
+    search: bool = False  # try mesh shapes: an analytic model first, the best five compiled
+    json: Path | None = None  # write the plan here
+    chart: Path | None = None  # draw memory and schedule here, .svg or .png
+    keep: Path | None = None  # keep the compiled program and its account in this directory
+    timeout_s: float = 1800.0  # of one compilation
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; 0 where the program fits."""
+    chosen = options.parse(PlanOptions, "loong plan", arguments)
+    topology = Topology.parse(chosen.topology, num_slices=chosen.slices)
+    config = make_config(chosen)
+    width = None if sys.stdout.isatty() else 130  # a file has no width of its own
+    console = rich.console.Console(width=width)
+    if chosen.search:
+        made = search(chosen, config, topology, console)
+    else:
+        mesh = choose_mesh(chosen, config, topology)
+        asked = make_request(chosen, config, topology, mesh)
+        made = plan.make(asked, timeout_s=chosen.timeout_s, keep=chosen.keep)
+    report.show(made, console)
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(plan.to_json(made), indent=1) + "\n", encoding="utf-8")
+    if chosen.chart is not None:
+        from loong_jax.launch.plan import chart
+
+        chart.save(made, chosen.chart)
+    return 0 if made.fits else 1
+
+
+def make_config(chosen: PlanOptions) -> MoEConfig:
+    """The model, with what the options say of its exchange, its layers and what they keep."""
+    config = dataclasses.replace(
+        request.find_model(chosen.model),
+        chunk_tokens=None,
+        exchange=make_exchange(chosen),
+        remat=chosen.remat if chosen.mode == "train" else "off",
+    )
+    if chosen.num_layers is None:
+        return config
+    return dataclasses.replace(config, num_layers=chosen.num_layers)
+
+
+def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
+    """The exchange that the options describe."""
+    factor = {} if chosen.buffer_factor is None else {"buffer_factor": chosen.buffer_factor}
+    if chosen.exchange == "padded":
+        return exchange.PaddedExchange(
+            choices_per_row=chosen.choices_per_row,
+            dispatch_dtype="float8_e4m3fn" if chosen.fp8_dispatch else None,
+            **factor,
+        )
+    kind = {"gather": exchange.GatherExchange, "ragged": exchange.RaggedExchange}
+    return kind[chosen.exchange](**factor)
+
+
+def make_request(
+    chosen: PlanOptions, config: MoEConfig, topology: Topology, mesh: Mapping[str, int]
+) -> Request:
+    """What the options ask for on this mesh, defaults filled in."""
+    shards = math.prod(mesh[axis] for axis in request.BATCH_AXES) * chosen.num_microbatches
+    return Request(
+        model=chosen.model,
+        config=config,
+        topology=topology,
+        mode=chosen.mode,
+        mesh=mesh,
+        batch=chosen.batch or shards,
+        length=_length(chosen),
+        num_microbatches=chosen.num_microbatches,
+        num_drafts=chosen.num_drafts,
+        acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
+        compiler_options=compiler_options.compiler_options(topology.slice_name, config.exchange),
+    )
+
+
+def choose_mesh(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> Mapping[str, int]:
+    """The mesh of the options, else the one that the analytic model likes best."""
+    if chosen.mesh is not None:
+        return request.parse_mesh(chosen.mesh, topology)
+    return _ranked(chosen, config, topology)[0].mesh
+
+
+def search(
+    chosen: PlanOptions, config: MoEConfig, topology: Topology, console: rich.console.Console
+) -> Plan:
+    """Ranks meshes by the analytic model, compiles the best and returns the best of those."""
+    estimates = _ranked(chosen, config, topology)[:NUM_COMPILED]
+    plans: list[tuple[Estimate, Plan | None, str]] = []
+    for made in estimates:
+        asked = make_request(chosen, config, topology, made.mesh)
+        try:
+            plans.append((made, plan.make(asked, timeout_s=chosen.timeout_s), ""))
+        except compiled.CompilerError as error:
+            plans.append((made, None, str(error)))
+    report.show_search(plans, console)
+    found = [p for _, p, _ in plans if p is not None]
+    if not found:
+        raise ConfigError(f"no mesh of {len(plans)} compiles; the last: {plans[-1][2]}")
+    return min(found, key=_merit)
+
+
+def _merit(made: Plan) -> tuple[bool, float]:
+    """Plans that fit come first, then those that take less time per token."""
+    timing = made.reference
+    seconds = math.inf if timing is None else timing.step_s / made.request.num_tokens
+    return not made.fits, seconds
+
+
+def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[Estimate]:
+    ranked = analytic.ranked(
+        config,
+        topology,
+        chosen.mode,
+        batch=chosen.batch,
+        length=_length(chosen),
+        num_microbatches=chosen.num_microbatches,
+    )
+    if not ranked:
+        raise ConfigError(
+            f"no mesh of {topology} divides {chosen.model} and batch={chosen.batch}. Name another "
+            "batch or topology."
+        )
+    return ranked
+
+
+def _length(chosen: PlanOptions) -> int:
+    return chosen.length or (5120 if chosen.mode == "decode" else 4096)

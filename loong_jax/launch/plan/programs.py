@@ -1,0 +1,257 @@
+"""The programs a pod runs, over abstract arrays: training step, prefill, decoding step.
+
+They are built from the model itself. Training keeps float32 masters and both Adam moments, casts
+the matrices to the model's dtype for the forward and backward pass, adds up micro-batches where
+there are several, clips by the global norm and lets the controller move the router's biases.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from loong_jax.launch.plan.request import Request
+from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import LongcatFlash, Weights
+from loong_jax.rl import optimizers
+from loong_jax.sharding import ShardingRules
+
+
+class Program(NamedTuple):
+    """A function to compile; `kinds` names each argument for the account of memory.
+
+    What `layouts` holds are further arguments of `jax.jit`: shardings with a layout that the
+    compiler may choose, for what stays on the devices from step to step.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    donated: tuple[int, ...]
+    kinds: tuple[str, ...]
+    layouts: Mapping[str, Any] = MappingProxyType({})
+
+    def lower(self) -> jax.stages.Lowered:
+        jitted = jax.jit(self.function, donate_argnums=self.donated, **self.layouts)
+        return jitted.lower(*self.arguments)
+
+
+def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
+    """Where weights rest.
+
+    In training and prefill dense weights rest cut over the expert axis as well as over fsdp, and
+    are gathered over both just before use. Decoding gathers nothing: each step reads all weights.
+    """
+    if request.mode == "decode":
+        return ShardingRules(mesh=mesh)
+    over = ("fsdp", "expert")
+    return ShardingRules(mesh=mesh, embed=over, rank=over, gathered_at_use=over)
+
+
+def build(request: Request, rules: ShardingRules) -> Program:
+    """The program of the request's mode, its arguments sharded by `rules`."""
+    graphdef, weights = abstract_weights(request.config, rules)
+    if request.mode == "train":
+        return _train(request, rules, graphdef, weights)
+    if request.mode == "prefill":
+        return _prefill(request, rules, graphdef, weights)
+    return _decode(request, rules, graphdef, weights)
+
+
+def abstract_weights(config: MoEConfig, rules: ShardingRules) -> tuple[nnx.GraphDef, Weights]:
+    """Graph and weights as shapes, dtypes and shardings; nothing is allocated."""
+    graphs = []
+
+    def init(key):
+        graph, state = nnx.split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), graph=False)
+        graphs.append(graph)
+        return nnx.to_pure_dict(state)
+
+    weights = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    return graphs[0], weights
+
+
+def _array(rules: ShardingRules, shape: tuple[int, ...], dtype: Any, *names: str | None):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=rules.spec(*names))
+
+
+# ---- training
+
+
+class State(NamedTuple):
+    """What a training step takes and returns."""
+
+    masters: Weights  # float32
+    moments: Any  # of Adam, float32
+    step: Any
+
+
+def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
+    optimizer = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=3e-4), eps=1e-16)
+    dtypes = jax.tree.map(lambda w: w.dtype, weights)
+    masters = jax.tree.map(
+        lambda w: jax.ShapeDtypeStruct(w.shape, jnp.float32, sharding=w.sharding), weights
+    )
+    transformation = optimizers.transformation(
+        optimizer, masters, parameters.is_controller_state, lambda _: None
+    )
+    moments = jax.eval_shape(transformation.init, masters)
+    step = _array(rules, (), jnp.int32)
+    num_rows = request.batch // request.num_microbatches
+    shape = (request.num_microbatches, num_rows, request.length)
+    tokens = _array(rules, shape, jnp.int32, None, "act_batch", "act_length")
+    batch = (tokens, tokens)  # what is read, and what follows each token
+
+    def loss(weights, tokens, targets):
+        output = nnx.merge(graphdef, nnx.State(weights))(tokens)
+        return next_token_loss(output.logits, targets), output.load
+
+    def train_step(state: State, batch):
+        compute = jax.tree.map(lambda w, dtype: w.astype(dtype), state.masters, dtypes)
+        gradient_of = jax.value_and_grad(loss, has_aux=True)
+
+        def add(total, microbatch):
+            (value, load), gradient = gradient_of(compute, *microbatch)
+            return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, (gradient, value, load))
+
+        if request.num_microbatches == 1:
+            (value, load), gradient = gradient_of(compute, *(part[0] for part in batch))
+        else:
+            zeros = (
+                jax.tree.map(jnp.zeros_like, state.masters),
+                jnp.zeros((), jnp.float32),
+                jnp.zeros((request.config.num_layers, request.config.num_targets), jnp.int32),
+            )
+            (gradient, value, load), _ = jax.lax.scan(
+                lambda total, part: (add(total, part), None), zeros, batch
+            )
+        gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
+        gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
+        direction, moments = transformation.update(gradient, state.moments, state.masters)
+        rate = optimizers.learning_rate(optimizer.schedule, state.step)
+        masters = jax.tree.map(lambda w, d: w - rate * d, state.masters, direction)
+        bias = masters["layers"]["router"]["bias"]
+        masters["layers"]["router"]["bias"] = router.update_bias(bias, load, request.config, 1e-4)
+        return State(masters, moments, state.step + 1), (value, norm)
+
+    return Program(train_step, (State(masters, moments, step), batch), (0,), ("state", "batch"))
+
+
+def next_token_loss(logits: Array, targets: Array) -> Array:
+    """Mean negative log-likelihood of the targets, in nats."""
+    largest_BT1 = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    shifted_BTV = logits - largest_BT1
+    normaliser_BT = jnp.log(jnp.sum(jnp.exp(shifted_BTV), axis=-1))
+    is_target_BTV = targets[..., None] == jnp.arange(logits.shape[-1])[None, None]
+    chosen_BT = jnp.sum(jnp.where(is_target_BTV, shifted_BTV, 0.0), axis=-1)
+    return jnp.mean(normaliser_BT - chosen_BT)
+
+
+# ---- inference
+
+
+def _prefill(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
+    shape = (request.batch, request.length)
+    tokens = _array(rules, shape, jnp.int32, "act_batch", "act_length")
+    mask = _array(rules, shape, jnp.bool_, "act_batch", "act_length")
+
+    def prefill(weights, tokens, mask):
+        output, cache = nnx.merge(graphdef, nnx.State(weights)).prefill(tokens, mask)
+        return jnp.argmax(output.logits[:, -1], axis=-1), cache
+
+    return Program(prefill, (weights, tokens, mask), (), ("weights", "batch", "batch"))
+
+
+def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
+    config = request.config
+    shape = (request.batch, 1 + request.num_drafts)
+    tokens = _array(rules, shape, jnp.int32, "act_batch", None)
+    positions = _array(rules, (request.batch,), jnp.int32, "act_batch")
+    lead = (config.num_layers, 2, request.batch, request.length)
+    axes = ("layers", None, "act_batch", "act_keys", "act_rank")
+    widths = config.kv_lora_rank, config.qk_rope_head_dim
+    cache = LatentCache._make(_array(rules, (*lead, w), config.dtype, *axes) for w in widths)
+
+    def decode(weights, cache, tokens, positions):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        logits, _, cache = model.extend(tokens, positions, cache)
+        return jnp.argmax(logits, axis=-1), cache
+
+    # In a layout of the caller's the loop over layers would begin and end by copying the cache.
+    free = jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), cache)
+    return Program(
+        decode,
+        (weights, cache, tokens, positions),
+        (1,),
+        ("weights", "cache", "batch", "batch"),
+        {"in_shardings": (None, free, None, None), "out_shardings": (None, free)},
+    )
+
+
+# ---- accounts
+
+
+def bytes_by_kind(program: Program) -> dict[str, int]:
+    """Bytes on one device of the arguments, without padding; a train state splits in two."""
+    total: dict[str, int] = {}
+    for kind, argument in zip(program.kinds, program.arguments, strict=True):
+        parts = {kind: argument}
+        if isinstance(argument, State):
+            parts = {"masters": argument.masters, "optimizer": (argument.moments, argument.step)}
+        for name, part in parts.items():
+            total[name] = total.get(name, 0) + sum(map(_device_bytes, jax.tree.leaves(part)))
+    return total
+
+
+def shardings(program: Program) -> dict[str, str]:
+    """How each argument lies on the mesh: `weights.head` -> `fsdp+expert, tensor`."""
+    named = jax.tree_util.tree_leaves_with_path(program.arguments)
+    found = {}
+    for path, leaf in named:
+        kind = program.kinds[path[0].idx]
+        name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
+        spec = () if leaf.sharding is None else leaf.sharding.spec
+        found[f"{kind}.{name}".rstrip(".")] = ", ".join(map(_show_axes, spec))
+    return found
+
+
+def _show_axes(axes: Any) -> str:
+    names = axes if isinstance(axes, tuple) else (axes,)
+    return "+".join(str(name) for name in names if name is not None) or "-"
+
+
+def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
+    shape = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
+    size = jnp.dtype(array.dtype).itemsize
+    for dimension in shape:
+        size *= dimension
+    return size
+
+
+def weight_counts(config: MoEConfig) -> dict[str, float]:
+    """Numbers of weights: all of them, of the experts, and those a token meets.
+
+    Active are all but the embedding table, with K_e of the E experts.
+    """
+    _, weights = abstract_weights(config, ShardingRules())
+    leaves = jax.tree_util.tree_leaves_with_path(weights)
+    by_kind = {"total": 0.0, "experts": 0.0, "embedding": 0.0}
+    for path, leaf in leaves:
+        names = [entry.key for entry in path]
+        if parameters.is_controller_state(names):
+            continue
+        by_kind["total"] += leaf.size
+        for kind in ("experts", "embedding"):
+            by_kind[kind] += leaf.size if kind in names else 0
+    active_share = config.target_ffn_experts / config.num_experts
+    by_kind["active"] = (
+        by_kind["total"] - by_kind["embedding"] - by_kind["experts"] * (1 - active_share)
+    )
+    return by_kind

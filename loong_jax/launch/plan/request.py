@@ -1,0 +1,153 @@
+"""What a plan is asked for: model, topology, mesh, mode and sizes."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from loong_jax import configs
+from loong_jax.errors import ConfigError
+from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.sharding import MESH_AXES
+
+Mode = Literal["train", "prefill", "decode"]
+BATCH_AXES = ("slice", "data", "fsdp", "expert")  # over which sequences are spread
+MODELS = {"longcat-flash": MoEConfig.flash, "tiny": MoEConfig.tiny}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One program on one mesh.
+
+    `length` is tokens per sequence in training and prefill and the capacity of the cache, all of
+    it filled, in decoding. `batch` counts sequences over all devices; `num_microbatches` splits
+    them in time.
+    """
+
+    model: str
+    config: MoEConfig
+    topology: Topology
+    mode: Mode
+    mesh: Mapping[str, int]  # size of every axis of MESH_AXES
+    batch: int
+    length: int
+    num_microbatches: int = 1
+    num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
+    acceptance: float = 0.0  # the chance that a drafted token stays
+    compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if math.prod(self.mesh.values()) != self.topology.num_devices:
+            raise ConfigError(
+                f"mesh {show_mesh(self.mesh)} has {math.prod(self.mesh.values())} devices and "
+                f"{self.topology} has {self.topology.num_devices}. Make the product equal."
+            )
+        if self.mesh["slice"] != self.topology.num_slices:
+            raise ConfigError(
+                f"mesh axis slice={self.mesh['slice']} and {self.topology.num_slices} slices in "
+                f"{self.topology}. Leave the axis out: it follows the topology."
+            )
+        shards = self.num_batch_shards * self.num_microbatches
+        if self.batch < 1 or self.batch % shards:
+            raise ConfigError(
+                f"batch={self.batch} is no multiple of {shards}, the devices along "
+                f"{'+'.join(BATCH_AXES)} times the micro-batches. Choose a multiple."
+            )
+        if self.num_drafts < 0 or not 0 <= self.acceptance <= 1:
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} must not be negative and acceptance="
+                f"{self.acceptance} lie in [0, 1]. Correct them."
+            )
+        if self.length < 1 or self.length % self.mesh["context"]:
+            raise ConfigError(
+                f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
+                "Choose one."
+            )
+
+    @property
+    def num_batch_shards(self) -> int:
+        return math.prod(self.mesh[axis] for axis in BATCH_AXES)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that one step computes, over all devices."""
+        return self.batch * (1 + self.num_drafts if self.mode == "decode" else self.length)
+
+    @property
+    def num_kept_tokens(self) -> float:
+        """The same without drafts that are rejected: one, and drafts until the first rejection."""
+        if self.mode != "decode":
+            return self.num_tokens
+        return self.batch * sum(self.acceptance**i for i in range(self.num_drafts + 1))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the child process that compiles."""
+        return {
+            "model": self.model,
+            "config": configs.to_json(self.config),
+            "topology": str(self.topology),
+            "mode": self.mode,
+            "mesh": dict(self.mesh),
+            "batch": self.batch,
+            "length": self.length,
+            "num_microbatches": self.num_microbatches,
+            "num_drafts": self.num_drafts,
+            "acceptance": self.acceptance,
+            "compiler_options": dict(self.compiler_options),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Request":
+        return cls(
+            **{
+                **value,
+                "config": configs.from_json(value["config"]),
+                "topology": Topology.parse(value["topology"]),
+            }
+        )
+
+
+def find_model(name: str) -> MoEConfig:
+    """The config of a name in MODELS, or of a JSON file with the fields of MoEConfig."""
+    if name in MODELS:
+        return MODELS[name]()
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"model {name!r} is neither one of {', '.join(MODELS)} nor a file. Name one of them, "
+            "or a JSON file with the fields of MoEConfig."
+        )
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    known = {field.name for field in dataclasses.fields(MoEConfig)}
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        raise ConfigError(
+            f"{path} names {', '.join(unknown)}, which MoEConfig has not. Its fields are "
+            f"{', '.join(sorted(known))}."
+        )
+    for name in ("dtype", "param_dtype"):
+        if name in fields:
+            fields[name] = configs.dtype_of_name(fields[name])
+    return MoEConfig(**fields)
+
+
+def parse_mesh(text: str, topology: Topology) -> dict[str, int]:
+    """`expert=32,fsdp=4` as sizes of all axes; the slice axis follows the topology."""
+    mesh = dict.fromkeys(MESH_AXES, 1) | {"slice": topology.num_slices}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.partition("=")
+        if name not in MESH_AXES or not size.isdecimal():
+            raise ConfigError(
+                f"mesh part {part!r} is not AXIS=SIZE with an axis of {MESH_AXES}. Write "
+                "expert=32,fsdp=4."
+            )
+        mesh[name] = int(size)
+    return mesh
+
+
+def show_mesh(mesh: Mapping[str, int]) -> str:
+    """`expert=32,fsdp=4`: the axes that are larger than 1."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"

@@ -1,0 +1,454 @@
+"""A lower bound of a program's time: its schedule, walked in order.
+
+A fusion takes max(operations / 0.75 peak, HBM bytes / 0.8 bandwidth). A synchronous collective
+takes its whole time. An asynchronous one runs beside the work between its launch and its end, and
+takes what is left when its end is reached. Link time is never used twice: transfers under way are
+served one after the other in the order of their launches, and rest while a synchronous collective
+runs. The same holds of copies and SparseCore work, which are served by the HBM bandwidth that
+fusions leave over. Loops count as often as they run; a branch counts as its cheapest side.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from loong_jax.launch.plan import collectives, costs
+from loong_jax.launch.plan.chips import Chip
+from loong_jax.launch.plan.collectives import Collective
+from loong_jax.launch.plan.costs import Cost
+from loong_jax.launch.plan.hlo import Computation, Instruction, Module
+
+PEAK_SHARE = 0.75
+HBM_SHARE = 0.8
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+class Inside(NamedTuple):
+    """Work scheduled between the launch of a transfer and its end."""
+
+    name: str
+    op_name: str
+    flops: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One transfer between devices; figures are of one run, `trips` says how often it runs."""
+
+    name: str
+    collective: Collective
+    is_asynchronous: bool
+    seconds: float  # on the links
+    exposed_s: float
+    inside: tuple[Inside, ...]
+    trips: float
+
+    @property
+    def window_s(self) -> float:
+        return sum(work.seconds for work in self.inside)
+
+
+class Event(NamedTuple):
+    """For the timeline: what a lane did from start to end, in seconds of one run."""
+
+    lane: str  # "compute", "link", "exposed"
+    label: str
+    start_s: float
+    end_s: float
+
+
+@dataclasses.dataclass
+class Segment:
+    """What walking a computation once came to."""
+
+    seconds: float = 0.0
+    compute_s: float = 0.0  # fusions, with nothing exposed
+    product_s: float = 0.0  # the part of `compute_s` that products bound
+    exposed_copy_s: float = 0.0
+    idle_link_s: float = 0.0  # could still serve transfers launched outside
+    idle_hbm_s: float = 0.0
+    estimated_cycles: float = 0.0  # the compiler's, of its fusions
+    cost: Cost = Cost()
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    events: list[Event] = dataclasses.field(default_factory=list)
+    loops: list["Loop"] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    name: str
+    trips: float
+    segment: Segment  # one run of its body
+
+
+@dataclasses.dataclass
+class _Transfer:
+    name: str
+    left_s: float
+    seconds: float
+    collective: Collective | None  # None: a copy, or work of a SparseCore
+    launched_s: float
+    inside: list[Inside] = dataclasses.field(default_factory=list)
+    exposed_s: float = 0.0
+    is_done: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What times are made of; `link_seconds` times a collective."""
+
+    chip: Chip
+    mesh: dict[str, int]
+    link_seconds: Callable[[Collective], float]
+    default_trips: Callable[[Instruction], float | None] = lambda _: None
+
+    def fusion_seconds(self, cost: Cost) -> tuple[float, float]:
+        """Time of the products, time of the HBM traffic, on one device."""
+        chip = self.chip
+        slow = (cost.unit_flops - cost.fp8_flops) / chip.bf16_flops
+        fast = cost.fp8_flops / chip.fp8_flops
+        return (
+            (slow + fast) * chip.num_devices / PEAK_SHARE,
+            cost.hbm_bytes * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE),
+        )
+
+
+@dataclasses.dataclass
+class Walk:
+    """Walks a module; `warnings` collects what had to be guessed."""
+
+    module: Module
+    model: Model
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    _done: dict[str, Segment] = dataclasses.field(default_factory=dict)
+
+    def entry(self) -> Segment:
+        return self.segment(self.module.entry)
+
+    def segment(self, computation: Computation) -> Segment:
+        """Walks a computation once, nothing under way at its start and at its end."""
+        if computation.name not in self._done:
+            self._done[computation.name] = _Walker(self, computation).walk()
+        return self._done[computation.name]
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+class _Walker:
+    """The state of one walk through one computation."""
+
+    def __init__(self, walk: Walk, computation: Computation):
+        self.walk_, self.computation = walk, computation
+        self.module, self.model = walk.module, walk.model
+        self.result = Segment()
+        self.links: list[_Transfer] = []  # under way, in the order of their launches
+        self.copies: list[_Transfer] = []
+        self.by_name: dict[str, _Transfer] = {}
+
+    def walk(self) -> Segment:
+        for instruction in self.computation.instructions:
+            self.step(instruction)
+        for queue in (self.links, self.copies):
+            for transfer in list(queue):
+                self.finish(transfer, queue)
+        return self.result
+
+    # ---- one instruction
+
+    def step(self, instruction: Instruction) -> None:
+        opcode = instruction.opcode
+        if opcode in ("send", "send-done"):
+            pass  # its other end, the recv, is what takes time
+        elif opcode.endswith("-done"):
+            self.end(instruction)
+        elif opcode.endswith(("-start", "-update")) or opcode == "recv":
+            self.launch(instruction)
+        elif opcode == "while":
+            self.loop(instruction)
+        elif opcode == "conditional":
+            self.branch(instruction)
+        elif opcode == "call":
+            name = instruction.computation("to_apply")
+            if name:
+                self.repeat(instruction, self.walk_.segment(self.module.computations[name]), 1.0)
+        elif collectives.kind_of(opcode):
+            self.synchronous(instruction, instruction, self.computation)
+        else:
+            inner = collectives.find(self.module, instruction)
+            if inner:
+                self.synchronous(instruction, *inner)
+            self.compute(instruction)
+
+    def compute(self, instruction: Instruction) -> None:
+        cost = costs.cost(self.module, self.computation, instruction)
+        is_kernel = "tpu_custom_call" in instruction.attributes
+        if is_kernel and not cost.flops and cost.hbm_bytes > 1e7:
+            self.walk_.warn(f"the kernel {instruction.name} states no operations: counted by bytes")
+        products_s, traffic_s = self.model.fusion_seconds(cost)
+        seconds = max(products_s, traffic_s)
+        cycles = _CYCLES.search(instruction.attributes)
+        self.result.cost += cost
+        self.result.compute_s += seconds
+        self.result.product_s += products_s if products_s >= traffic_s else 0.0
+        self.result.estimated_cycles += int(cycles[1]) if cycles else 0
+        if seconds:
+            work = Inside(instruction.name, instruction.op_name, cost.flops, seconds)
+            self.pass_time(work, seconds, seconds - traffic_s)
+
+    def pass_time(self, work: Inside, link_s: float, hbm_s: float) -> None:
+        """Work goes on; links are free for `link_s` of it and HBM bandwidth for `hbm_s`."""
+        start = self.result.seconds
+        self.result.seconds += work.seconds
+        self.result.events.append(
+            Event("compute", work.op_name or work.name, start, self.result.seconds)
+        )
+        self.result.idle_link_s += _serve(self.links, link_s)
+        self.result.idle_hbm_s += _serve(self.copies, hbm_s)
+        for transfer in self.links + self.copies:
+            transfer.inside.append(work)
+
+    # ---- transfers
+
+    def synchronous(
+        self, instruction: Instruction, inner: Instruction, within: Computation
+    ) -> None:
+        collective = collectives.read(inner, within, self.model.mesh)
+        collective = _named(collective, instruction)
+        seconds = self.model.link_seconds(collective)
+        self.expose(collective.kind, seconds)
+        self.result.idle_hbm_s += _serve(self.copies, seconds)
+        row = Row(instruction.name, collective, False, seconds, seconds, (), 1.0)
+        self.result.rows.append(row)
+
+    def expose(self, label: str, seconds: float) -> None:
+        start = self.result.seconds
+        self.result.seconds += seconds
+        if seconds:
+            self.result.events.append(Event("exposed", label, start, self.result.seconds))
+
+    def launch(self, instruction: Instruction) -> None:
+        first = self.by_name.get(instruction.operands[0]) if instruction.operands else None
+        if first is not None and instruction.opcode.endswith("-update"):
+            self.by_name[instruction.name] = first  # already under way
+            return
+        if instruction.opcode == "call-start" and not instruction.operands:
+            return  # loads the SparseCore's program; its call-update launches
+        found: tuple[Instruction, Computation] | None
+        if instruction.opcode == "recv" or collectives.kind_of(instruction.opcode):
+            found = instruction, self.computation
+        else:
+            body = self._launched(instruction)
+            found = collectives.find(self.module, body)
+        if found:
+            collective = _named(collectives.read(*found, self.model.mesh), instruction)
+            seconds = self.model.link_seconds(collective)
+            queue = self.links
+        else:
+            collective, queue = None, self.copies
+            seconds = self.copy_seconds(self._launched(instruction))
+        transfer = _Transfer(instruction.name, seconds, seconds, collective, self.result.seconds)
+        queue.append(transfer)
+        self.by_name[instruction.name] = transfer
+
+    def _launched(self, instruction: Instruction) -> Instruction:
+        """The instruction that names the computation: of a call-update, its call-start."""
+        at = instruction
+        while not at.called and at.operands:
+            before = self.computation.by_name.get(at.operands[0])
+            if before is None or not before.opcode.endswith(("-start", "-update")):
+                break
+            at = before
+        return at
+
+    def copy_seconds(self, instruction: Instruction) -> float:
+        """Of a copy to or from on-chip memory, or of work on a SparseCore."""
+        if not instruction.called:
+            moved = min((s.padded_bytes for s in instruction.shapes[:2]), default=0)
+            in_hbm = sum(shape.space == 0 for shape in instruction.shapes[:2])
+            return self.model.fusion_seconds(Cost(hbm_bytes=float(moved * in_hbm)))[1]
+        cost = costs.cost(self.module, self.computation, instruction)
+        return max(self.model.fusion_seconds(cost))
+
+    def end(self, instruction: Instruction) -> None:
+        transfer = next(
+            (self.by_name[name] for name in instruction.operands if name in self.by_name), None
+        )
+        if transfer is None:
+            self.walk_.warn(f"{instruction.name} ends what {self.computation.name} did not launch")
+            return
+        self.finish(transfer, self.links if transfer.collective else self.copies)
+
+    def finish(self, transfer: _Transfer, queue: list[_Transfer]) -> None:
+        """Waits until the transfer, and all launched before it, are through."""
+        if transfer.is_done:
+            return
+        waited = 0.0
+        for ahead in queue[: queue.index(transfer) + 1]:
+            waited += ahead.left_s
+            ahead.exposed_s += ahead.left_s
+            ahead.left_s = 0.0
+        transfer.is_done = True
+        queue.remove(transfer)
+        self.expose(transfer.collective.kind if transfer.collective else "copy", waited)
+        other = self.copies if queue is self.links else self.links
+        idle = _serve(other, waited)
+        if transfer.collective is None:
+            self.result.exposed_copy_s += waited
+            self.result.idle_link_s += idle
+            return
+        self.result.idle_hbm_s += idle
+        label = f"{transfer.collective.kind} {'+'.join(transfer.collective.axes)}"
+        self.result.events.append(Event("link", label, transfer.launched_s, self.result.seconds))
+        self.result.rows.append(
+            Row(
+                transfer.name,
+                transfer.collective,
+                True,
+                transfer.seconds,
+                transfer.exposed_s,
+                tuple(transfer.inside),
+                1.0,
+            )
+        )
+
+    # ---- loops and branches
+
+    def loop(self, instruction: Instruction) -> None:
+        body = instruction.computation("body")
+        trips = trip_count(self.module, self.computation, instruction)
+        if trips is None:
+            trips = self.model.default_trips(instruction)
+        if trips is None:
+            self.walk_.warn(
+                f"the loop {instruction.name} ({instruction.op_name}) runs a number of times that "
+                "the program decides: counted once"
+            )
+            trips = 1.0
+        segment = self.walk_.segment(self.module.computations[body or ""])
+        self.result.loops.append(Loop(instruction.name, trips, segment))
+        self.repeat(instruction, segment, trips)
+
+    def branch(self, instruction: Instruction) -> None:
+        sides = [self.walk_.segment(self.module.computations[n]) for _, n in instruction.called]
+        cheapest = min(sides, key=lambda side: side.seconds)
+        self.repeat(instruction, cheapest, 1.0)
+
+    def repeat(self, instruction: Instruction, segment: Segment, trips: float) -> None:
+        result = self.result
+        result.compute_s += trips * segment.compute_s
+        result.product_s += trips * segment.product_s
+        result.exposed_copy_s += trips * segment.exposed_copy_s
+        result.estimated_cycles += trips * segment.estimated_cycles
+        result.cost += Cost(*(trips * part for part in segment.cost))
+        result.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in segment.rows]
+        work = Inside(
+            instruction.name,
+            instruction.op_name,
+            trips * segment.cost.flops,
+            trips * segment.seconds,
+        )
+        self.pass_time(work, trips * segment.idle_link_s, trips * segment.idle_hbm_s)
+
+
+def _named(collective: Collective, outer: Instruction) -> Collective:
+    """With the name of the instruction that wraps it, where it has none."""
+    if collective.op_name or not outer.op_name:
+        return collective
+    share = float(collectives.of_experts(outer.op_name))
+    return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
+
+
+def _serve(queue: list[_Transfer], seconds: float) -> float:
+    """Lets the transfers under way go on for some time; returns what no one needed."""
+    for transfer in queue:
+        used = min(seconds, transfer.left_s)
+        transfer.left_s -= used
+        seconds -= used
+    return seconds
+
+
+def trip_count(module: Module, computation: Computation, instruction: Instruction) -> float | None:
+    """How often a loop runs: as stated, or from a counter compared with a constant."""
+    stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', instruction.attributes)
+    if stated:
+        return float(stated[1])
+    condition = module.computations[instruction.computation("condition") or ""]
+    compare = _comparison(module, condition)
+    if compare is None:
+        return None
+    within, test = compare
+    values = [_constant(module, within, name, computation, instruction) for name in test.operands]
+    direction = test.attribute("direction")
+    start, bound = values
+    if start is None or bound is None or direction not in ("LT", "LE", "GT", "GE"):
+        return None
+    step = -1 if direction in ("GT", "GE") else 1
+    return float(max(0, (bound - start) * step + (direction in ("LE", "GE"))))
+
+
+def _comparison(module: Module, condition: Computation) -> tuple[Computation, Instruction] | None:
+    root = condition.root
+    if root.opcode == "compare":
+        return condition, root
+    return None
+
+
+def _constant(
+    module: Module,
+    condition: Computation,
+    name: str,
+    computation: Computation,
+    loop: Instruction,
+) -> int | None:
+    """A constant, or the constant with which an element of the loop's state begins."""
+    value = condition.by_name[name]
+    while value.opcode in ("copy", "bitcast", "convert") and value.operands:
+        value = condition.by_name[value.operands[0]]
+    if value.opcode == "constant":
+        return _integer(value)
+    if value.opcode != "get-tuple-element":
+        return None
+    index = int(value.attribute("index") or -1)
+    if condition is not computation:
+        body = module.computations[loop.computation("body") or ""]
+        root = body.root
+        is_counter = root.opcode == "tuple" and _is_next(body, root.operands[index], index)
+        is_fixed = root.opcode == "tuple" and _is_same(body, root.operands[index], index)
+        if not (is_counter or is_fixed):
+            return None
+    start = computation.by_name[loop.operands[0]]
+    if start.opcode != "tuple":
+        return None
+    first = computation.by_name[start.operands[index]]
+    while first.opcode in ("copy", "bitcast", "convert") and first.operands:
+        first = computation.by_name[first.operands[0]]
+    return _integer(first) if first.opcode == "constant" else None
+
+
+def _integer(constant: Instruction) -> int | None:
+    try:
+        return int(constant.operand_text)
+    except ValueError:
+        return None
+
+
+def _is_same(body: Computation, name: str, index: int) -> bool:
+    value = body.by_name[name]
+    while value.opcode in ("copy", "bitcast") and value.operands:
+        value = body.by_name[value.operands[0]]
+    return value.opcode == "get-tuple-element" and int(value.attribute("index") or -1) == index
+
+
+def _is_next(body: Computation, name: str, index: int) -> bool:
+    """True of the counter plus or minus one."""
+    value = body.by_name[name]
+    while value.opcode in ("copy", "bitcast") and value.operands:
+        value = body.by_name[value.operands[0]]
+    if value.opcode not in ("add", "subtract", "fusion"):
+        return False
+    return any(_is_same(body, operand, index) for operand in value.operands)

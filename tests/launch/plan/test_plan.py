@@ -1,0 +1,229 @@
+"""Requests, topologies, the command's defaults, and a plan of a program that is written here."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from loong_jax.errors import ConfigError
+from loong_jax.launch.plan import advice, analytic, chart, child, compiled, plan, report, request
+from loong_jax.launch.plan.compiled import Compiled
+from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.moe.config import MoEConfig
+from tests.launch.plan import test_roofline
+
+V5P = Topology.parse("v5p:2x2x1")
+
+
+def make_request(**changes) -> request.Request:
+    fields = dict(
+        model="tiny",
+        config=MoEConfig.tiny(),
+        topology=V5P,
+        mode="train",
+        mesh=request.parse_mesh("expert=4", V5P),
+        batch=8,
+        length=64,
+    )
+    return request.Request(**(fields | changes))
+
+
+LINES = [
+    f"%s = {test_roofline.START}",
+    f"%a = {test_roofline.DOT}",
+    test_roofline.done("e", "s"),
+]
+TEXT = test_roofline.HEAD + "".join(f"  {line}\n" for line in LINES) + "}\n"
+COMPILED = Compiled(
+    text=TEXT,
+    memory={"argument": 40e9, "output": 30e9, "alias": 30e9, "temp": 10e9, "generated_code": 1e9},
+    arguments={"masters": 12e9, "optimizer": 24e9, "batch": 1e9},
+    coordinates=((0, 0, 0, 0), (0, 1, 0, 0), (0, 1, 1, 0), (0, 0, 1, 0)),
+    shardings={"state.masters.head": "expert, -"},
+    weights={"total": 3e9, "experts": 2e9, "embedding": 1e8, "active": 1e9},
+    out_of_memory=None,
+    compile_s=1.0,
+)
+VERSIONS = {"jax": "0", "libtpu": "0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "slices", "chips", "devices", "wraps"),
+    [
+        ("v5p:4x4x8", None, 128, 128, (True, True, True)),
+        ("v5p:2x2x1", None, 4, 4, (False, False, False)),
+        ("2x tpu7x:4x4x4", None, 128, 256, (True, True, True)),
+        ("v6e:16x16", 2, 512, 512, (True, True)),
+        ("v5e:4x8", None, 32, 32, (False, False)),
+    ],
+)
+def test_topologies(text, slices, chips, devices, wraps):
+    found = Topology.parse(text, num_slices=slices)
+    assert (found.num_chips, found.num_devices, found.wraps) == (chips, devices, wraps)
+    assert Topology.parse(str(found)) == found
+
+
+@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2"])
+def test_topologies_that_are_refused(text):
+    with pytest.raises(ConfigError):
+        Topology.parse(text)
+
+
+def test_a_request_survives_its_way_to_the_child():
+    asked = make_request(compiler_options={"a": True}, num_microbatches=2)
+    there = json.loads(json.dumps(asked.to_json()))
+    assert request.Request.from_json(there) == asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch": 6}, "no multiple of 4"),
+        ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
+        ({"length": 0}, "no positive multiple"),
+    ],
+)
+def test_requests_that_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        make_request(**changes)
+
+
+def test_models_by_name_and_by_file(tmp_path):
+    assert request.find_model("longcat-flash").num_experts == 512
+    path = tmp_path / "small.json"
+    fields = dataclasses.asdict(MoEConfig.tiny())
+    kept = {k: v for k, v in fields.items() if isinstance(v, int | float) and k != "chunk_tokens"}
+    path.write_text(json.dumps(kept | {"dtype": "bfloat16"}))
+    assert str(request.find_model(str(path)).dtype) == "bfloat16"
+    path.write_text('{"width": 3}')
+    with pytest.raises(ConfigError, match="width"):
+        request.find_model(str(path))
+    with pytest.raises(ConfigError, match="neither"):
+        request.find_model("longcat")
+
+
+def test_a_plan_adds_up():
+    made = plan.read(make_request(), COMPILED, VERSIONS)
+    value = plan.to_json(made)
+    assert value["hbm_per_device_gb"] == pytest.approx(40 + 30 - 30 + 10 + 1)
+    assert sum(value["hbm_by_kind_gb"].values()) == pytest.approx(51)
+    assert value["hbm_by_kind_gb"]["padding"] == pytest.approx(3)
+    assert value["hbm_limit_gb"] == pytest.approx(95 * 2**30 / 1e9)
+    assert value["fits"]
+    assert value["devices_per_chip"] == 1
+    assert sum(value["seconds"].values()) == pytest.approx(value["roofline_step_s"])
+    sent = 2 * 4096**2 * 3 / 4
+    by_bandwidth = {row["gb_per_s_per_chip"]: row for row in value["by_exchange_bandwidth"]}
+    for bandwidth, row in by_bandwidth.items():
+        seconds = sent / (bandwidth * 1e9)
+        hidden = min(1.0, test_roofline.DOT_S / seconds)
+        assert row["expert_traffic_s"] == pytest.approx(seconds)
+        assert row["hidden_share"] == pytest.approx(hidden)
+    assert value["expert_traffic_hidden_share"] == by_bandwidth[200]["hidden_share"]
+    useful = 8 * 64 * 3 * (2 * 1e9 + 2 * 2 * 2 * 4 * (32 + 16 + 32) * 32.5)
+    mfu = useful / (4 * 459e12 * value["roofline_step_s"])
+    assert value["roofline_mfu"] == pytest.approx(mfu)
+    assert json.loads(json.dumps(value)) == value
+    (row,) = value["collectives"]
+    assert (row["kind"], row["axes"], row["window_tflop"]) == (
+        "all-to-all",
+        ["expert"],
+        pytest.approx(2 * 4096**3 / 1e12),
+    )
+
+
+def test_a_plan_is_shown_and_drawn(tmp_path):
+    made = plan.read(make_request(), COMPILED, VERSIONS)
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = console.export_text()
+    assert "51.00 of 102.01 GB, fits" in text
+    assert "all-to-all" in text
+    assert "no TPU ran" in text
+    chart.save(made, tmp_path / "plan.svg")
+    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+
+
+def test_decoding_is_measured_against_memory():
+    asked = make_request(mode="decode", num_drafts=1, acceptance=0.8)
+    assert (asked.num_tokens, asked.num_kept_tokens) == (16, pytest.approx(8 * 1.8))
+    arguments = {"weights": 2765e6, "cache": 2 * 2765e6, "batch": 0.0}
+    there = dataclasses.replace(COMPILED, arguments=arguments)
+    value = plan.to_json(plan.read(asked, there, VERSIONS))["decode"]
+    kept = 8 * 1.8 / 4  # per step and chip
+    assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
+    assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
+    assert value["target_tokens_per_s_per_chip"] == pytest.approx(3785 * 2.765 / 3.35)
+
+
+def test_what_does_not_fit_says_what_to_change():
+    memory = dict(COMPILED.memory) | {"temp": 90e9}
+    made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
+    assert not made.fits
+    said = " ".join(advice.advise(made))
+    assert "over the limit by 29.0 GB" in said
+    assert "--num-microbatches 2" in said
+    refused = dataclasses.replace(
+        COMPILED, text=None, memory={}, out_of_memory={"used": 150e9, "limit": 102e9}
+    )
+    made = plan.read(make_request(), refused, VERSIONS)
+    value = plan.to_json(made)
+    assert (value["fits"], value["roofline_step_s"]) == (False, None)
+    assert value["hbm_per_device_gb"] == pytest.approx(150)
+
+
+def test_closed_forms_count_the_published_weights():
+    counts = analytic.Counts.of(MoEConfig.flash())
+    total = counts.dense + counts.experts + counts.embedding
+    assert total == pytest.approx(560.665e9, rel=1e-5)
+    assert counts.active(MoEConfig.flash()) == pytest.approx(27.15e9, rel=1e-3)
+
+
+def test_a_search_ranks_what_fits_first():
+    topology = Topology.parse("v5p:4x4x8")
+    ranked = analytic.ranked(MoEConfig.flash(), topology, "train", batch=None, length=4096)
+    fits = [made.fits(topology) for made in ranked]
+    assert fits == sorted(fits, reverse=True)
+    assert any(fits)
+    for made in ranked:
+        size = 1
+        for axis in made.mesh.values():
+            size *= axis
+        assert size == topology.num_devices
+
+
+def test_both_refusals_for_want_of_memory_are_read():
+    used = "Ran out of memory in memory space hbm. Used 120.50G of 95.74G hbm. Exceeded by 24.7G"
+    assert child.out_of_memory(used, 5.0) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
+    temporaries = (
+        "CompileTimeHbmOom: the total memory required for HLO temporaries (124.94G) exceeds "
+        "available HBM (94.74G). HLO module: jit_decode"
+    )
+    found = child.out_of_memory(temporaries, 5.0)
+    assert found == {"used": 124.94 * 2**30 + 5, "limit": 94.74 * 2**30}
+    assert child.out_of_memory("something else", 5.0) is None
+
+
+def test_a_search_is_shown():
+    made = plan.read(make_request(), COMPILED, VERSIONS)
+    estimates = analytic.ranked(MoEConfig.tiny(), V5P, "train", batch=8, length=64)
+    console = Console(width=160, record=True, file=io.StringIO())
+    report.show_search([(estimates[0], made, ""), (estimates[1], None, "refused")], console)
+    text = console.export_text()
+    assert request.show_mesh(estimates[1].mesh) in text
+    assert "refused" in text
+    assert f"{made.reference.mfu:.1%}" in text
+
+
+def test_a_missing_or_unpaired_libtpu_is_named(monkeypatch):
+    def missing(name):
+        raise compiled.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(compiled.metadata, "version", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'loong_jax\[tpu\]'"):
+        compiled.check_versions()
+    monkeypatch.setattr(compiled.metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(ConfigError, match=r"libtpu 0\.0\.1 is not the one"):
+        compiled.check_versions()
