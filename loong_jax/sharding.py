@@ -211,6 +211,7 @@ class ShardingRules:
         """Number of parts that a logical axis is cut into, 1 without a mesh."""
         return math.prod(self.size(axis) for axis in _as_tuple(self._logical()[name]))
 
+
 def place_like(x: Array, other: Array) -> Array:
     """`x` with the sharding of `other`, which has as many axes; `x` itself without a mesh."""
     sharding = jax.typeof(other).sharding

@@ -100,7 +100,9 @@ def cost(base: grid.Setting, points: dict[str, Sequence[int]], budget_s: float) 
     for axis, values in points.items():
         settings = {value: _changed(base, axis, value) for value in values}
         problems = {value: ours.problem(setting) for value, setting in settings.items()}
-        rows = {str(value): {"tokens": s.num_tokens} for value, s in settings.items()}
+        rows: dict[str, dict[str, float]] = {
+            str(value): {"tokens": s.num_tokens} for value, s in settings.items()
+        }
         for name, make in (("forward_s", ours.forward), ("train_step_s", ours.train_step)):
             runs = {str(value): make(problem) for value, problem in problems.items()}
             samples = timing.interleaved(runs, budget_s=budget_s / 2)

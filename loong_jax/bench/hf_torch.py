@@ -7,6 +7,7 @@ and the identity is added afterwards. The rows that transformers allocates for z
 experts and never reads are left out.
 """
 
+# pyright: reportMissingImports=false
 import contextlib
 import dataclasses
 import functools

@@ -1,6 +1,7 @@
 """`loong bench model`: our model's speed on this machine, alone and against transformers."""
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import platform
@@ -182,5 +183,5 @@ def _machine() -> dict[str, Any]:
         "threads": doctor.num_cores(),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
     }
