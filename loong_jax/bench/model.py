@@ -174,7 +174,6 @@ def _pin(threads: int) -> None:
 
 def _machine() -> dict[str, Any]:
     import jax
-    import jaxlib
 
     from loong_jax import doctor
 
