@@ -36,28 +36,32 @@ def stack_layers(tree: Tree, times: int = 2) -> Tree:
     Raises ConfigError when `times` is below 1 or nothing in the tree is a stack of layers.
     """
     _check(times)
-    num_stacked = 0
-
-    def grow(path, leaf):
-        nonlocal num_stacked
-        if not any(getattr(entry, "key", None) == "layers" for entry in path):
-            return leaf
-        num_stacked += 1
-        return _repeat(leaf, times)
-
-    grown = jax.tree_util.tree_map_with_path(grow, tree)
-    if not num_stacked:
+    found, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [leaf for _, leaf in found]
+    stacks = [i for i, (path, _) in enumerate(found) if _is_stack(path)]
+    if not stacks:
         raise ConfigError(
             "no leaf of the tree lies under a key 'layers', so there is nothing to stack. Pass "
             "weights as nested dicts or optimizer state that holds such dicts."
         )
-    return grown
+    grown = _repeat([leaves[i] for i in stacks], times)
+    for i, leaf in zip(stacks, grown, strict=True):
+        leaves[i] = leaf
+    return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _repeat(leaf: Any, times: int) -> jax.Array:
-    sharding = getattr(leaf, "sharding", None)
-    sharding = sharding if isinstance(sharding, NamedSharding) else None
-    return jax.jit(lambda a: jnp.concatenate([a] * times, axis=0), out_shardings=sharding)(leaf)
+def _is_stack(path) -> bool:
+    return any(getattr(entry, "key", None) == "layers" for entry in path)
+
+
+def _repeat(stacks: list[Any], times: int) -> list[jax.Array]:
+    """Every array repeated along its first axis, in one program, each where it was."""
+    shardings = [getattr(a, "sharding", None) for a in stacks]
+    kept = [s if isinstance(s, NamedSharding) else None for s in shardings]
+    repeat = jax.jit(
+        lambda arrays: [jnp.concatenate([a] * times) for a in arrays], out_shardings=kept
+    )
+    return repeat(stacks)
 
 
 def _check(times: int):
