@@ -120,7 +120,13 @@ class LongcatFlash(nnx.Module):
         rules = self.rules
         output, cache = self._whole(self._rows(tokens, None, mask, None), None)
         first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
-        return output, cache.place(rules).shift(first_B, rules)
+        cache = jax.lax.cond(
+            jnp.any(first_B > 0),  # padding on the left
+            lambda cache: cache.shift(first_B, rules),
+            lambda cache: cache,
+            cache.place(rules),
+        )
+        return output, cache
 
     def draft(
         self,
