@@ -54,8 +54,8 @@ def arrange(
     """
     num_choices = expert.size
     unit = rows if rows <= 16 else max(16, rows // 8)
-    num_sizes = rows // unit
     num_units = -(-num_choices // unit) + num_experts
+    num_sizes = min(rows // unit, num_units)
     nowhere = num_units * unit
     choice_N = jax.lax.iota(jnp.int32, num_choices)
     sorted_N, order_N = _sorted(jnp.where(kept, expert, num_experts).reshape(-1), num_experts)

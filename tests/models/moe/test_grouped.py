@@ -91,6 +91,9 @@ def test_there_is_room_when_every_choice_is_kept_or_one_expert_takes_all():
     assert int(blocks.num_up_to[-1]) == 4
     nothing = grouped.arrange(everything, jnp.zeros((10, 3), bool), 4, 8)
     assert int(nothing.num_up_to[-1]) == 0
+    few = grouped.arrange(everything, jnp.ones((10, 3), bool), 1, 128)
+    assert len(few.num_up_to) * few.unit <= few.choice.size  # no block is longer than all rows
+    assert int(few.num_up_to[-1]) == 1
 
 
 @pytest.mark.parametrize("largest", [5, 2**30])
