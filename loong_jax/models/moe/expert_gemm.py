@@ -32,7 +32,7 @@ def expert_ffn(
     x: Float[Array, "R D"],
     gate: Float[Array, "R K"],
     expert: Int[Array, "R K"],
-    gate_up: Float[Array, "E D 2 M"],
+    gate_up: Float[Array, "E D twice_M"],
     down: Float[Array, "E M D"],
     *,
     gemm: ExpertGemm,
@@ -40,13 +40,15 @@ def expert_ffn(
 ) -> Float[Array, "R D"]:
     """sum over the choices k of gate_k * FFN_{expert_k}(x), float32.
 
-    An `expert` below 0 is no choice. `room` is how many choices the grouped products take at a
+    `gate_up` holds the M columns of every gate, then those of every up projection. An `expert`
+    below 0 is no choice. `room` is how many choices the grouped products take at a
     time; more take more rounds, and None makes room for R * K. The blocked loop needs none.
     """
     if gemm == "blocked":
         block_rows = grouped.block_rows(expert.size, len(down))
         blocks = grouped.arrange(expert, expert >= 0, len(down), block_rows)
-        return grouped.expert_ffn(x, gate, blocks, gate_up, down)
+        both = gate_up.reshape(*gate_up.shape[:2], 2, -1)
+        return grouped.expert_ffn(x, gate, blocks, both, down)
     product = jax.lax.ragged_dot if gemm == "ragged_dot" else tokamax_ragged_dot()
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)
@@ -67,7 +69,7 @@ def expert_ffn(
         place_RK = jnp.where((place_RK >= 0) & (place_RK < last_E[-1]), place_RK, room)
         x_rD = take_rows(x, choice_r // expert.shape[1], place_RK)
         gate_r1 = take_rows(gate.reshape(-1, 1), choice_r, place_RK.reshape(-1, 1))
-        both = product(x_rD, gate_up.reshape(*gate_up.shape[:2], -1), size_E)
+        both = product(x_rD, gate_up, size_E)
         first, second = jnp.split(both, 2, axis=-1)
         hidden = jax.nn.silu(first) * second * gate_r1
         used = jnp.arange(room) < last_E[-1]  # what stands past the last group is not defined

@@ -181,7 +181,8 @@ class Experts(nnx.Module):
         def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
             rows = exchange.unseal(work, moving) if self.travels else moving
             x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
-            weights, rest = (gate_up, down), None
+            # Flat before it is used twice: on TPU this moves every weight.
+            weights, rest = (gate_up.reshape(*gate_up.shape[:2], -1), down), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
                 operands = _varying_alike((rows, x, gate, parcels, weights))
                 rows, x, gate, parcels, weights = operands

@@ -1,0 +1,16 @@
+"""Compiler options by chip and exchange."""
+
+import pytest
+
+from loong_jax.launch.compiler_options import compiler_options
+from loong_jax.models.moe import exchange
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "tpu7x"])
+def test_every_exchange_gets_its_options(chip):
+    padded = compiler_options(f"{chip}:4x4x4", exchange.PaddedExchange())
+    assert padded["xla_tpu_enable_async_all_to_all"] is True
+    gather = compiler_options(chip, exchange.GatherExchange())
+    assert (len(gather) == 2) == (chip != "v5e")  # v5e has no SparseCore to carry collectives
+    assert all("sparse_core" in name for name in gather)
+    assert compiler_options(chip, exchange.RaggedExchange()) == {}
