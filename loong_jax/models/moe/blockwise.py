@@ -147,11 +147,11 @@ def _backward(sizes, residuals, d_mixed):
             return (d_key, d_value), d_query
 
         def step(sums, block):
-            queries, *_, d_query = block
+            queries, d_mixed, log_total, drift, d_query = block
             here = _sight(queries, keys)
             return jax.lax.cond(
                 here.any_pair(),
-                lambda: meet(sums, *block, here.pairs()),
+                lambda: meet(sums, queries, d_mixed, log_total, drift, d_query, here.pairs()),
                 lambda: (sums, d_query),
             )
 

@@ -8,10 +8,12 @@ heads. The transpose scatters the gradient of the latents back, and it alone.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import blockwise, context, splash
@@ -29,7 +31,7 @@ class WholeScores:
 
 Mixing: TypeAlias = WholeScores | Blockwise | Splash
 
-_MOST_PAIRS = 512 * 512  # of a query and a key, for which whole scores are chosen
+_MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 
 
 def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
@@ -38,6 +40,8 @@ def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
         return WholeScores()
     if platform == "tpu" and splash.fits(num_queries, num_keys):
         return Splash()
+    if platform == "cpu":  # blocks that stay in a core's cache
+        return Blockwise(query_block=128, key_block=128)
     return Blockwise()
 
 
@@ -53,7 +57,7 @@ def mix(
       ConfigError: see `splash.make_kernel` and `context.order`.
     """
     num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
-    platform = jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
+    platform = _platform(rules)
     mixing = mixing or choose(num_tokens // parts, num_tokens, platform)
     kernel = None
     if isinstance(mixing, Splash):
@@ -81,7 +85,8 @@ def mix_cached(
     Splash attention knows the places of queries before it is compiled, so here blocks replace it.
     """
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
-    mixing = mixing or choose(num_queries // rules.parts("act_length"), num_keys, "any")
+    num_queries = num_queries // rules.parts("act_length")
+    mixing = mixing or choose(num_queries, num_keys, _platform(rules))
     if isinstance(mixing, Splash):
         mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
 
@@ -91,7 +96,12 @@ def mix_cached(
     return _on_mesh(on_one_device, "act_keys", rules)(operands, sight, None)
 
 
-def _attend(operands, sight, mixing, kernel):
+def _platform(rules: ShardingRules) -> str:
+    """That of the mesh, which may be one that is only compiled for."""
+    return jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
+
+
+def _attend(operands: Operands, sight: Sight, mixing: Mixing, kernel: Any) -> Any:
     match mixing:
         case WholeScores():
             return whole_scores(operands, sight)
@@ -101,32 +111,30 @@ def _attend(operands, sight, mixing, kernel):
             return splash.attend(operands, sight, kernel)
 
 
-def _on_mesh(on_one_device, keys: str, rules: ShardingRules):
+def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):
     """`on_one_device(operands, sight, kernel)` on every device; `keys` names the keys' axis."""
-    if rules.mesh is None:
+    mesh = rules.mesh
+    if mesh is None:
         return on_one_device
     queries = rules.partition("act_batch", "act_length", "heads", None)
     latents = rules.partition("act_batch", keys, None)
     up = rules.partition(None, "heads", None)
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
-    specs = (
-        Operands(queries, latents, latents, up, up),
-        Sight(per_query, per_query, per_key, per_key),
-    )
+    operand_specs = Operands._make((queries, latents, latents, up, up))
+    sight_specs = Sight._make((per_query, per_query, per_key, per_key))
 
-    def run(operands: Operands, sight: Sight, kernel: Any):
-        kernel_specs = splash.specs(kernel, rules)
-        in_specs = (*specs, kernel_specs)
-        placed = jax.tree.map(
-            lambda a, spec: jax.sharding.reshard(a, jax.NamedSharding(rules.mesh, spec)),
+    def run(operands: Operands, sight: Sight, kernel: Any) -> Array:
+        specs = operand_specs, sight_specs, splash.specs(kernel, rules)
+        arguments = jax.tree.map(
+            lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
             (operands, sight, kernel),
-            in_specs,
+            specs,
         )
-        # The kernels do not say along which axes their results vary, so it is not checked.
+        # The splash kernel does not say along which axes its results vary, so it is not checked.
         on_mesh = jax.shard_map(
-            on_one_device, mesh=rules.mesh, in_specs=in_specs, out_specs=queries, check_vma=False
+            on_one_device, mesh=mesh, in_specs=specs, out_specs=queries, check_vma=False
         )
-        return on_mesh(*placed)
+        return on_mesh(*arguments)
 
     return run
 

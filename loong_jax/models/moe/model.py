@@ -144,10 +144,8 @@ class LongcatFlash(nnx.Module):
         positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
         nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
         written_at = jnp.where(mask, positions, nowhere_1T)
-        entry_1S = jnp.arange(capacity)[None]
-        is_written_BS = entry_1S < (start + jnp.sum(mask, axis=1))[:, None]
-        key_segment_BS = is_written_BS.astype(jnp.int32)
-        key_index_BS = jnp.zeros_like(key_segment_BS) + entry_1S
+        key_segment_BS = jnp.ones_like(cache.latent[0, 0, :, :, 0], jnp.int32)
+        key_index_BS = jnp.arange(capacity)[None] * key_segment_BS
         tokens, positions, mask = (
             rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
         )

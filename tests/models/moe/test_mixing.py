@@ -11,6 +11,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import context
 from loong_jax.models.moe.blockwise import Blockwise
+from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.mixing import WholeScores, choose, mix, mix_cached
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
@@ -117,12 +118,15 @@ def test_queries_over_a_cache_and_zeros_where_nothing_is_seen(way):
 
 
 def test_blocks_that_nothing_sees_are_not_touched():
-    operands, sight = random_operands(1, 9, 29), unwritten(batch=1)
-    latent = operands.latent.copy()
-    latent[:, 12:] = np.nan  # the last written entry is 10, in the block that ends at 12
     way = Blockwise(query_block=4, key_block=6)
-    mixed = jax.jit(lambda o: mix_cached(o, sight, ALONE, way))(operands._replace(latent=latent))
+    operands, sight = random_operands(1, 9, 29), unwritten(batch=1)
+    operands.latent[:, 12:] = np.nan  # the last written entry is 10, in the block that ends at 12
+    mixed = jax.jit(lambda o: mix_cached(o, sight, ALONE, way))(operands)
     np.testing.assert_allclose(mixed, oracle(operands, sight), rtol=0, atol=1e-5)
+    operands, sight = random_operands(1, 23, 23), in_order(np.ones((1, 23)))
+    operands.latent[:, 12:] = np.nan  # the future of the first three blocks of queries
+    mixed = jax.jit(lambda o: mix(o, sight, ALONE, way))(operands)
+    np.testing.assert_allclose(mixed[:, :12], oracle(operands, sight)[:, :12], rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_as_exact_in_blocks_as_at_once():
@@ -152,6 +156,13 @@ def test_bfloat16_is_as_exact_in_blocks_as_at_once():
     assert np.all(in_blocks < 1.3 * at_once), (at_once, in_blocks)
 
 
+def test_products_of_bfloat16_add_up_and_arrive_in_float32():
+    ones = jnp.ones((1, 257), jnp.bfloat16)
+    total = accumulate("TH,SH->TS", ones, ones)
+    assert total.dtype == jnp.float32
+    assert total[0, 0] == 257  # bfloat16 has no such number
+
+
 def temporary_bytes(way, length, differentiate):
     shapes = jax.eval_shape(lambda: random_operands(1, length, length, heads=2))
     sight = jax.eval_shape(lambda: in_order(np.ones((1, length))))
@@ -178,9 +189,10 @@ def test_memory_grows_with_the_length_and_not_with_its_square(differentiate):
 
 def test_lengths_and_platform_choose():
     assert choose(152, 152, "tpu") == WholeScores()
-    assert choose(64, 4096, "cpu") == WholeScores()
+    assert choose(64, 1024, "cpu") == WholeScores()
     assert choose(1024, 4096, "tpu") == Splash()
-    assert choose(1000, 4096, "tpu") == choose(1024, 4096, "cpu") == Blockwise()
+    assert choose(1000, 4096, "tpu") == choose(1024, 4096, "gpu") == Blockwise()
+    assert choose(1024, 4096, "cpu") == Blockwise(query_block=128, key_block=128)
 
 
 def test_sizes_of_blocks_are_checked():
