@@ -184,14 +184,19 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
         logits, _, cache = model.extend(tokens, positions, cache)
         return jnp.argmax(logits, axis=-1), cache
 
-    # In a layout of the caller's the loop over layers would begin and end by copying the cache.
-    free = jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), cache)
+    # In a layout of the caller's the loop over layers would begin and end by copying both.
+    free_weights, free_cache = (
+        jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), tree) for tree in (weights, cache)
+    )
     return Program(
         decode,
         (weights, cache, tokens, positions),
         (1,),
         ("weights", "cache", "batch", "batch"),
-        {"in_shardings": (None, free, None, None), "out_shardings": (None, free)},
+        {
+            "in_shardings": (free_weights, free_cache, None, None),
+            "out_shardings": (None, free_cache),
+        },
     )
 
 

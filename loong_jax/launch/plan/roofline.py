@@ -372,83 +372,57 @@ def _serve(queue: list[_Transfer], seconds: float) -> float:
     return seconds
 
 
-def trip_count(module: Module, computation: Computation, instruction: Instruction) -> float | None:
-    """How often a loop runs: as stated, or from a counter compared with a constant."""
-    stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', instruction.attributes)
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
+    """How often a loop runs: as stated, or from a counter that steps by one up to a constant."""
+    stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if stated:
         return float(stated[1])
-    condition = module.computations[instruction.computation("condition") or ""]
-    compare = _comparison(module, condition)
-    if compare is None:
-        return None
-    within, test = compare
-    values = [_constant(module, within, name, computation, instruction) for name in test.operands]
+    test = module.computations[loop.computation("condition") or ""].root
     direction = test.attribute("direction")
-    start, bound = values
-    if start is None or bound is None or direction not in ("LT", "LE", "GT", "GE"):
+    if test.opcode != "compare" or direction not in ("LT", "LE", "GT", "GE"):
+        return None
+    start, bound = (_first_value(module, computation, loop, name) for name in test.operands)
+    if start is None or bound is None:
         return None
     step = -1 if direction in ("GT", "GE") else 1
     return float(max(0, (bound - start) * step + (direction in ("LE", "GE"))))
 
 
-def _comparison(module: Module, condition: Computation) -> tuple[Computation, Instruction] | None:
-    root = condition.root
-    if root.opcode == "compare":
-        return condition, root
-    return None
-
-
-def _constant(
-    module: Module,
-    condition: Computation,
-    name: str,
-    computation: Computation,
-    loop: Instruction,
+def _first_value(
+    module: Module, computation: Computation, loop: Instruction, name: str
 ) -> int | None:
-    """A constant, or the constant with which an element of the loop's state begins."""
-    value = condition.by_name[name]
-    while value.opcode in ("copy", "bitcast", "convert") and value.operands:
-        value = condition.by_name[value.operands[0]]
-    if value.opcode == "constant":
-        return _integer(value)
+    """What an operand of a loop's test is when the loop begins, if it only counts or stays."""
+    condition = module.computations[loop.computation("condition") or ""]
+    value = _source(condition, name)
     if value.opcode != "get-tuple-element":
+        return _integer(value)
+    index = int(value.attribute("index") or 0)
+    body = module.computations[loop.computation("body") or ""]
+    begin = computation.by_name[loop.operands[0]]
+    if begin.opcode != "tuple" or body.root.opcode != "tuple":
         return None
-    index = int(value.attribute("index") or -1)
-    if condition is not computation:
-        body = module.computations[loop.computation("body") or ""]
-        root = body.root
-        is_counter = root.opcode == "tuple" and _is_next(body, root.operands[index], index)
-        is_fixed = root.opcode == "tuple" and _is_same(body, root.operands[index], index)
-        if not (is_counter or is_fixed):
-            return None
-    start = computation.by_name[loop.operands[0]]
-    if start.opcode != "tuple":
+    later = _source(body, body.root.operands[index])
+    counts = later.opcode in ("add", "subtract", "fusion") and any(
+        _is_element(body, operand, index) for operand in later.operands
+    )
+    if not counts and not _is_element(body, later.name, index):
         return None
-    first = computation.by_name[start.operands[index]]
-    while first.opcode in ("copy", "bitcast", "convert") and first.operands:
-        first = computation.by_name[first.operands[0]]
-    return _integer(first) if first.opcode == "constant" else None
+    return _integer(_source(computation, begin.operands[index]))
 
 
-def _integer(constant: Instruction) -> int | None:
-    try:
-        return int(constant.operand_text)
-    except ValueError:
-        return None
+def _source(computation: Computation, name: str) -> Instruction:
+    """Where a scalar comes from, through copies."""
+    value = computation.by_name[name]
+    while value.opcode in ("copy", "bitcast", "convert") and value.operands:
+        value = computation.by_name[value.operands[0]]
+    return value
 
 
-def _is_same(body: Computation, name: str, index: int) -> bool:
-    value = body.by_name[name]
-    while value.opcode in ("copy", "bitcast") and value.operands:
-        value = body.by_name[value.operands[0]]
-    return value.opcode == "get-tuple-element" and int(value.attribute("index") or -1) == index
+def _is_element(body: Computation, name: str, index: int) -> bool:
+    value = _source(body, name)
+    return value.opcode == "get-tuple-element" and int(value.attribute("index") or 0) == index
 
 
-def _is_next(body: Computation, name: str, index: int) -> bool:
-    """True of the counter plus or minus one."""
-    value = body.by_name[name]
-    while value.opcode in ("copy", "bitcast") and value.operands:
-        value = body.by_name[value.operands[0]]
-    if value.opcode not in ("add", "subtract", "fusion"):
-        return False
-    return any(_is_same(body, operand, index) for operand in value.operands)
+def _integer(value: Instruction) -> int | None:
+    is_whole = value.opcode == "constant" and re.fullmatch(r"-?\d+", value.operand_text)
+    return int(value.operand_text) if is_whole else None
