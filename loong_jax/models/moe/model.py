@@ -118,15 +118,14 @@ class LongcatFlash(nnx.Module):
         if cache is not None and start is not None:
             return self._next_chunk(tokens, mask, cache, start)
         rules = self.rules
-        output, cache = self._whole(self._rows(tokens, None, mask, None), None)
+        output, filled = self._whole(self._rows(tokens, None, mask, None), None)
         first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
-        cache = jax.lax.cond(
+        return output, jax.lax.cond(
             jnp.any(first_B > 0),  # padding on the left
-            lambda cache: cache.shift(first_B, rules),
-            lambda cache: cache,
-            cache.place(rules),
+            lambda filled: filled.shift(first_B, rules),
+            lambda filled: filled,
+            filled.place(rules),
         )
-        return output, cache
 
     def draft(
         self,
