@@ -52,7 +52,7 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
         try:
             compiled = lowered.compile(compiler_options=dict(request.compiler_options) or None)
         except jax.errors.JaxRuntimeError as error:
-            needed = out_of_memory(str(error), sum(result["arguments"].values()))
+            needed = out_of_memory(str(error))
             if needed is None:
                 raise
             return result | {"out_of_memory": needed}
@@ -64,16 +64,17 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
     return result
 
 
-def out_of_memory(message: str, argument_bytes: float) -> dict[str, float] | None:
+def out_of_memory(message: str) -> dict[str, float] | None:
     """Bytes used and their limit out of the compiler's refusal, None where it is another one.
 
-    One of its two forms counts temporary arrays alone.
+    The form that speaks of temporary arrays counts arguments as well: over different caches it
+    exceeds the arguments by the same amount.
     """
-    for form, known in ((_OUT_OF_MEMORY, 0.0), (_TOO_MANY_TEMPORARIES, argument_bytes)):
+    for form in (_OUT_OF_MEMORY, _TOO_MANY_TEMPORARIES):
         found = form.search(message)
         if found:
             used, limit = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
-            return {"used": used + known, "limit": limit}
+            return {"used": used, "limit": limit}
     return None
 
 

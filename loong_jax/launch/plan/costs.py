@@ -173,7 +173,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     for index, name in enumerate(instruction.operands):
         operand = computation.by_name.get(name)
         if operand is not None and index not in in_place:
-            total += _read_bytes(fused, index, operand)
+            total += _read_bytes(module, fused, index, operand)
     for shape, update in zip(instruction.shapes, updates, strict=True):
         if shape.space == HBM:
             total += update[1] if update else shape.padded_bytes
@@ -195,17 +195,28 @@ def _plain_bytes(computation: Computation, instruction: Instruction) -> float:
     return written + sum(s.padded_bytes for o in operands for s in o.shapes if s.space == HBM)
 
 
-def _read_bytes(fused: Computation, index: int, operand: Instruction) -> float:
+def _read_bytes(module: Module, fused: Computation, index: int, operand: Instruction) -> float:
     """Bytes read of one operand: only its slices where nothing else in the fusion looks at it."""
-    whole = sum(s.padded_bytes for s in operand.shapes if s.space == HBM)
-    if whole == 0 or index not in fused.parameters:
+    whole = float(sum(s.padded_bytes for s in operand.shapes if s.space == HBM))
+    return min(whole, _slices_read(module, fused, index)) if whole else 0.0
+
+
+def _slices_read(module: Module, fused: Computation, index: int) -> float:
+    """Bytes of the slices of a parameter that are all that is read of it, else infinite."""
+    if index not in fused.parameters:
         return 0.0
-    readers = _readers(fused, fused.parameters[index])
-    if readers and all(
-        r.opcode in _READS_PART and _is_first_operand(fused, r, index) for r in readers
-    ):
-        return min(whole, sum(r.shapes[0].padded_bytes for r in readers))
-    return whole
+    parameter, total = fused.parameters[index], 0.0
+    for reader in _readers(fused, parameter):
+        nested = reader.computation("calls") if reader.opcode == "fusion" else None
+        if nested is not None:
+            for position, name in enumerate(reader.operands):
+                if _origin(fused, name) is parameter:
+                    total += _slices_read(module, module.computations[nested], position)
+        elif reader.opcode in _READS_PART and _origin(fused, reader.operands[0]) is parameter:
+            total += reader.shapes[0].padded_bytes
+        else:
+            return math.inf
+    return total
 
 
 def _readers(fused: Computation, source: Instruction) -> list[Instruction]:
@@ -224,11 +235,6 @@ def _origin(fused: Computation, name: str) -> Instruction:
     while instruction.opcode in ("bitcast", "reshape", "copy", "convert") and instruction.operands:
         instruction = fused.by_name[instruction.operands[0]]
     return instruction
-
-
-def _is_first_operand(fused: Computation, reader: Instruction, index: int) -> bool:
-    origin = _origin(fused, reader.operands[0])
-    return origin.opcode == "parameter" and int(origin.operand_text) == index
 
 
 def _results(fused: Computation) -> list[str | None]:

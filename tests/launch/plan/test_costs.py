@@ -90,6 +90,13 @@ STACKED = """\
   ROOT %b = bf16[8,128]{1,0} bitcast(%s)
 }
 
+%within (stack: bf16[4,8,128], i: s32[]) -> bf16[8,128] {
+  %stack = bf16[4,8,128]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %s = bf16[8,128]{1,0} fusion(%stack, %i), kind=kLoop, calls=%slice
+  ROOT %n = bf16[8,128]{1,0} negate(%s)
+}
+
 %update (stack: bf16[4,8,128], i: s32[], x: bf16[8,128]) -> (bf16[4,8,128], bf16[8,128]) {
   %stack = bf16[4,8,128]{2,1,0} parameter(0)
   %i = s32[] parameter(1)
@@ -105,6 +112,7 @@ ENTRY %main (stack: bf16[4,8,128], i: s32[]) -> (bf16[4,8,128], bf16[8,128]) {
   %stack = bf16[4,8,128]{2,1,0} parameter(0)
   %i = s32[]{:S(6)} parameter(1)
   %x = bf16[8,128]{1,0} fusion(%stack, %i), kind=kLoop, calls=%slice
+  %w = bf16[8,128]{1,0} fusion(%stack, %i), kind=kOutput, calls=%within
   %near = bf16[8,128]{1,0:S(1)} copy(%x)
   ROOT %u = (bf16[4,8,128]{2,1,0}, bf16[8,128]{1,0}) fusion(%stack, %i, %near), kind=kLoop, \
 calls=%update
@@ -115,6 +123,7 @@ calls=%update
 def test_of_a_stack_only_the_slice_that_is_used_moves():
     found, one = entry_costs(STACKED), 2 * 8 * 128
     assert found["x"].hbm_bytes == 2 * one  # reads a slice, writes it
+    assert found["w"].hbm_bytes == 2 * one  # the same from a fusion within a fusion
     assert found["near"].hbm_bytes == one  # on-chip memory costs nothing
     assert found["u"].hbm_bytes == 2 * one  # writes a slice in place, and the second result
 

@@ -196,14 +196,14 @@ def test_a_search_ranks_what_fits_first():
 
 def test_both_refusals_for_want_of_memory_are_read():
     used = "Ran out of memory in memory space hbm. Used 120.50G of 95.74G hbm. Exceeded by 24.7G"
-    assert child.out_of_memory(used, 5.0) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
+    assert child.out_of_memory(used) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
     temporaries = (
         "CompileTimeHbmOom: the total memory required for HLO temporaries (124.94G) exceeds "
         "available HBM (94.74G). HLO module: jit_decode"
     )
-    found = child.out_of_memory(temporaries, 5.0)
-    assert found == {"used": 124.94 * 2**30 + 5, "limit": 94.74 * 2**30}
-    assert child.out_of_memory("something else", 5.0) is None
+    found = child.out_of_memory(temporaries)
+    assert found == {"used": 124.94 * 2**30, "limit": 94.74 * 2**30}
+    assert child.out_of_memory("something else") is None
 
 
 def test_a_search_is_shown():
