@@ -10,6 +10,7 @@ from flax import nnx
 from loong_jax.models import moe
 from loong_jax.models.moe import exchange
 from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 
@@ -29,9 +30,10 @@ def layer_jaxpr(config=CONFIG, **sizes):
         x = rules.place(jnp.ones((8, 4, config.hidden_size)), "act_batch", "act_length", None)
         mask = rules.place(jnp.ones((8, 4), bool), "act_batch", "act_length")
         position = jnp.zeros((8, 4), jnp.int32)
-        allowed = jnp.ones((8, 4, 4), bool)
-        position, allowed = (rules.place(a, "act_batch") for a in (position, allowed))
-        return layer(x, mask, lambda i, attention, x: attention(x, position, allowed)[0])
+        position = rules.place(position, "act_batch")
+        one = jnp.ones_like(position)
+        sight = Sight(one, position, one, position)
+        return layer(x, mask, lambda i, attention, x: attention(x, position, sight)[0])
 
     if not sizes:
         return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
