@@ -21,6 +21,7 @@ _SPACE = re.compile(r"S\((\d+)\)")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[^\s(]+) \(.*\{$")
 _LINE = re.compile(r"^\s+(?P<root>ROOT )?%?(?P<name>[^\s=]+) = (?P<rest>.*)$")
+_END = re.compile(r"^\}(, execution_thread=\S+)?\s*$")
 _OPCODE = re.compile(r"\s*(?P<opcode>[a-z][a-z0-9-]*)\(")
 _NAME = re.compile(r"%([^\s,()]+)")
 _CALLED = re.compile(
@@ -147,12 +148,12 @@ def parse(text: str) -> Module:
     """
     computations: dict[str, Computation] = {}
     entry, name, instructions = None, None, []
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         head = _HEAD.match(line)
         if head:
             name, instructions = head["name"], []
             entry = name if head["entry"] else entry
-        elif line.startswith("}") and name is not None:
+        elif _END.match(line) and name is not None:
             computations[name] = Computation(name, tuple(instructions))
             name = None
         elif name is not None:
@@ -162,6 +163,18 @@ def parse(text: str) -> Module:
     if entry is None:
         raise ValueError("no ENTRY computation: pass what compiled.as_text() returned")
     return Module(computations, computations[entry], "is_scheduled=true" in text[:1000])
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines of a module; what a Pallas kernel says of itself may be written over several."""
+    line = ""
+    for part in text.splitlines():
+        if line.startswith(" ") and not part.startswith(" ") and not _END.match(part):
+            line += part  # attributes go on
+            continue
+        yield line.rstrip()
+        line = part
+    yield line.rstrip()
 
 
 def shapes_of(text: str) -> tuple[Shape, ...]:

@@ -76,3 +76,25 @@ def test_a_program_compiled_here_is_read():
     module = hlo.parse(text)
     assert any(i.opcode == "while" for i in module.entry.instructions)
     assert module.entry.root.shapes[0].dims == (16, 32)
+
+
+def test_attributes_may_take_several_lines_and_computations_name_their_thread():
+    text = """HloModule m, is_scheduled=true
+
+%aside (p: f32[4]) -> f32[4] {
+  ROOT %p = f32[4]{0} parameter(0)
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %kernel = f32[4]{0} custom-call(%a), frontend_attributes={kernel_metadata={
+"note":"{\\"block\\": 512}"
+}}, metadata={op_name="jit(f)/attention_0/kernel"}
+  ROOT %b = f32[4]{0} copy(%kernel)
+}
+"""
+    module = hlo.parse(text)
+    assert set(module.computations) == {"aside", "main"}
+    assert [i.name for i in module.entry.instructions] == ["a", "kernel", "b"]
+    assert module.entry.root.name == "b"
+    assert module.entry.by_name["kernel"].op_name == "jit(f)/attention_0/kernel"
