@@ -18,8 +18,8 @@ def pod_sft() -> PodSftRecipe:
 
     Command, the same on every host: loong train pod-sft --checkpoints gs://BUCKET/RUN/checkpoints.
     Machine: a slice of 16 chips, such as v5e:4x4; for another one give --mesh.* sizes whose product
-    is its number of devices. It is a rehearsal of everything but size, minutes long: sharded
-    weights, checkpoints, preemption, resumption. The loss on demonstrations starts near 5 nats.
+    is its number of devices. It is a rehearsal of everything but size: sharded weights,
+    checkpoints, preemption, resumption. It has run on CPU devices only.
     """
     return PodSftRecipe(
         name="pod-sft",
