@@ -28,16 +28,17 @@ class Gain:
     disjoint: bool  # the 95 % intervals of both pass@1 do not overlap
 
     def to_json(self) -> dict[str, Any]:
-        def both(estimate: metrics.Estimate) -> dict[str, Any]:
-            return {"gain": estimate.value, "ci95": estimate.ci95, "n": estimate.n}
-
         return {
-            **both(self.sampled),
-            "greedy": both(self.greedy),
-            "without_format_failures": both(self.without_format_failures),
-            "by_level": {str(level): both(e) for level, e in self.by_level.items()},
+            **_both(self.sampled),
+            "greedy": _both(self.greedy),
+            "without_format_failures": _both(self.without_format_failures),
+            "by_level": {str(level): _both(e) for level, e in self.by_level.items()},
             "disjoint_intervals": self.disjoint,
         }
+
+
+def _both(estimate: metrics.Estimate) -> dict[str, Any]:
+    return {"gain": estimate.value, "ci95": estimate.ci95, "n": estimate.n}
 
 
 def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) -> Gain:
@@ -140,13 +141,16 @@ def write_controls(
     Several stages are repetitions of one control: the figures are means over them, and their
     intervals hold the scatter between them. Differences are paired by problem, in the domain of
     the stage. `runs` has steps and training time of each repetition, `real` those of the expert.
+    By control: `domains` has all that for each domain, and `over_all_runs`, where a control is
+    repeated, the mean gain over the runs of all domains.
     """
     real = load_results(real_run)
     table: dict[str, Any] = {}
     for name, run in controls.items():
         control = load_results(run)
         names = (control_stages or {}).get(name, {})
-        table[name] = {}
+        domains: dict[str, Any] = {}
+        repeated: list[metrics.Estimate] = []
         for stage in stages:
             repetitions = [there for there in names.get(stage, (stage,)) if there in control]
             if stage not in real or not repetitions:
@@ -156,7 +160,8 @@ def write_controls(
             theirs = [control[there].domains[domain] for there in repetitions]
             before = control.get(BASELINE, real[BASELINE]).domains[domain]
             of_each = [gain(one, before) for one in theirs]
-            table[name][domain] = {
+            repeated += [one.sampled for one in of_each if len(of_each) > 1]
+            domains[domain] = {
                 "control_gain": mean_gain(of_each).to_json(),
                 "real_gain": gain(ours, real[BASELINE].domains[domain]).to_json(),
                 "real_minus_control": mean_gain([gain(ours, one) for one in theirs]).to_json(),
@@ -165,6 +170,11 @@ def write_controls(
                     _training(run, there) | {"gain": one.sampled.value}
                     for there, one in zip(repetitions, of_each, strict=True)
                 ],
+            }
+        table[name] = {"domains": domains, "over_all_runs": None}
+        if repeated:
+            table[name]["over_all_runs"] = _both(metrics.over_runs(repeated)) | {
+                "runs": len(repeated)
             }
     table = json_files.without_nan(table)
     json_files.write_json(Path(directory) / "controls.json", table)

@@ -179,7 +179,7 @@ class ControlsRecipe:
     engine: EngineSettings = EngineSettings()
     verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
     evaluation: EvaluationSettings = EvaluationSettings()
-    noise_seeds: tuple[int, ...] = (0, 1, 2)  # each noise control is repeated with each
+    noise_seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)  # each noise control is repeated with each
     noise_stem: RlStage
     noise_logic: RlStage
     noise_code: RlStage

@@ -69,7 +69,7 @@ def train(
 def write_report(run_dir: Path) -> None:
     """(Re)writes summary, gains and report of a finished run from what its stages left."""
     from loong_jax.eval import compare
-    from loong_jax.report import page
+    from loong_jax.report import controls_page, page
 
     recipe = configs.load(run_dir)
     if isinstance(recipe, PodSftRecipe):
@@ -81,7 +81,7 @@ def write_report(run_dir: Path) -> None:
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
         runs = {name: run_dir for name in recipe.stands_for()}
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
-        print(f"report: {page.write_controls_report(run_dir, {'real run': real_run, **runs})}")
+        print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, list(_finished(run_dir)))

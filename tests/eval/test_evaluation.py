@@ -197,12 +197,16 @@ def test_controls_stand_beside_the_real_run(tmp_path):
             "continued SFT": {"rl_stem": ("sft_continued",)},
         },
     )
-    noise, more = table["noise reward"]["stem"], table["continued SFT"]["stem"]
+    noise, more = (table[name]["domains"]["stem"] for name in ("noise reward", "continued SFT"))
     assert noise["control_gain"]["ci95"][0] <= 0 <= noise["control_gain"]["ci95"][1]
     each = [one["gain"] for one in noise["runs"]]
     assert [one["stage"] for one in noise["runs"]] == [f"noise_stem_{seed}" for seed in range(3)]
     assert max(each) > 0.03
     assert noise["control_gain"]["gain"] == pytest.approx(sum(each) / 3)
     assert [one["stage"] for one in more["runs"]] == ["sft_continued"]
+    pooled = table["noise reward"]["over_all_runs"]
+    assert pooled["runs"] == 3
+    assert pooled["gain"] == pytest.approx(noise["control_gain"]["gain"])
+    assert table["continued SFT"]["over_all_runs"] is None
     assert noise["real_minus_control"]["ci95"][0] > 0.2
     assert more["real_minus_control"]["ci95"][0] > 0

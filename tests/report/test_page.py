@@ -10,7 +10,7 @@ import pytest
 from loong_jax.data import json_files
 from loong_jax.errors import LoongError
 from loong_jax.eval import compare
-from loong_jax.report import html_parts, page, results, samples, training
+from loong_jax.report import controls_page, html_parts, page, results, samples, training
 from loong_jax.report.run_record import LABELS, read_run
 
 VOID = {"meta", "br", "link", "path", "use", "rect", "line"}
@@ -211,7 +211,7 @@ def test_controls_beside_the_real_run(tmp_path, make_run):
     noise = make_run(tmp_path / "noise", skill=flat, num_problems=60, num_steps=2)
     controls = {"noise reward": noise}
     compare.write_controls(tmp_path / "controls", real, controls)
-    path = page.write_controls_report(tmp_path / "controls", {"real run": real, **controls})
+    path = controls_page.write_report(tmp_path / "controls", {"real run": real, **controls})
     checker = check(path.read_text())
     words = " ".join(checker.text)
     assert "Noise reward gains in no domain; the real run beats it everywhere." in words
