@@ -113,9 +113,9 @@ def products(module: Module, name: str) -> Cost:
 
 def kernel_flops(computation: Computation, instruction: Instruction) -> float | None:
     """Operations of a Pallas kernel: what it states, or those of splash attention, else None."""
-    found = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
-    if found:
-        return float(found[1])
+    stated = _STATED.search(instruction.attributes)
+    if stated:
+        return float(stated[1])
     named = f"{instruction.name} {instruction.op_name}"
     kind = next((kind for kind in _SPLASH if kind in named), None)
     if kind is None:
@@ -128,6 +128,11 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float | 
     over_keys, over_values = _SPLASH[kind]
     return 2 * visited * (over_keys * key_width + over_values * value_width)
 
+
+# What a kernel states of itself: operations, and bytes if not 0.
+_STATED = re.compile(
+    r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
+)
 
 # How many products over the width of keys and of values each kernel of splash attention does for
 # every pair of a query and a key in the blocks that causality leaves.
@@ -163,6 +168,9 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     """What the instruction reads and writes, see the head of this module."""
     if instruction.opcode == "custom-call" and not _moves_data(instruction):
         return 0.0
+    stated = _STATED.search(instruction.attributes)
+    if stated and int(stated[2]):
+        return float(stated[2])
     body = instruction.computation("calls")
     if body is None:
         return _plain_bytes(computation, instruction)

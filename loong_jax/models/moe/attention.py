@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import accumulate, in_chunks, project
+from loong_jax.models.moe.dense import in_chunks, project
+from loong_jax.models.moe.mixing import MixLatents
 from loong_jax.models.moe.norm import rms_norm, scaled
 from loong_jax.models.moe.rope import rotate
 from loong_jax.models.moe.sight import Operands, Sight
@@ -139,7 +140,7 @@ class LatentAttention(nnx.Module):
         rope, rank = config.qk_rope_head_dim, config.kv_lora_rank
         expanded = num_queries * (head + rope) + rank * head  # half of those per head and key
         if num_queries * (2 * rank + rope) < expanded:  # 560B: for up to 170 tokens
-            return self.absorbed(x, position, sight.pairs(), cached)
+            return self.absorbed(x, position, mixing.over_latents(sight.pairs(), *cached))
         operands = self._operands(x, position, cached)
         mixed_BTNU = mixing.mix_cached(operands, sight, self.rules, config.mixing)
         return self._project_out(mixed_BTNU, x)
@@ -149,25 +150,16 @@ class LatentAttention(nnx.Module):
         return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())
 
     def absorbed(
-        self,
-        x: Float[Array, "B T D"],
-        position: Int[Array, "B T"],
-        allowed: Bool[Array, "B T S"],
-        cached: Latent,
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], mix_latents: MixLatents
     ) -> Float[Array, "B T D"]:
         """The same function over cached latents, which are never expanded, for few tokens.
 
-        `allowed[b, t, s]` is true where query t may see entry s.
+        Heads stand before queries: a product over the cache then has all queries of a sequence as
+        rows.
         """
         nope_BTNH, rope_BTNR = self.queries(x, position)
         key_up_CNH, value_up_CNU = self._up()
-        # Heads before queries: a product over the cache then has all queries of a sequence as rows.
         query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
-        score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, cached.latent)
-        rope_BNTR = jnp.moveaxis(rope_BTNR, 2, 1)
-        score_BNTS += accumulate("BNTR,BSR->BNTS", rope_BNTR, cached.rope_key)
-        weight_BNTS, total_BNT = mixing.attention_weights(score_BNTS, allowed)
-        latent_BNTC = accumulate("BNTS,BSC->BNTC", weight_BNTS.astype(x.dtype), cached.latent)
-        latent_BNTC = (latent_BNTC / total_BNT[..., None]).astype(x.dtype)
+        latent_BNTC = mix_latents(query_BNTC, jnp.moveaxis(rope_BTNR, 2, 1))
         mixed_BTNU = jnp.einsum("BNTC,CNU->BTNU", latent_BNTC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import blockwise, context, splash
+from loong_jax.models.moe import blockwise, context, latent_kernel, splash
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.dense import accumulate, project
 from loong_jax.models.moe.sight import Operands, Sight
@@ -30,6 +30,11 @@ class WholeScores:
 
 
 Mixing: TypeAlias = WholeScores | Blockwise | Splash
+
+# From absorbed queries [B, N, T, C] and their rotary parts [B, N, T, R] to mixed latents.
+MixLatents: TypeAlias = Callable[
+    [Float[Array, "B N T C"], Float[Array, "B N T R"]], Float[Array, "B N T C"]
+]
 
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 
@@ -57,7 +62,7 @@ def mix(
       ConfigError: see `splash.make_kernel` and `context.order`.
     """
     num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
-    platform = _platform(rules)
+    platform = rules.platform
     mixing = mixing or choose(num_tokens // parts, num_tokens, platform)
     kernel = None
     if isinstance(mixing, Splash):
@@ -86,7 +91,7 @@ def mix_cached(
     """
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
     num_queries = num_queries // rules.parts("act_length")
-    mixing = mixing or choose(num_queries, num_keys, _platform(rules))
+    mixing = mixing or choose(num_queries, num_keys, rules.platform)
     if isinstance(mixing, Splash):
         mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
 
@@ -96,9 +101,53 @@ def mix_cached(
     return _on_mesh(on_one_device, "act_keys", rules)(operands, sight, None)
 
 
-def _platform(rules: ShardingRules) -> str:
-    """That of the mesh, which may be one that is only compiled for."""
-    return jax.default_backend() if rules.mesh is None else rules.mesh.devices.flat[0].platform
+def over_latents(
+    allowed: Bool[Array, "B T S"], latent: Float[Array, "B S C"], rope_key: Float[Array, "B S R"]
+) -> MixLatents:
+    """Mixes latents as they are cached; query t of sequence b sees those where `allowed[b, t]`."""
+
+    def mix_latents(query_BNTC, rope_query_BNTR):
+        score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, latent)
+        score_BNTS += accumulate("BNTR,BSR->BNTS", rope_query_BNTR, rope_key)
+        weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
+        mixed_BNTC = accumulate("BNTS,BSC->BNTC", weight_BNTS.astype(latent.dtype), latent)
+        return (mixed_BNTC / total_BNT[..., None]).astype(query_BNTC.dtype)
+
+    return mix_latents
+
+
+def over_cache(
+    latent: Float[Array, "L 2 B S C"],
+    rope_key: Float[Array, "L 2 B S R"],
+    layer: Int[Array, ""],
+    sub_layer: int,
+    position: Int[Array, "B T"],
+    rules: ShardingRules,
+) -> MixLatents:
+    """The same for one attention of a whole cache; queries see entries up to their positions."""
+    capacity, rank = latent.shape[3:]
+    if rules.platform != "tpu" or not latent_kernel.fits(capacity, rank):
+        allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]
+        return over_latents(allowed_BTS, latent[layer, sub_layer], rope_key[layer, sub_layer])
+
+    def on_one_device(query, rope_query, latent, rope_key, layer, position):
+        return latent_kernel.attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
+
+    queries = rules.partition("act_batch", "heads", None, None)
+    caches = rules.partition(None, None, "act_batch", "act_keys", None)
+    specs = queries, queries, caches, caches, rules.partition(), rules.partition("act_batch", None)
+
+    def mix_latents(query_BNTC, rope_query_BNTR):
+        arguments = query_BNTC, rope_query_BNTR, latent, rope_key, layer, position
+        if rules.mesh is None:
+            return on_one_device(*arguments)
+        # The kernel does not say along which axes its results vary, so it is not checked.
+        on_mesh = jax.shard_map(
+            on_one_device, mesh=rules.mesh, in_specs=specs, out_specs=queries, check_vma=False
+        )
+        return on_mesh(*arguments)
+
+    return mix_latents
 
 
 def _attend(operands: Operands, sight: Sight, mixing: Mixing, kernel: Any) -> Any:

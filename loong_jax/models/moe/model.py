@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import context, ngram, parameters
+from loong_jax.models.moe import context, mixing, ngram, parameters
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -289,10 +289,9 @@ class LongcatFlash(nnx.Module):
         n-gram embedding, holds the tokens before these, the last on the right: max_order - 1, or
         anything in place of those that a sequence does not have.
         """
-        rules, (num_tokens, capacity) = self.rules, (tokens.shape[1], cache.latent.shape[3])
+        rules, num_tokens = self.rules, tokens.shape[1]
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
         position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
-        allowed_BTS = jnp.arange(capacity)[None, None] <= position_BT[..., None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
         mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
         recent = None
@@ -309,7 +308,8 @@ class LongcatFlash(nnx.Module):
                 nonlocal cache
                 new = attention.compress(normed, position_BT)
                 cache = cache.write(index, i, new, position_BT, rules)
-                return attention.absorbed(normed, position_BT, allowed_BTS, cache.read(index, i))
+                seen = mixing.over_cache(*cache, index, i, position_BT, rules)
+                return attention.absorbed(normed, position_BT, seen)
 
             x, _ = layer(x, mask_BT, attend)
             return (x, cache), None

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from loong_jax.models.moe import parameters
+from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.attention import Latent, LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
@@ -85,7 +85,7 @@ class MtpHead(nnx.Module):
         attention = _only_layer(self.attention)
         cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
         allowed_BTS = jnp.arange(cache.latent.shape[1])[None, None] <= position_BT[..., None]
-        attended = attention.absorbed(normed, position_BT, allowed_BTS, cache)
+        attended = attention.absorbed(normed, position_BT, mixing.over_latents(allowed_BTS, *cache))
         return self._finish(x + attended), cache
 
     def _join(self, hidden, embedding):

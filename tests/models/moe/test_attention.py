@@ -13,7 +13,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import context
+from loong_jax.models.moe import context, mixing
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.mixing import WholeScores
@@ -42,7 +42,9 @@ def in_both_forms(graphdef, weights, x):
     expanded, cached = attention(x, index, Sight(segment, index, segment, index))
     one_by_one = [
         attention.absorbed(
-            x[:, t : t + 1], index[:, t : t + 1], (index <= index[:, t : t + 1])[:, None], cached
+            x[:, t : t + 1],
+            index[:, t : t + 1],
+            mixing.over_latents((index <= index[:, t : t + 1])[:, None], *cached),
         )
         for t in range(length)
     ]

@@ -35,3 +35,4 @@ def test_memory_exchange_and_cache_of_the_compiled_programs():
     assert facts["decode_alias"] >= facts["cache"]
     assert facts["decode_temporary"] < 0.1 * facts["cache"]
     assert not facts["decode_copies"]
+    assert facts["decode_kernels"] == 2  # one per attention of the loop's layer

@@ -109,6 +109,8 @@ def main():
     memory = compiled.memory_analysis()
     facts["decode_alias"] = memory.alias_size_in_bytes
     facts["decode_temporary"] = memory.temp_size_in_bytes
+    kernel = r"%latent_attention\S* = .*tpu_custom_call"
+    facts["decode_kernels"] = len(re.findall(kernel, compiled.as_text()))
     facts["decode_copies"] = re.findall(r"= bf16\[3,2,32,8192,\d+\]\S* copy\(", compiled.as_text())
     print(json.dumps(facts))
 

@@ -1,0 +1,86 @@
+"""The decode kernel, interpreted, against float64, and in place of the two products of a decode."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from loong_jax.models import moe
+from loong_jax.models.moe import latent_kernel
+from loong_jax.sharding import ShardingRules, make_mesh
+
+
+def exact(query, rope_query, latent, rope_key, position):
+    """The attention in float64 over entries up to each query's position."""
+    score = np.einsum("bntc,bsc->bnts", query, latent)
+    score += np.einsum("bntr,bsr->bnts", rope_query, rope_key)
+    hidden = np.arange(latent.shape[1])[None, None, None] > position[:, None, :, None]
+    weight = np.exp(np.where(hidden, -np.inf, score - score.max(-1, keepdims=True)))
+    return np.einsum("bnts,bsc->bntc", weight / weight.sum(-1, keepdims=True), latent)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
+    [(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)],
+)
+def test_equals_float64_and_reads_no_block_past_the_last_entry(
+    dtype, heads, num_tokens, rope, capacity, tolerance
+):
+    random = np.random.default_rng(0)
+    batch, rank, layer, sub_layer = 3, 128, 1, 1
+
+    def draw(*shape, scale=1.0):
+        return jnp.asarray(scale * random.normal(size=shape), dtype)
+
+    query = draw(batch, heads, num_tokens, rank, scale=3 * rank**-0.5)
+    rope_query = draw(batch, heads, num_tokens, rope, scale=3 * rope**-0.5)
+    latent, rope_key = (draw(2, 2, batch, capacity, width) for width in (rank, rope))
+    last = np.array([num_tokens - 1, capacity // 2, capacity - 1])
+    position = last[:, None] + jnp.arange(num_tokens)[None] - (num_tokens - 1)
+    block = latent_kernel._block(capacity, heads * num_tokens)
+    assert block < capacity
+    unseen = np.arange(capacity)[None] >= (last[:, None] // block + 1) * block
+    poisoned = [jnp.where(unseen[..., None], jnp.nan, a) for a in (latent, rope_key)]
+    mixed = latent_kernel.attend(
+        query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position, interpret=True
+    )
+    expected = exact(
+        *(np.asarray(a, np.float64) for a in (query, rope_query)),
+        *(np.asarray(a[layer, sub_layer], np.float64) for a in (latent, rope_key)),
+        np.asarray(position),
+    )
+    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
+    assert error < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("sizes", [{}, dict(expert=2, tensor=2)])
+def test_a_decode_on_tpu_goes_through_the_kernel(monkeypatch, sizes):
+    """The same logits and cache as through two products, with heads and sequences cut or not."""
+    config = dataclasses.replace(
+        moe.MoEConfig.tiny(), num_layers=2, kv_lora_rank=128, expert_gemm="blocked"
+    )
+    mesh = make_mesh(**sizes)
+    rules, batch = ShardingRules(mesh=mesh), 4
+    tokens = jnp.asarray(np.random.default_rng(1).integers(3, config.vocab_size, (batch, 3)))
+    positions = jnp.array([0, 5, 60, 125])
+
+    def extend():
+        model = moe.LongcatFlash(config, rngs=nnx.Rngs(0), rules=rules)
+        cache = moe.LatentCache.zeros(config, batch, 128)
+        earlier = jnp.sin(jnp.arange(cache.latent.size)).reshape(cache.latent.shape)
+        cache = cache._replace(latent=earlier).place(rules)
+        return model.extend(tokens, positions, cache)
+
+    ran, attend = [], functools.partial(latent_kernel.attend, interpret=True)
+    with jax.set_mesh(mesh):
+        expected = jax.jit(lambda: extend())()
+        monkeypatch.setattr(ShardingRules, "platform", "tpu")
+        monkeypatch.setattr(latent_kernel, "attend", lambda *a: ran.append(a[5]) or attend(*a))
+        found = jax.jit(lambda: extend())()
+    assert ran == [0, 1]
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=3e-6, rtol=0)
