@@ -308,8 +308,10 @@ class LongcatFlash(nnx.Module):
                 nonlocal cache
                 new = attention.compress(normed, position_BT)
                 cache = cache.write(index, i, new, position_BT, rules)
-                seen = mixing.over_cache(*cache, index, i, position_BT, rules)
-                return attention.absorbed(normed, position_BT, seen)
+                over_entries = mixing.over_cache(
+                    cache.latent, cache.rope_key, index, i, position_BT, rules
+                )
+                return attention.absorbed(normed, position_BT, over_entries)
 
             x, _ = layer(x, mask_BT, attend)
             return (x, cache), None
