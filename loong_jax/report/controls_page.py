@@ -97,17 +97,16 @@ def headline(real: str, table: Mapping[str, Mapping[str, Any]]) -> str:
         gained = [d for d, c in domains.items() if c["control_gain"]["ci95"][0] > 0]
         beaten = [d for d, c in domains.items() if c["real_minus_control"]["ci95"][0] > 0]
         missed = [d for d in domains if d not in beaten]
+        mean = ""
+        if over_all:
+            interval = h.interval(over_all["ci95"], h.points)
+            mean = f" ({h.points(over_all['gain'])} {interval} over {over_all['runs']} runs)"
         sentences.append(
             f"{label[:1].upper()}{label[1:]} "
             + (f"gains in {', '.join(gained)}" if gained else "gains in no domain")
-            + f"; the {real} beats it "
+            + f"{mean}; the {real} beats it "
             + ("everywhere." if not missed else f"in {', '.join(beaten) or 'no domain'}.")
         )
-        if over_all:
-            sentences.append(
-                f"Over its {over_all['runs']} runs in all domains its gain is "
-                f"{h.points(over_all['gain'])} {h.interval(over_all['ci95'], h.points)}."
-            )
     return " ".join(sentences) or "No control has been compared yet."
 
 
