@@ -2,12 +2,13 @@
 
 A fusion takes max(operations / 0.75 peak, HBM bytes / 0.8 bandwidth). A synchronous collective
 takes its whole time. An asynchronous one runs beside the work between its launch and its end, and
-takes what is left when its end is reached. Link time is never used twice: transfers under way are
-served one after the other in the order of their launches, and rest while a synchronous collective
-runs. The same holds of copies and SparseCore work, which are served by the HBM bandwidth that
-fusions leave over. Loops count as often as they run; a branch counts as its cheapest side.
+takes what is left when its end is reached. Link time is never used twice: of the transfers under
+way the one that must end first is served first, and all rest while a synchronous collective runs.
+The same holds of copies and SparseCore work, which are served by the HBM bandwidth that fusions
+leave over. Loops count as often as they run; a branch counts as its cheapest side.
 """
 
+import bisect
 import dataclasses
 import re
 from collections.abc import Callable
@@ -91,6 +92,7 @@ class _Transfer:
     seconds: float
     collective: Collective | None  # None: a copy, or work of a SparseCore
     launched_s: float
+    ends_at: int  # where in the schedule
     inside: list[Inside] = dataclasses.field(default_factory=list)
     exposed_s: float = 0.0
     is_done: bool = False
@@ -146,7 +148,8 @@ class _Walker:
         self.walk_, self.computation = walk, computation
         self.module, self.model = walk.module, walk.model
         self.result = Segment()
-        self.links: list[_Transfer] = []  # under way, in the order of their launches
+        self.ends_at = _ends(computation)
+        self.links: list[_Transfer] = []  # under way, in the order in which they must end
         self.copies: list[_Transfer] = []
         self.by_name: dict[str, _Transfer] = {}
 
@@ -251,8 +254,11 @@ class _Walker:
         else:
             collective, queue = None, self.copies
             seconds = self.copy_seconds(self._launched(instruction))
-        transfer = _Transfer(instruction.name, seconds, seconds, collective, self.result.seconds)
-        queue.append(transfer)
+        ends_at = self.ends_at.get(instruction.name, len(self.computation.instructions))
+        transfer = _Transfer(
+            instruction.name, seconds, seconds, collective, self.result.seconds, ends_at
+        )
+        bisect.insort(queue, transfer, key=lambda other: other.ends_at)
         self.by_name[instruction.name] = transfer
 
     def _launched(self, instruction: Instruction) -> Instruction:
@@ -284,14 +290,10 @@ class _Walker:
         self.finish(transfer, self.links if transfer.collective else self.copies)
 
     def finish(self, transfer: _Transfer, queue: list[_Transfer]) -> None:
-        """Waits until the transfer, and all launched before it, are through."""
+        """Waits until the transfer is through, which no other under way must be before it."""
         if transfer.is_done:
             return
-        waited = 0.0
-        for ahead in queue[: queue.index(transfer) + 1]:
-            waited += ahead.left_s
-            ahead.exposed_s += ahead.left_s
-            ahead.left_s = 0.0
+        waited = transfer.exposed_s = transfer.left_s
         transfer.is_done = True
         queue.remove(transfer)
         self.expose(transfer.collective.kind if transfer.collective else "copy", waited)
@@ -361,6 +363,20 @@ def _named(collective: Collective, outer: Instruction) -> Collective:
         return collective
     share = float(collectives.of_experts(outer.op_name))
     return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
+
+
+def _ends(computation: Computation) -> dict[str, int]:
+    """Where in the schedule each transfer ends, by the names of what launches and goes on with it."""
+    found: dict[str, int] = {}
+    for at, instruction in enumerate(computation.instructions):
+        parts = instruction.operands[:1] if instruction.opcode.endswith("-done") else ()
+        while parts and parts[0] in computation.by_name:
+            part = computation.by_name[parts[0]]
+            if part.opcode != "recv" and not part.opcode.endswith(("-start", "-update")):
+                break
+            found[part.name] = at
+            parts = part.operands[:1]
+    return found
 
 
 def _serve(queue: list[_Transfer], seconds: float) -> float:

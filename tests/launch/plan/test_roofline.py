@@ -111,6 +111,21 @@ def test_link_time_is_not_used_twice():
     assert blocked.seconds == pytest.approx(LINK_S + LINK_S)
 
 
+def test_a_short_window_does_not_take_from_a_long_one():
+    segment, _ = walk(
+        f"%s = {START}",
+        "%g = (bf16[1024,4096], bf16[4096,4096]) all-gather-start(%x), replica_groups={{0,1,2,3}}",
+        f"%a = {DOT}",
+        "%h = bf16[4096,4096]{1,0:S(1)} all-gather-done(%g)",
+        *(f"%b{i} = {DOT}" for i in range(3)),
+        done("e", "s"),
+    )
+    gather, exchange = segment.rows
+    assert gather.exposed_s == pytest.approx(LINK_S - DOT_S)
+    assert exchange.exposed_s == 0
+    assert segment.seconds == pytest.approx(LINK_S + 3 * DOT_S)
+
+
 def test_a_sparse_core_call_is_launched_by_its_update():
     segment, _ = walk(
         "%p = ((), (), s32[]) call-start(), to_apply=%exchange",
