@@ -217,9 +217,9 @@ class LongcatFlash(nnx.Module):
         """`body` of the scan, keeping for its backward pass what the config says."""
         if self.config.remat == "off":
             return body
-        policy = None
-        if self.config.remat == "all_but_dispatched":
-            policy = jax.checkpoint_policies.save_only_these_names(DISPATCHED)
+        kept = {"layer": (), "all_but_dispatched": (DISPATCHED,)}
+        names = kept.get(self.config.remat, self.config.remat)
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def _next_chunk(self, tokens, mask, cache, start):

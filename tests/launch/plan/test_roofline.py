@@ -4,7 +4,8 @@ import pytest
 
 from loong_jax.launch.plan import hlo
 from loong_jax.launch.plan.chips import CHIPS
-from loong_jax.launch.plan.roofline import HBM_SHARE, PEAK_SHARE, Model, Segment, Walk
+from loong_jax.launch.plan.roofline import Walk
+from loong_jax.launch.plan.times import HBM_SHARE, PEAK_SHARE, Model, Segment
 
 CHIP = CHIPS["v5p"]
 MESH = {"slice": 1, "data": 1, "fsdp": 1, "expert": 4, "tensor": 1, "context": 1}
