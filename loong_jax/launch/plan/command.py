@@ -144,11 +144,16 @@ def search(
     """Ranks meshes by the analytic model, compiles the best and returns the best of those."""
     estimates = _ranked(chosen, config, topology)[:NUM_COMPILED]
     plans: list[tuple[Estimate, Plan | None, str]] = []
-    for made in estimates:
+    for number, made in enumerate(estimates, start=1):
+        console.print(
+            f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
+            f"{made.hbm_bytes / plan.GB:.1f} GB and {made.step_s:.3f} s; compiling"
+        )
         asked = make_request(chosen, config, topology, made.mesh)
         try:
             plans.append((made, plan.make(asked, timeout_s=chosen.timeout_s), ""))
         except compiled.CompilerError as error:
+            console.print(f"  {error}")
             plans.append((made, None, str(error)))
     report.show_search(plans, console)
     found = [p for _, p, _ in plans if p is not None]

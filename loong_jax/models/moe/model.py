@@ -215,10 +215,15 @@ class LongcatFlash(nnx.Module):
 
     def _remat(self, body):
         """`body` of the scan, keeping for its backward pass what the config says."""
-        if self.config.remat == "off":
-            return body
-        kept = {"layer": (), "all_but_dispatched": (DISPATCHED,)}
-        names = kept.get(self.config.remat, self.config.remat)
+        match self.config.remat:
+            case "off":
+                return body
+            case "layer":
+                names = ()
+            case "all_but_dispatched":
+                names = (DISPATCHED,)
+            case names:
+                pass
         policy = jax.checkpoint_policies.save_only_these_names(*names)
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
