@@ -7,6 +7,7 @@ same code runs on one device and on a pod.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -167,14 +168,19 @@ class ShardingRules:
 
         return PartitionSpec(*map(kept, names, self.partition(*names)))
 
-    def gather(self, weight: Array, *names: str | None) -> Array:
+    def gather(self, weight: Array, *names: str | None, meets: Array | None = None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.
 
-        Its transpose scatters the gradient back to where the parameter rests.
+        Its transpose scatters the gradient back to where the parameter rests. If all that meets the
+        parameter are products with the tokens of an array that lies as `meets`, its gradient is
+        summed over devices no earlier than it is scattered.
         """
         partition = self.gathered(*names)
         if self.mesh is None:
             return weight
+        if meets is not None:
+            tokens = (_as_tuple(axes) for axes in jax.typeof(meets).sharding.spec[:2])
+            partition = partition.update(reduced=frozenset(itertools.chain(*tokens)))
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
     def after(self, lead: Array, *names: str | None) -> NamedSharding | None:

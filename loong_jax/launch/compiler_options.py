@@ -12,6 +12,10 @@ from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchan
 # No other value was tried, and v6e and tpu7x were not compiled without it.
 _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 
+# Dense weights that rest on more than 64 devices are gathered by an all-reduce, and v5p and v6e
+# wait for it unless their SparseCores carry it; tpu7x does so by itself.
+_DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
+
 
 def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
@@ -21,7 +25,8 @@ def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | floa
     """
     chip = topology.split(":")[0]
     if isinstance(exchange, PaddedExchange):
-        return {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
+        options = {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
+        return options | (_DENSE_BESIDE_WORK if chip in ("v5p", "v6e") else {})
     if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore
         prefix = "xla_tpu_enable_sparse_core_collective_offload_"
         return {prefix + "all_gather": True, prefix + "reduce_scatter": True}

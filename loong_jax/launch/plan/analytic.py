@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from loong_jax.launch.plan.request import Mode
-from loong_jax.launch.plan.roofline import HBM_SHARE, PEAK_SHARE
+from loong_jax.launch.plan.times import HBM_SHARE, PEAK_SHARE
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import LINK_EFFICIENCY
 from loong_jax.models.moe.config import MoEConfig

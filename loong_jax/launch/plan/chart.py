@@ -4,9 +4,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from loong_jax.launch.plan import plan as plans
+from loong_jax.launch.plan import figures
 from loong_jax.launch.plan.plan import GB, Plan
-from loong_jax.launch.plan.roofline import Loop
+from loong_jax.launch.plan.times import Loop
 
 _SCOPES = {  # scope in an instruction's name -> colour
     "moe": "#c2410c",
@@ -27,7 +27,7 @@ def save(plan: Plan, path: Path) -> None:
     _memory(axes[0, 0], plan)
     for axis, loop in zip(axes[1:, 0], loops, strict=True):
         _schedule(axis, loop)
-    figure.suptitle(plans.title(plan), fontsize=11)
+    figure.suptitle(figures.title(plan), fontsize=11)
     figure.tight_layout()
     figure.savefig(path)
 

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import rich.console
 import tyro
@@ -14,7 +14,7 @@ import tyro
 from loong_jax import options
 from loong_jax.errors import ConfigError
 from loong_jax.launch import compiler_options
-from loong_jax.launch.plan import analytic, compiled, plan, report, request
+from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
 from loong_jax.launch.plan.request import Mode, Request
@@ -49,7 +49,7 @@ class PlanOptions:
     buffer_factor: float | None = None  # room of its buffers, in mean loads
     choices_per_row: int = 1  # padded: a token goes once for so many experts of one device
     fp8_dispatch: bool = False  # padded: rows travel to the experts in eight bits
-    remat: Literal["off", "layer", "all_but_dispatched"] = "all_but_dispatched"  # in training
+    remat: str = "all_but_dispatched"  # in training: off, layer, or what is kept, as residual+ffn_1
     search: bool = False  # try mesh shapes: an analytic model first, the best five compiled
     json: Path | None = None  # write the plan here
     chart: Path | None = None  # draw memory and schedule here, .svg or .png
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         made = plan.make(asked, timeout_s=chosen.timeout_s, keep=chosen.keep)
     report.show(made, console)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(plan.to_json(made), indent=1) + "\n", encoding="utf-8")
+        chosen.json.write_text(json.dumps(figures.to_json(made), indent=1) + "\n", encoding="utf-8")
     if chosen.chart is not None:
         from loong_jax.launch.plan import chart
 
@@ -86,11 +86,16 @@ def make_config(chosen: PlanOptions) -> MoEConfig:
         request.find_model(chosen.model),
         chunk_tokens=None,
         exchange=make_exchange(chosen),
-        remat=chosen.remat if chosen.mode == "train" else "off",
+        remat=make_remat(chosen.remat) if chosen.mode == "train" else "off",
     )
     if chosen.num_layers is None:
         return config
     return dataclasses.replace(config, num_layers=chosen.num_layers)
+
+
+def make_remat(text: str) -> Any:
+    """`MoEConfig.remat` of a name, or of names joined by a plus."""
+    return text if text in ("off", "layer", "all_but_dispatched") else tuple(text.split("+"))
 
 
 def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
@@ -139,11 +144,16 @@ def search(
     """Ranks meshes by the analytic model, compiles the best and returns the best of those."""
     estimates = _ranked(chosen, config, topology)[:NUM_COMPILED]
     plans: list[tuple[Estimate, Plan | None, str]] = []
-    for made in estimates:
+    for number, made in enumerate(estimates, start=1):
+        console.print(
+            f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
+            f"{made.hbm_bytes / plan.GB:.1f} GB and {made.step_s:.3f} s; compiling"
+        )
         asked = make_request(chosen, config, topology, made.mesh)
         try:
             plans.append((made, plan.make(asked, timeout_s=chosen.timeout_s), ""))
         except compiled.CompilerError as error:
+            console.print(f"  {error}")
             plans.append((made, None, str(error)))
     report.show_search(plans, console)
     found = [p for _, p, _ in plans if p is not None]

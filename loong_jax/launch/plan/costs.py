@@ -18,7 +18,10 @@ from loong_jax.launch.plan.hlo import HBM, Computation, Instruction, Module, Sha
 
 # Passes of the matrix unit over float32 operands.
 _PASSES = {"default": 1, "high": 3, "highest": 6}
+# What a fusion does to its operand first where it reads or writes it in other tiles, in its place.
+_RELABELS = "output_to_operand_aliasing={{}: (0, {})}"
 _VIEWS = ("bitcast", "get-tuple-element", "tuple", "parameter", "constant", "after-all", "iota")
+_RENAMES = ("bitcast", "reshape", "copy", "convert")
 _READS_PART = ("dynamic-slice", "slice", "gather")
 
 
@@ -231,7 +234,7 @@ def _readers(fused: Computation, source: Instruction) -> list[Instruction]:
     """Who looks at a value, through bitcasts and copies of its name."""
     found = []
     for user in fused.users[source.name]:
-        if user.opcode in ("bitcast", "reshape"):
+        if user.opcode in ("bitcast", "reshape") or _relabels(user):
             found += _readers(fused, user)
         else:
             found.append(user)
@@ -240,9 +243,13 @@ def _readers(fused: Computation, source: Instruction) -> list[Instruction]:
 
 def _origin(fused: Computation, name: str) -> Instruction:
     instruction = fused.by_name[name]
-    while instruction.opcode in ("bitcast", "reshape", "copy", "convert") and instruction.operands:
+    while instruction.opcode in _RENAMES or _relabels(instruction):
         instruction = fused.by_name[instruction.operands[0]]
     return instruction
+
+
+def _relabels(instruction: Instruction) -> bool:
+    return len(instruction.operands) == 1 and _RELABELS in instruction.attributes
 
 
 def _results(fused: Computation) -> list[str | None]:

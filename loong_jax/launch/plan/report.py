@@ -6,11 +6,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from loong_jax.launch.plan import plan as plans
+from loong_jax.launch.plan import figures
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import GB, Plan
 from loong_jax.launch.plan.request import show_mesh
-from loong_jax.launch.plan.roofline import Row
+from loong_jax.launch.plan.times import Row
 
 _BAR = 36
 
@@ -50,7 +50,7 @@ def _both(plan: Plan) -> list[str]:
 
 def render(plan: Plan, *, num_rows: int = 14) -> Group:
     """Memory, time, expert traffic, the largest collectives, advice and assumptions."""
-    parts = [Text(plans.title(plan), style="bold"), _memory(plan)]
+    parts = [Text(figures.title(plan), style="bold"), _memory(plan)]
     if plan.reference is not None:
         parts += [_time(plan), _exchange(plan), _collectives(plan, num_rows)]
         if plan.request.mode == "decode":
@@ -59,7 +59,7 @@ def render(plan: Plan, *, num_rows: int = 14) -> Group:
         parts.append(Text(f"advice: {line}", style="yellow"))
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
     parts.append(Text(f"assumptions ({versions}):", style="dim"))
-    parts += [Text(f"  {line}", style="dim") for line in plans.assumptions(plan)]
+    parts += [Text(f"  {line}", style="dim") for line in figures.assumptions(plan)]
     return Group(*parts)
 
 
@@ -92,7 +92,7 @@ def _time(plan: Plan) -> Table:
     table.add_column("of the step")
     table.add_column("s", justify="right")
     table.add_column("share", justify="right")
-    for name, seconds in plans.breakdown(timing).items():
+    for name, seconds in figures.breakdown(timing).items():
         table.add_row(name, f"{seconds:.4f}", f"{seconds / timing.step_s:.1%}")
     return table
 
@@ -103,7 +103,7 @@ def _decode(plan: Plan) -> Table:
     table = Table(title="Decoding", title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
-    for name, value in plans.decode_figures(plan, timing).items():
+    for name, value in figures.decode_figures(plan, timing).items():
         table.add_row(name.replace("_", " "), f"{value:.3g}" if value < 10 else f"{value:.0f}")
     return table
 

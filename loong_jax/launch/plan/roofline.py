@@ -2,86 +2,24 @@
 
 A fusion takes max(operations / 0.75 peak, HBM bytes / 0.8 bandwidth). A synchronous collective
 takes its whole time. An asynchronous one runs beside the work between its launch and its end, and
-takes what is left when its end is reached. Link time is never used twice: transfers under way are
-served one after the other in the order of their launches, and rest while a synchronous collective
-runs. The same holds of copies and SparseCore work, which are served by the HBM bandwidth that
-fusions leave over. Loops count as often as they run; a branch counts as its cheapest side.
+takes what is left when its end is reached. Link time is never used twice: of the transfers under
+way the one that must end first is served first, and all rest while a synchronous collective runs.
+The same holds of copies and SparseCore work, which are served by the HBM bandwidth that fusions
+leave over. Loops count as often as they run; a branch counts as its cheapest side.
 """
 
+import bisect
 import dataclasses
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
 from loong_jax.launch.plan import collectives, costs
-from loong_jax.launch.plan.chips import Chip
 from loong_jax.launch.plan.collectives import Collective
 from loong_jax.launch.plan.costs import Cost
 from loong_jax.launch.plan.hlo import Computation, Instruction, Module
-
-PEAK_SHARE = 0.75
-HBM_SHARE = 0.8
+from loong_jax.launch.plan.loops import trip_count
+from loong_jax.launch.plan.times import Event, Inside, Loop, Model, Row, Segment
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-
-
-class Inside(NamedTuple):
-    """Work scheduled between the launch of a transfer and its end."""
-
-    name: str
-    op_name: str
-    flops: float
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One transfer between devices; figures are of one run, `trips` says how often it runs."""
-
-    name: str
-    collective: Collective
-    is_asynchronous: bool
-    seconds: float  # on the links
-    exposed_s: float
-    inside: tuple[Inside, ...]
-    trips: float
-
-    @property
-    def window_s(self) -> float:
-        return sum(work.seconds for work in self.inside)
-
-
-class Event(NamedTuple):
-    """For the timeline: what a lane did from start to end, in seconds of one run."""
-
-    lane: str  # "compute", "link", "exposed"
-    label: str
-    start_s: float
-    end_s: float
-
-
-@dataclasses.dataclass
-class Segment:
-    """What walking a computation once came to."""
-
-    seconds: float = 0.0
-    compute_s: float = 0.0  # fusions, with nothing exposed
-    product_s: float = 0.0  # the part of `compute_s` that products bound
-    exposed_copy_s: float = 0.0
-    idle_link_s: float = 0.0  # could still serve transfers launched outside
-    idle_hbm_s: float = 0.0
-    estimated_cycles: float = 0.0  # the compiler's, of its fusions
-    cost: Cost = Cost()
-    rows: list[Row] = dataclasses.field(default_factory=list)
-    events: list[Event] = dataclasses.field(default_factory=list)
-    loops: list["Loop"] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    name: str
-    trips: float
-    segment: Segment  # one run of its body
 
 
 @dataclasses.dataclass
@@ -91,29 +29,10 @@ class _Transfer:
     seconds: float
     collective: Collective | None  # None: a copy, or work of a SparseCore
     launched_s: float
+    ends_at: int  # where in the schedule
     inside: list[Inside] = dataclasses.field(default_factory=list)
     exposed_s: float = 0.0
     is_done: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """What times are made of; `link_seconds` times a collective."""
-
-    chip: Chip
-    mesh: dict[str, int]
-    link_seconds: Callable[[Collective], float]
-    default_trips: Callable[[Instruction], float | None] = lambda _: None
-
-    def fusion_seconds(self, cost: Cost) -> tuple[float, float]:
-        """Time of the products, time of the HBM traffic, on one device."""
-        chip = self.chip
-        slow = (cost.unit_flops - cost.fp8_flops) / chip.bf16_flops
-        fast = cost.fp8_flops / chip.fp8_flops
-        return (
-            (slow + fast) * chip.num_devices / PEAK_SHARE,
-            cost.hbm_bytes * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE),
-        )
 
 
 @dataclasses.dataclass
@@ -146,7 +65,8 @@ class _Walker:
         self.walk_, self.computation = walk, computation
         self.module, self.model = walk.module, walk.model
         self.result = Segment()
-        self.links: list[_Transfer] = []  # under way, in the order of their launches
+        self.ends_at = _ends(computation)
+        self.links: list[_Transfer] = []  # under way, in the order in which they must end
         self.copies: list[_Transfer] = []
         self.by_name: dict[str, _Transfer] = {}
 
@@ -251,8 +171,11 @@ class _Walker:
         else:
             collective, queue = None, self.copies
             seconds = self.copy_seconds(self._launched(instruction))
-        transfer = _Transfer(instruction.name, seconds, seconds, collective, self.result.seconds)
-        queue.append(transfer)
+        ends_at = self.ends_at.get(instruction.name, len(self.computation.instructions))
+        transfer = _Transfer(
+            instruction.name, seconds, seconds, collective, self.result.seconds, ends_at
+        )
+        bisect.insort(queue, transfer, key=lambda other: other.ends_at)
         self.by_name[instruction.name] = transfer
 
     def _launched(self, instruction: Instruction) -> Instruction:
@@ -284,14 +207,10 @@ class _Walker:
         self.finish(transfer, self.links if transfer.collective else self.copies)
 
     def finish(self, transfer: _Transfer, queue: list[_Transfer]) -> None:
-        """Waits until the transfer, and all launched before it, are through."""
+        """Waits until the transfer is through, which no other under way must be before it."""
         if transfer.is_done:
             return
-        waited = 0.0
-        for ahead in queue[: queue.index(transfer) + 1]:
-            waited += ahead.left_s
-            ahead.exposed_s += ahead.left_s
-            ahead.left_s = 0.0
+        waited = transfer.exposed_s = transfer.left_s
         transfer.is_done = True
         queue.remove(transfer)
         self.expose(transfer.collective.kind if transfer.collective else "copy", waited)
@@ -363,6 +282,20 @@ def _named(collective: Collective, outer: Instruction) -> Collective:
     return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
 
 
+def _ends(computation: Computation) -> dict[str, int]:
+    """Where in the schedule each transfer ends, by the name of what launches it."""
+    found: dict[str, int] = {}
+    for at, instruction in enumerate(computation.instructions):
+        parts = instruction.operands[:1] if instruction.opcode.endswith("-done") else ()
+        while parts and parts[0] in computation.by_name:
+            part = computation.by_name[parts[0]]
+            if part.opcode != "recv" and not part.opcode.endswith(("-start", "-update")):
+                break
+            found[part.name] = at
+            parts = part.operands[:1]
+    return found
+
+
 def _serve(queue: list[_Transfer], seconds: float) -> float:
     """Lets the transfers under way go on for some time; returns what no one needed."""
     for transfer in queue:
@@ -370,59 +303,3 @@ def _serve(queue: list[_Transfer], seconds: float) -> float:
         transfer.left_s -= used
         seconds -= used
     return seconds
-
-
-def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
-    """How often a loop runs: as stated, or from a counter that steps by one up to a constant."""
-    stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
-    if stated:
-        return float(stated[1])
-    test = module.computations[loop.computation("condition") or ""].root
-    direction = test.attribute("direction")
-    if test.opcode != "compare" or direction not in ("LT", "LE", "GT", "GE"):
-        return None
-    start, bound = (_first_value(module, computation, loop, name) for name in test.operands)
-    if start is None or bound is None:
-        return None
-    step = -1 if direction in ("GT", "GE") else 1
-    return float(max(0, (bound - start) * step + (direction in ("LE", "GE"))))
-
-
-def _first_value(
-    module: Module, computation: Computation, loop: Instruction, name: str
-) -> int | None:
-    """What an operand of a loop's test is when the loop begins, if it only counts or stays."""
-    condition = module.computations[loop.computation("condition") or ""]
-    value = _source(condition, name)
-    if value.opcode != "get-tuple-element":
-        return _integer(value)
-    index = int(value.attribute("index") or 0)
-    body = module.computations[loop.computation("body") or ""]
-    begin = computation.by_name[loop.operands[0]]
-    if begin.opcode != "tuple" or body.root.opcode != "tuple":
-        return None
-    later = _source(body, body.root.operands[index])
-    counts = later.opcode in ("add", "subtract", "fusion") and any(
-        _is_element(body, operand, index) for operand in later.operands
-    )
-    if not counts and not _is_element(body, later.name, index):
-        return None
-    return _integer(_source(computation, begin.operands[index]))
-
-
-def _source(computation: Computation, name: str) -> Instruction:
-    """Where a scalar comes from, through copies."""
-    value = computation.by_name[name]
-    while value.opcode in ("copy", "bitcast", "convert") and value.operands:
-        value = computation.by_name[value.operands[0]]
-    return value
-
-
-def _is_element(body: Computation, name: str, index: int) -> bool:
-    value = _source(body, name)
-    return value.opcode == "get-tuple-element" and int(value.attribute("index") or 0) == index
-
-
-def _integer(value: Instruction) -> int | None:
-    is_whole = value.opcode == "constant" and re.fullmatch(r"-?\d+", value.operand_text)
-    return int(value.operand_text) if is_whole else None

@@ -51,6 +51,11 @@ class NgramEmbedding:
         return tuple(self.base_rows + 2 * table + 1 for table in range(len(self.orders)))
 
 
+# What a layer can keep for its backward pass: rows that arrived, the residual stream between its
+# sub-layers, the products of gate and up of either FFN, and what splash attention needs to go back.
+KEPT = ("dispatched", "residual", "ffn_0", "ffn_1", "attention")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MoEConfig:
     """Every size of the model; letters are those of the annotations.
@@ -65,7 +70,8 @@ class MoEConfig:
 
     `exchange` is how tokens reach experts on other devices, `expert_gemm` what multiplies them
     there. `remat` says what a layer keeps for its backward pass: all it made, its input only, or
-    its input and the rows that the exchange brought, so that no exchange is done twice.
+    its input and the rows that the exchange brought, so that no exchange is done twice. A tuple
+    names what it keeps beside its input, of `KEPT`.
     """
 
     vocab_size: int  # V
@@ -98,7 +104,7 @@ class MoEConfig:
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
     expert_gemm: ExpertGemm = "auto"
-    remat: Literal["off", "layer", "all_but_dispatched"] = "off"
+    remat: Literal["off", "layer", "all_but_dispatched"] | tuple[str, ...] = "off"
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -108,6 +114,10 @@ class MoEConfig:
                 raise ConfigError(
                     f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
                 )
+        if isinstance(self.remat, tuple) and not set(self.remat) <= set(KEPT):
+            raise ConfigError(
+                f"remat={self.remat} names what no layer makes. Name some of {', '.join(KEPT)}."
+            )
         if self.chunk_tokens is not None and self.chunk_tokens < 1:
             raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
         if self.num_chosen > self.num_targets:

@@ -511,7 +511,7 @@ def unseal(work: Any, sealed: Sealed) -> Rows:
     return _with_gradient(forward, backward)(sealed.there, sealed.shadow)
 
 
-def together(sealed: Sealed, x: Array) -> tuple[Sealed, Array]:
+def together(sealed: Sealed, x: Any) -> tuple[Sealed, Any]:
     """An optimization barrier; going back it ties the gradients of the rows to that of `x`."""
 
     def forward(there, shadow, x):

@@ -6,7 +6,7 @@ back what they made. Choices of zero-computation experts never become rows: they
 gates to the weight of the identity. Source: arXiv:2509.01322, section 2.1.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,10 @@ from loong_jax.models.moe.rows import later_rounds
 from loong_jax.sharding import ShardingRules
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
+
+
+Tree = TypeVar("Tree")
+Weights = TypeVar("Weights")
 
 
 class Mixture(NamedTuple):
@@ -65,20 +69,25 @@ class Experts(nnx.Module):
         self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
-        mixture, x = self.dispatch(x, routing, mask)
-        mixture, x = self.compute(mixture, x)
+        mixture, x, _ = self.dispatch(x, routing, mask, ())
+        mixture, x, _ = self.compute(mixture, x, ())
         return self.mix(self.combine(mixture), x)[0]
 
     def dispatch(
-        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
-    ) -> tuple[Mixture, Float[Array, "B T D"]]:
+        self,
+        x: Float[Array, "B T D"],
+        routing: Routing,
+        mask: Bool[Array, "B T"],
+        weights: Weights,
+    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
         """Sends the tokens in `mask` to the devices of their experts.
 
-        Returns `x` as well: what is made of that runs while the rows travel, not before they leave.
+        Returns `x` and `weights` as well: what is made of these runs while the rows travel, not
+        before they leave.
         """
-        mixture, x = self._in_order(self._pack(x, routing, mask), x)
+        mixture, (x, weights) = self._in_order(self._pack(x, routing, mask), (x, weights))
         if not self.travels:
-            return mixture, x
+            return mixture, x, weights
         work, places = self._work(mixture.x), _Places.of(self.rules, mixture.x)
 
         def on_one_device(sealed, journey):
@@ -87,18 +96,19 @@ class Experts(nnx.Module):
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
         arrived = on_mesh(mixture.moving, mixture.journey)
         there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
-        return mixture._replace(moving=arrived._replace(there=there)), x
+        return mixture._replace(moving=arrived._replace(there=there)), x, weights
 
     def compute(
-        self, mixture: Mixture, done: Float[Array, "B T D"]
-    ) -> tuple[Mixture, Float[Array, "B T D"]]:
+        self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights
+    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
         """Runs each device's experts over the rows it has, between the work before and after.
 
         `done` is the work that the dispatch was to hide behind; the next starts from what is
-        returned.
+        returned, with `weights`, which may be gathered meanwhile.
         """
         mixture, done = self._in_order(mixture, done)
-        return self._in_order(self._run_experts(mixture), done)
+        mixture, (done, weights) = self._in_order(self._run_experts(mixture), (done, weights))
+        return mixture, done, weights
 
     def combine(self, mixture: Mixture) -> Mixture:
         """Sends rows back to where they came from."""
@@ -213,7 +223,7 @@ class Experts(nnx.Module):
         )
         return mixture._replace(moving=made, rest=rest)
 
-    def _in_order(self, mixture: Mixture, x: Array) -> tuple[Mixture, Array]:
+    def _in_order(self, mixture: Mixture, x: Tree) -> tuple[Mixture, Tree]:
         """Both, each only once the other is there. Nothing where no row leaves its device.
 
         A compiler is free to do what it can do early or late; this pins the start of an exchange

@@ -215,11 +215,16 @@ class LongcatFlash(nnx.Module):
 
     def _remat(self, body):
         """`body` of the scan, keeping for its backward pass what the config says."""
-        if self.config.remat == "off":
-            return body
-        policy = None
-        if self.config.remat == "all_but_dispatched":
-            policy = jax.checkpoint_policies.save_only_these_names(DISPATCHED)
+        match self.config.remat:
+            case "off":
+                return body
+            case "layer":
+                names = ()
+            case "all_but_dispatched":
+                names = (DISPATCHED,)
+            case names:
+                pass
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def _next_chunk(self, tokens, mask, cache, start):

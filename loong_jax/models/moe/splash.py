@@ -83,6 +83,7 @@ def make_kernel(
         masks.MultiHeadMask([causal] * num_heads),
         block_sizes=blocks,
         head_shards=1,
+        residual_checkpoint_name="attention",
         q_seq_shards=num_shards,
         interpret=interpret,
     )

@@ -97,6 +97,22 @@ STACKED = """\
   ROOT %n = bf16[8,128]{1,0} negate(%s)
 }
 
+%tiles (stack: bf16[4,8,128]) -> bf16[4,8,128] {
+  %stack = bf16[4,8,128]{2,1,0:T(16,128)(2,1)} parameter(0)
+  ROOT %c = bf16[4,8,128]{2,1,0:T(8,128)(2,1)} copy(%stack)
+}
+
+%retiled (stack: bf16[4,8,128], i: s32[], x: bf16[8,128]) -> bf16[4,8,128] {
+  %stack = bf16[4,8,128]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %x = bf16[8,128]{1,0} parameter(2)
+  %z = s32[] constant(0)
+  %v = bf16[4,8,128]{2,1,0} fusion(%stack), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, \
+calls=%tiles
+  %s = bf16[1,8,128]{2,1,0} dynamic-slice(%v, %i, %z, %z), dynamic_slice_sizes={1,8,128}
+  ROOT %u = bf16[4,8,128]{2,1,0} dynamic-update-slice(%v, %s, %i, %z, %z)
+}
+
 %update (stack: bf16[4,8,128], i: s32[], x: bf16[8,128]) -> (bf16[4,8,128], bf16[8,128]) {
   %stack = bf16[4,8,128]{2,1,0} parameter(0)
   %i = s32[] parameter(1)
@@ -114,6 +130,7 @@ ENTRY %main (stack: bf16[4,8,128], i: s32[]) -> (bf16[4,8,128], bf16[8,128]) {
   %x = bf16[8,128]{1,0} fusion(%stack, %i), kind=kLoop, calls=%slice
   %w = bf16[8,128]{1,0} fusion(%stack, %i), kind=kOutput, calls=%within
   %near = bf16[8,128]{1,0:S(1)} copy(%x)
+  %r = bf16[4,8,128]{2,1,0} fusion(%stack, %i, %near), kind=kLoop, calls=%retiled
   ROOT %u = (bf16[4,8,128]{2,1,0}, bf16[8,128]{1,0}) fusion(%stack, %i, %near), kind=kLoop, \
 calls=%update
 }
@@ -125,6 +142,7 @@ def test_of_a_stack_only_the_slice_that_is_used_moves():
     assert found["x"].hbm_bytes == 2 * one  # reads a slice, writes it
     assert found["w"].hbm_bytes == 2 * one  # the same from a fusion within a fusion
     assert found["near"].hbm_bytes == one  # on-chip memory costs nothing
+    assert found["r"].hbm_bytes == one  # of a stack in other tiles as well
     assert found["u"].hbm_bytes == 2 * one  # writes a slice in place, and the second result
 
 

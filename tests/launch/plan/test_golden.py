@@ -12,7 +12,7 @@ import pytest
 
 from loong_jax import options
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import command, compiled, plan
+from loong_jax.launch.plan import command, compiled, figures, plan
 from loong_jax.launch.plan.topology import Topology
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,7 +25,7 @@ PLANS = {
 
 def summary(made: plan.Plan) -> dict:
     """What a reviewer would want to see change: where arrays lie, what moves, what it takes."""
-    value = plan.to_json(made)
+    value = figures.to_json(made)
     moved: dict[str, float] = {}
     for row in value["collectives"]:
         when = "asynchronous" if row["is_asynchronous"] else "synchronous"

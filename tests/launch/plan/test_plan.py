@@ -8,7 +8,17 @@ import pytest
 from rich.console import Console
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import advice, analytic, chart, child, compiled, plan, report, request
+from loong_jax.launch.plan import (
+    advice,
+    analytic,
+    chart,
+    child,
+    compiled,
+    figures,
+    plan,
+    report,
+    request,
+)
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig
@@ -106,7 +116,7 @@ def test_models_by_name_and_by_file(tmp_path):
 
 def test_a_plan_adds_up():
     made = plan.read(make_request(), COMPILED, VERSIONS)
-    value = plan.to_json(made)
+    value = figures.to_json(made)
     assert value["hbm_per_device_gb"] == pytest.approx(40 + 30 - 30 + 10 + 1)
     assert sum(value["hbm_by_kind_gb"].values()) == pytest.approx(51)
     assert value["hbm_by_kind_gb"]["padding"] == pytest.approx(3)
@@ -151,7 +161,7 @@ def test_decoding_is_measured_against_memory():
     assert (asked.num_tokens, asked.num_kept_tokens) == (16, pytest.approx(8 * 1.8))
     arguments = {"weights": 2765e6, "cache": 2 * 2765e6, "batch": 0.0}
     there = dataclasses.replace(COMPILED, arguments=arguments)
-    value = plan.to_json(plan.read(asked, there, VERSIONS))["decode"]
+    value = figures.to_json(plan.read(asked, there, VERSIONS))["decode"]
     kept = 8 * 1.8 / 4  # per step and chip
     assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
     assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
@@ -169,7 +179,7 @@ def test_what_does_not_fit_says_what_to_change():
         COMPILED, text=None, memory={}, out_of_memory={"used": 150e9, "limit": 102e9}
     )
     made = plan.read(make_request(), refused, VERSIONS)
-    value = plan.to_json(made)
+    value = figures.to_json(made)
     assert (value["fits"], value["roofline_step_s"]) == (False, None)
     assert value["hbm_per_device_gb"] == pytest.approx(150)
 

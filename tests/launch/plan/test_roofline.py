@@ -4,7 +4,8 @@ import pytest
 
 from loong_jax.launch.plan import hlo
 from loong_jax.launch.plan.chips import CHIPS
-from loong_jax.launch.plan.roofline import HBM_SHARE, PEAK_SHARE, Model, Segment, Walk
+from loong_jax.launch.plan.roofline import Walk
+from loong_jax.launch.plan.times import HBM_SHARE, PEAK_SHARE, Model, Segment
 
 CHIP = CHIPS["v5p"]
 MESH = {"slice": 1, "data": 1, "fsdp": 1, "expert": 4, "tensor": 1, "context": 1}
@@ -109,6 +110,21 @@ def test_link_time_is_not_used_twice():
     assert [row.exposed_s for row in both.rows] == pytest.approx([0, 2 * LINK_S - 4 * DOT_S])
     blocked, _ = walk(f"%s = {START}", f"%g = {GATHER}", *dots[:2], done("e", "s"))
     assert blocked.seconds == pytest.approx(LINK_S + LINK_S)
+
+
+def test_a_short_window_does_not_take_from_a_long_one():
+    segment, _ = walk(
+        f"%s = {START}",
+        "%g = (bf16[1024,4096], bf16[4096,4096]) all-gather-start(%x), replica_groups={{0,1,2,3}}",
+        f"%a = {DOT}",
+        "%h = bf16[4096,4096]{1,0:S(1)} all-gather-done(%g)",
+        *(f"%b{i} = {DOT}" for i in range(3)),
+        done("e", "s"),
+    )
+    gather, exchange = segment.rows
+    assert gather.exposed_s == pytest.approx(LINK_S - DOT_S)
+    assert exchange.exposed_s == 0
+    assert segment.seconds == pytest.approx(LINK_S + 3 * DOT_S)
 
 
 def test_a_sparse_core_call_is_launched_by_its_update():

@@ -1,0 +1,187 @@
+"""The figures of a plan, as values for JSON, with all that they rest on."""
+
+from typing import Any
+
+from loong_jax.launch.plan import times
+from loong_jax.launch.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing
+from loong_jax.launch.plan.request import show_mesh
+from loong_jax.launch.plan.times import Row
+from loong_jax.launch.plan.torus import HOP_S, LINK_EFFICIENCY
+
+# What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
+# and that chip's memory bandwidth.
+H800_TOKENS_PER_S = 3785
+H800_HBM_BANDWIDTH = 3.35e12
+
+
+def assumptions(plan: Plan) -> tuple[str, ...]:
+    """Everything that the figures rest on and that no machine has measured."""
+    request = plan.request
+    chip = request.topology.chip
+    bandwidth = f"{plan.torus_all_to_all / GB:.0f}" if plan.torus_all_to_all else None
+    stated = [
+        "compiled ahead of time; no TPU ran",
+        f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
+        f"TFLOP/s, bytes / {times.HBM_SHARE} of {chip.hbm_bandwidth / GB:.0f} GB/s) per chip",
+        "only products count as FLOPs; float32 products at highest precision take 6 passes; "
+        "kernels as they state, splash attention over the blocks of 512 that causality leaves",
+        "a synchronous collective takes its whole time, an asynchronous one what exceeds the work "
+        "scheduled between its launch and its end; link time is never used twice",
+        f"links: {chip.link_bandwidth / GB:.0f} GB/s one way, {LINK_EFFICIENCY:.0%} of it reached, "
+        f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
+        + (", shared by two devices" if chip.num_devices == 2 else ""),
+        f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
+        "says so" + (f"; the torus model gives {bandwidth}" if bandwidth else ""),
+        "expert traffic: every collective of the experts' scope, weights and gradients included",
+        f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
+        f"{request.config.target_ffn_experts:g} experts, no embedding table) + attention over the "
+        "keys a query may see; recomputation is not counted",
+        "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
+        "the exchange are not run; of a branch the cheapest side counts",
+    ]
+    if request.topology.num_slices > 1:
+        stated.append(
+            f"between slices {chip.dcn_bandwidth / GB:g} GB/s per chip over the data-centre network"
+        )
+    if request.mode == "decode":
+        stated.append(
+            f"all {request.length} entries of each cache are filled; a step verifies "
+            f"{request.num_drafts} drafted tokens per sequence at acceptance "
+            f"{request.acceptance:g}; the time of drafting is not included"
+        )
+    return tuple(stated) + plan.warnings
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values; figures are of one step."""
+    request, reference = plan.request, plan.reference
+    result: dict[str, Any] = {
+        "model": request.model,
+        "topology": str(request.topology),
+        "mode": request.mode,
+        "mesh": {axis: size for axis, size in request.mesh.items() if size > 1},
+        "batch": request.batch,
+        "length": request.length,
+        "num_microbatches": request.num_microbatches,
+        "num_chips": request.topology.num_chips,
+        "devices_per_chip": request.topology.chip.num_devices,
+        "compiler_options": dict(request.compiler_options),
+        "fits": plan.fits,
+        "hbm_per_device_gb": plan.hbm_bytes / GB,
+        "hbm_limit_gb": plan.hbm_limit / GB,
+        "hbm_by_kind_gb": {kind: size / GB for kind, size in plan.hbm_by_kind.items()},
+        "shardings": dict(plan.compiled.shardings),
+        "num_weights": dict(plan.compiled.weights),
+        "roofline_mfu": None,
+        "roofline_step_s": None,
+        "expert_traffic_hidden_share": None,
+        "compile_s": plan.compiled.compile_s,
+        "assumptions": list(assumptions(plan)),
+        "versions": plan.versions,
+        "advice": list(plan.advice),
+    }
+    if reference is not None:
+        step = reference.step
+        tokens_per_s = request.num_kept_tokens / reference.step_s / request.topology.num_chips
+        if request.mode == "decode":
+            result["decode"] = decode_figures(plan, reference)
+        result |= {
+            "roofline_mfu": reference.mfu,
+            "roofline_step_s": reference.step_s,
+            "expert_traffic_hidden_share": reference.hidden_share,
+            "tokens_per_s_per_chip": tokens_per_s,
+            "torus_all_to_all_gb_per_s": (plan.torus_all_to_all or 0) / GB or None,
+            "flops_per_device": step.cost.flops,
+            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / GB,
+            "seconds": breakdown(reference),
+            "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
+            "by_exchange_bandwidth": [_row_of_table(timing) for timing in plan.timings],
+            "collectives": [row_to_json(row) for row in step.rows],
+        }
+    return result
+
+
+def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
+    """Tokens per second and chip beside what others reach and what memory allows.
+
+    The target is the published figure of an H800 times the ratio of memory bandwidths. The bounds
+    count one pass over the cache, and over cache and weights, at all of the bandwidth.
+    """
+    request, chip = plan.request, plan.request.topology.chip
+    kept = request.num_kept_tokens / request.topology.num_chips
+    per_byte = chip.num_devices / chip.hbm_bandwidth
+    cache_s = plan.compiled.arguments["cache"] * per_byte
+    all_s = cache_s + plan.compiled.arguments["weights"] * per_byte
+    reached = kept / timing.step_s
+    target = H800_TOKENS_PER_S * chip.hbm_bandwidth / H800_HBM_BANDWIDTH
+    return {
+        "tokens_per_s_per_chip": reached,
+        "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
+        "acceptance": request.acceptance,
+        "num_drafts": request.num_drafts,
+        "target_tokens_per_s_per_chip": target,
+        "share_of_target": reached / target,
+        "cache_bound_tokens_per_s_per_chip": kept / cache_s,
+        "memory_bound_tokens_per_s_per_chip": kept / all_s,
+    }
+
+
+def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
+    """What the compiler expects all fusions of a step to take; kernels are not among them."""
+    clock = plan.request.topology.chip.clock_hz
+    return None if clock is None else timing.step.estimated_cycles / clock
+
+
+def breakdown(timing: Timing) -> dict[str, float]:
+    """Where the seconds of a step go; they add up to it."""
+    step = timing.step
+    _, experts = timing.traffic(of_experts=True)
+    _, others = timing.traffic(of_experts=False)
+    return {
+        "products": step.product_s,
+        "memory traffic": step.compute_s - step.product_s,
+        "exposed expert traffic": experts,
+        "exposed other traffic": others,
+        "exposed copies and SparseCore": step.exposed_copy_s,
+    }
+
+
+def _row_of_table(timing: Timing) -> dict[str, float | None]:
+    total, exposed = timing.traffic(of_experts=True)
+    return {
+        "gb_per_s_per_chip": timing.exchange_bandwidth / GB,
+        "hidden_share": timing.hidden_share,
+        "expert_traffic_s": total,
+        "exposed_s": exposed,
+        "step_s": timing.step_s,
+        "mfu": timing.mfu,
+    }
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    collective = row.collective
+    return {
+        "name": row.name,
+        "kind": collective.kind,
+        "axes": list(collective.axes),
+        "group_size": collective.group_size,
+        "sent_mb": collective.sent_bytes / 1e6,
+        "trips": row.trips,
+        "is_asynchronous": row.is_asynchronous,
+        "seconds": row.seconds,
+        "exposed_s": row.exposed_s,
+        "window_s": row.window_s,
+        "window_tflop": sum(work.flops for work in row.inside) / 1e12,
+        "inside": [work.op_name or work.name for work in row.inside if work.flops],
+        "expert_share": collective.expert_share,
+        "op_name": collective.op_name,
+    }
+
+
+def title(plan: Plan) -> str:
+    """One line that says what was planned."""
+    request = plan.request
+    return (
+        f"{request.model} {request.mode} on {request.topology}, mesh {show_mesh(request.mesh)}, "
+        f"{request.batch} x {request.length} tokens"
+    )
