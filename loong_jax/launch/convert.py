@@ -60,7 +60,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     The config is that of `source`/model.json, or of the run that `source` is a stage of. Raises
     CheckpointError where there is none, or where the weights are not of that config.
     """
-    config, config_text = _read_model(source)
+    config, config_text = read_model(source)
     weights = checkpoints.load_weights(source)
     _, abstract = abstract_weights(config)
     expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
@@ -122,7 +122,8 @@ def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
         )
 
 
-def _read_model(source: Path) -> tuple[MoEConfig, str | None]:
+def read_model(source: Path) -> tuple[MoEConfig, str | None]:
+    """The config of the weights in `source`, and the config.json that they came with, if any."""
     for directory in (source, source.parent):
         path = directory / "model.json"
         if path.exists():

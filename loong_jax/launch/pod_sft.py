@@ -18,7 +18,7 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import distributed
+from loong_jax.launch import distributed, starting
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import PodSftRecipe
@@ -28,6 +28,7 @@ from loong_jax.rl import sft, trainer
 from loong_jax.rl.policy_model import PolicyModel, longcat_policy
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
+from loong_jax.rl.trainer import TrainState
 from loong_jax.sharding import ShardingRules, make_mesh
 
 
@@ -79,11 +80,14 @@ def _train(
         num_steps=stage.num_steps,
         rows=stage.rows,
         row_length=stage.row_length,
+        routing_every=recipe.routing_every,
     )
     programs = _compile(recipe, settings, rules)
     distributed.meet("compiled")
     if last is None:
         state, cursors = programs.fresh()
+        if recipe.start_from is not None:
+            state = _start_from(recipe, state)
     else:
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
@@ -97,7 +101,7 @@ def _train(
 
     with _open_log(run_dir, step) as log:
         while step < stage.num_steps:
-            state, numbers = _step(programs, state, next(feed))
+            state, numbers = _step(programs, state, next(feed), sft.is_due(settings, step + 1))
             step += 1
             if log is not None:
                 log.step(step, numbers)
@@ -112,11 +116,27 @@ def _train(
     return 0
 
 
-def _step(programs: "_Programs", state: Any, batch: Any) -> tuple[Any, dict[str, float]]:
+def _start_from(recipe: PodSftRecipe, fresh: TrainState) -> TrainState:
+    """`fresh` with the weights that the recipe names, and nothing kept of its own."""
+    template = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), fresh.weights
+    )
+    jax.tree.map(lambda a: a.delete(), fresh.weights)
+    source = Path(recipe.start_from or "")
+    weights = starting.load(source, recipe.model, template, stack=recipe.stack_start)
+    distributed.say(f"starts from {source}")
+    return fresh._replace(weights=weights)
+
+
+def _step(
+    programs: "_Programs", state: Any, batch: Any, looks_at_routers: bool
+) -> tuple[Any, dict[str, float]]:
     """One step; `state` is donated. The numbers are the same in every process but for the time."""
+    looked = programs.routing_metrics(state.weights, batch) if looks_at_routers else {}
     start_s = time.monotonic()
     num_tokens = jnp.sum(batch["segment_ids"] > 0)
     state, metrics, load = programs.train_step(state, batch)
+    metrics |= looked
     numbers = {name: float(value) for name, value in metrics.items()}
     return state, numbers | programs.policy.load_metrics(load) | {
         "tokens_per_s": float(num_tokens) / (time.monotonic() - start_s),
@@ -138,6 +158,7 @@ class _Programs(NamedTuple):
     fresh: Callable[[], Any]  # (state, cursors) before step 1, sharded from birth
     template: Any  # their shapes, dtypes and shardings
     train_step: Callable[..., Any]  # see sft.make_train_step
+    routing_metrics: Callable[..., Any]  # see sft.make_routing_metrics; compiled at its first use
 
 
 def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
@@ -147,7 +168,9 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
 
     graphs = []
     jax.eval_shape(lambda: graphs.append(init()[0]))
-    policy = longcat_policy(graphs[0], recipe.model, recipe.bias_rate)
+    policy = longcat_policy(
+        graphs[0], recipe.model, recipe.bias, recipe.losses, rates_of=recipe.rates_of
+    )
 
     def fresh():
         weights = nnx.to_pure_dict(init()[1])
@@ -165,6 +188,7 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
         fresh=make,
         template=template,
         train_step=train_step.lower(template[0], batch_template(settings, rules)).compile(),
+        routing_metrics=sft.make_routing_metrics(policy),
     )
 
 

@@ -11,7 +11,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.merge.methods import LongcatFusion
 from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe.controller import BiasController
 from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.objectives import Objective
 from loong_jax.rl.optimizers import AdamW
 from loong_jax.rl.rewards import NoiseReward, RewardRule
@@ -248,16 +250,25 @@ class MeshSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PodSftRecipe:
-    """Supervised fine-tuning on demonstrations, from fresh weights, over all processes.
+    """Supervised fine-tuning on demonstrations over all processes.
 
-    `checkpoints` is where every process writes and all see the same files: a bucket or a shared
-    file system; None means RUN_DIR/checkpoints.
+    It begins with the weights in `start_from`, which `loong import-hf` or a stage of a run wrote,
+    its layers repeated `stack_start` times, or with fresh ones. `rates_of` is the config, narrower
+    say, that the learning rate was chosen for; each matrix then has its own rate
+    (`models.moe.width_transfer`). Every `routing_every` steps the routers are looked at, 0 for
+    never. `checkpoints` is where every process writes and all see the same files: a bucket or a
+    shared file system; None means RUN_DIR/checkpoints.
     """
 
     name: str
     seed: int = 0
     model: MoEConfig
-    bias_rate: float = 0.01
+    start_from: str | None = None
+    stack_start: int = 1
+    rates_of: MoEConfig | None = None
+    bias: BiasController = BiasController(rate=0.01)  # of the routers
+    losses: AuxiliaryLosses = AuxiliaryLosses()
+    routing_every: int = 0
     problems: Problems
     mesh: MeshSettings
     sft: SftStage
@@ -270,6 +281,16 @@ class PodSftRecipe:
                 f"sft.after={self.sft.after!r} and sft.wall_time_of={self.sft.wall_time_of} name "
                 "stages of a run, and this recipe has one stage. Leave them out."
             )
+        if self.stack_start < 1 or (self.stack_start > 1 and self.start_from is None):
+            raise ConfigError(
+                f"stack_start={self.stack_start} repeats the layers of start_from="
+                f"{self.start_from!r}. Use 1, or name what to stack and a whole number above 1."
+            )
+        if self.routing_every < 0:
+            raise ConfigError(
+                f"routing_every={self.routing_every} is below 0. Use a number of steps, or 0."
+            )
+        self.losses.refuse_misfit(self.model)
         model, mesh = self.model, self.mesh
         for size, name, axis in (
             (self.sft.rows, "sft.rows", "data"),

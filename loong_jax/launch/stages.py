@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.rl import checkpoint, grading, local_trainer, sft, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
+from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.versions import VersionStore
@@ -97,6 +98,14 @@ def run_sft(
     }
 
 
+class _RlStart(NamedTuple):
+    """Where a stage of reinforcement learning begins or goes on."""
+
+    state: TrainState
+    versions: dict[int, Weights]  # those that rollouts may still be of
+    control: dict[str, Any] | None  # of the orchestrator
+
+
 def run_rl(
     session: Session,
     name: str,
@@ -105,7 +114,7 @@ def run_rl(
     progress: Progress,
 ) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
-    own, seed = directories.own, session.recipe.seed
+    own = directories.own
     trainer_settings = TrainerSettings(
         objective=settings.objective,
         optimizer=settings.optimizer,
@@ -113,59 +122,36 @@ def run_rl(
         row_length=settings.row_length,
         rows=settings.rows,
     )
-    start = load_weights(directories.inputs[settings.after])
-    checkpoints, control = own / "checkpoints", None
-    if checkpoint.steps(checkpoints):
-        state, versions, control, _ = local_trainer.restore(
-            session.policy, trainer_settings, start, checkpoints
-        )
-    else:
-        state = trainer.initial_state(session.policy, settings.optimizer, start)
-        versions = {0: start}
-    first_step = int(state.step)
+    start = _start_rl(session, settings, trainer_settings, directories)
+    first_step = int(start.state.step)
     store = VersionStore(settings.scheduler.max_staleness)
-    for version, weights in sorted(versions.items()):
+    for version, weights in sorted(start.versions.items()):
         store.put(version, weights)
-    streams = tuple(session.stream(domain, "train").problem_at for domain in settings.domains)
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
-    replicas = LocalReplicaGroup(
-        session.engine,
-        store,
-        num_replicas=session.recipe.engine.num_replicas,
-        groups_per_replica=session.recipe.engine.groups_per_replica,
-        group_size=settings.group_size,
-        sampling=settings.sampling,
-        seed=seed,
-    )
+    replicas = _start_replicas(session, settings, store)
     learner = LocalTrainer(
         model=session.policy,
         settings=trainer_settings,
-        state=state,
+        state=start.state,
         versions=store,
-        checkpoints=checkpoints,
+        checkpoints=own / "checkpoints",
     )
     with MetricsLog(own, stage=name, restored_step=first_step) as log:
         orchestrator = Orchestrator(
             name=name,
-            settings=LoopSettings(
-                total_steps=settings.num_steps,
-                scheduler=settings.scheduler,
-                checkpoint_every=settings.checkpoint_every,
-                verdict_deadline_s=settings.verdict_deadline_s,
-                saturated_after=settings.solved_after,
-            ),
+            settings=_loop_settings(settings),
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,
-            tickets=TicketSource(MixedStream(streams=streams), max_issues=settings.max_issues),
+            tickets=_tickets(session, settings),
             buffer=Buffer(max_staleness=settings.scheduler.max_staleness),
             versions=store,
             grade=lambda group: grading.grade(group, settings.reward),
             log=_ShownLog(log, progress),
             keep_going=_until(settings.wall_time_of, directories),
         )
-        if control is not None:
-            orchestrator.restore(control)
+        if start.control is not None:
+            orchestrator.restore(start.control)
         try:
             final = orchestrator.run()
         finally:
@@ -175,6 +161,53 @@ def run_rl(
     return _finish(session, name, trained, final.step, own, progress, settings.domains) | {
         "tickets": final.counts()
     }
+
+
+def _start_rl(
+    session: Session,
+    settings: RlStage,
+    trainer_settings: TrainerSettings,
+    directories: StageDirectories,
+) -> _RlStart:
+    """The last checkpoint, or the weights of the stage before."""
+    weights = load_weights(directories.inputs[settings.after])
+    checkpoints = directories.own / "checkpoints"
+    if checkpoint.steps(checkpoints):
+        state, versions, control, _ = local_trainer.restore(
+            session.policy, trainer_settings, weights, checkpoints
+        )
+        return _RlStart(state, versions, control)
+    state = trainer.initial_state(session.policy, settings.optimizer, weights)
+    return _RlStart(state, {0: weights}, None)
+
+
+def _start_replicas(session: Session, settings: RlStage, store: VersionStore) -> LocalReplicaGroup:
+    engine = session.recipe.engine
+    return LocalReplicaGroup(
+        session.engine,
+        store,
+        num_replicas=engine.num_replicas,
+        groups_per_replica=engine.groups_per_replica,
+        group_size=settings.group_size,
+        sampling=settings.sampling,
+        seed=session.recipe.seed,
+    )
+
+
+def _tickets(session: Session, settings: RlStage) -> TicketSource:
+    """The problems of the stage's domains by turns."""
+    streams = tuple(session.stream(domain, "train").problem_at for domain in settings.domains)
+    return TicketSource(MixedStream(streams=streams), max_issues=settings.max_issues)
+
+
+def _loop_settings(settings: RlStage) -> LoopSettings:
+    return LoopSettings(
+        total_steps=settings.num_steps,
+        scheduler=settings.scheduler,
+        checkpoint_every=settings.checkpoint_every,
+        verdict_deadline_s=settings.verdict_deadline_s,
+        saturated_after=settings.solved_after,
+    )
 
 
 def run_fusion(

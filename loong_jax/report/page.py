@@ -43,92 +43,21 @@ def write_report(run_dir: Path | str, **facts: Any) -> Path:
 
 def render(run: RunRecord, figures: Mapping[str, Any]) -> str:
     """The whole page as text; call it under `theme.style`."""
-    control = figures.get("control")
     sections = [
         h.section("The recipe", "recipe", results.pipeline(run)),
-        h.section(
-            "Every model in every domain",
-            "models",
-            results.fusion_chart(run),
-            h.paragraph(
-                "Sampled pass@1 on the same held-out problems, with 95 % intervals. Dotted: the "
-                "start (SFT). In colour: the domain's own expert and the models after it. Hollow: "
-                "experts of other domains.",
-                "note",
-            ),
-            results.comparisons_table(run),
-            h.details("All figures", results.evaluation_table(run)),
-        ),
-        h.section(
-            "Are the gains real?",
-            "gains",
-            h.paragraph(
-                "Sampled pass@1 alone overstates what RL taught: it also rises when a policy only "
-                "stops sampling what it knew to be wrong, or only learns the form. So beside it: "
-                "the gain among well-formed responses, the gain of greedy decoding, and pass@16."
-            )
-            if run.gains.get("over_sft")
-            else "",
-            results.gains_table(run),
-            _with_heading("By level of difficulty", results.gains_by_level(run)),
-        ),
-        h.section(
-            "Learning",
-            "learning",
-            _with_heading("Right answers in training", training.learning_curves(run)),
-            h.paragraph("Over all judged groups, those that were filtered later included.", "note")
-            if run.rl_stages
-            else "",
-            _with_heading("Reward", training.reward_curves(run)),
-            _with_heading("Length, entropy, load", training.across_stages(run)),
-        ),
-        h.section(
-            "Asynchrony",
-            "asynchrony",
-            training.overlap_table(figures),
-            _with_heading("Staleness", training.staleness_chart(run)),
-            _with_heading(
-                "Mean ratio by version lag",
-                training.by_lag(run, "ratio/mean_by_lag", "mean ratio", reference=1.0),
-                LAG_NOTE,
-            ),
-            _with_heading(
-                "Clipped tokens by version lag",
-                training.by_lag(
-                    run, "clip/fraction_by_lag", "clipped tokens (%)", scale=100.0, floor=0.0
-                ),
-            ),
-            _with_heading("Who did what, when", training.timelines(run)),
-        ),
+        _models(run),
+        _gains(run),
+        _learning(run),
+        _asynchrony(run, figures),
         h.section("Fusion", "fusion", training.fusion_report(run)),
         h.section("Ten rollouts", "rollouts", samples.rollouts(run)),
-        h.section(
-            "Tickets",
-            "tickets",
-            training.tickets_table(run, figures.get("tickets") or {}),
-            h.paragraph(
-                "A ticket is one issue of one problem to the policy. It ends in exactly one way, "
-                "so the ends add up to what was issued.",
-                "note",
-            )
-            if run.rl_stages
-            else "",
-        ),
+        _tickets(run, figures),
         h.section("What was run", "run", what_was_run(run, figures)),
         h.section("How to read this", "reading", how_to_read(figures)),
     ]
-    banner = (
-        Markup(
-            '<div class="banner">This run is a control: '
-            f"{h.escape(control)}. Its gains show what the method gives without learning from "
-            "right and wrong, and are not a result.</div>"
-        )
-        if control
-        else ""
-    )
     head = (
         "<h1>loong_jax · report of a run</h1>"
-        + banner
+        + _control_banner(figures)
         + h.paragraph(results.headline(run), "lead")
         + h.paragraph(_facts_line(run, figures), "sub")
         + _navigation(sections)
@@ -136,6 +65,93 @@ def render(run: RunRecord, figures: Mapping[str, Any]) -> str:
     )
     foot = "<footer>Written by loong_jax from the files of the run directory alone.</footer>"
     return h.document("loong_jax: report of a run", head + "".join(sections) + foot)
+
+
+def _control_banner(figures: Mapping[str, Any]) -> str:
+    control = figures.get("control")
+    if not control:
+        return ""
+    return Markup(
+        '<div class="banner">This run is a control: '
+        f"{h.escape(control)}. Its gains show what the method gives without learning from "
+        "right and wrong, and are not a result.</div>"
+    )
+
+
+def _models(run: RunRecord) -> Markup:
+    return h.section(
+        "Every model in every domain",
+        "models",
+        results.fusion_chart(run),
+        h.paragraph(
+            "Sampled pass@1 on the same held-out problems, with 95 % intervals. Dotted: the "
+            "start (SFT). In colour: the domain's own expert and the models after it. Hollow: "
+            "experts of other domains.",
+            "note",
+        ),
+        results.comparisons_table(run),
+        h.details("All figures", results.evaluation_table(run)),
+    )
+
+
+def _gains(run: RunRecord) -> Markup:
+    return h.section(
+        "Are the gains real?",
+        "gains",
+        h.paragraph(
+            "Sampled pass@1 alone overstates what RL taught: it also rises when a policy only "
+            "stops sampling what it knew to be wrong, or only learns the form. So beside it: "
+            "the gain among well-formed responses, the gain of greedy decoding, and pass@16."
+        )
+        if run.gains.get("over_sft")
+        else "",
+        results.gains_table(run),
+        _with_heading("By level of difficulty", results.gains_by_level(run)),
+    )
+
+
+def _learning(run: RunRecord) -> Markup:
+    return h.section(
+        "Learning",
+        "learning",
+        _with_heading("Right answers in training", training.learning_curves(run)),
+        h.paragraph("Over all judged groups, those that were filtered later included.", "note")
+        if run.rl_stages
+        else "",
+        _with_heading("Reward", training.reward_curves(run)),
+        _with_heading("Length, entropy, load", training.across_stages(run)),
+    )
+
+
+def _asynchrony(run: RunRecord, figures: Mapping[str, Any]) -> Markup:
+    ratio_by_lag = training.by_lag(run, "ratio/mean_by_lag", "mean ratio", reference=1.0)
+    clipped_by_lag = training.by_lag(
+        run, "clip/fraction_by_lag", "clipped tokens (%)", scale=100.0, floor=0.0
+    )
+    return h.section(
+        "Asynchrony",
+        "asynchrony",
+        training.overlap_table(figures),
+        _with_heading("Staleness", training.staleness_chart(run)),
+        _with_heading("Mean ratio by version lag", ratio_by_lag, LAG_NOTE),
+        _with_heading("Clipped tokens by version lag", clipped_by_lag),
+        _with_heading("Who did what, when", training.timelines(run)),
+    )
+
+
+def _tickets(run: RunRecord, figures: Mapping[str, Any]) -> Markup:
+    return h.section(
+        "Tickets",
+        "tickets",
+        training.tickets_table(run, figures.get("tickets") or {}),
+        h.paragraph(
+            "A ticket is one issue of one problem to the policy. It ends in exactly one way, "
+            "so the ends add up to what was issued.",
+            "note",
+        )
+        if run.rl_stages
+        else "",
+    )
 
 
 def what_was_run(run: RunRecord, figures: Mapping[str, Any]) -> Markup:

@@ -1,6 +1,7 @@
 """The optimizer as data: schedule, clipping by norm, AdamW or Muon, what it touches."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +111,7 @@ class Muon:
 
 Optimizer = AdamW | Muon
 IsController = Callable[[tuple[Any, ...]], bool]
+RateMultiplier = Callable[[tuple[Any, ...]], float]
 MatrixAxes = Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
 
 
@@ -138,13 +140,25 @@ def path_of(key_path: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def transformation(
-    config: Optimizer, weights: Weights, is_controller: IsController, matrix_axes: MatrixAxes
+    config: Optimizer,
+    weights: Weights,
+    is_controller: IsController,
+    matrix_axes: MatrixAxes,
+    rate_multiplier: RateMultiplier | None = None,
 ) -> optax.GradientTransformation:
     """The direction to go against, for a learning rate of 1.
 
     Controller state (router biases) gets no update and no moments. `matrix_axes(path)` gives the
     input and output axes of a matrix that Muon turns, or None for what AdamW updates.
+    `rate_multiplier(path)` multiplies Adam's step before weight decay joins it, so that the time
+    scale of decay stays. Raises ConfigError where Muon, whose steps have one length whatever the
+    width, is given one.
     """
+    if rate_multiplier is not None and isinstance(config, Muon):
+        raise ConfigError(
+            f"multipliers of the learning rate are Adam's, and the optimizer is {config}. Use "
+            "AdamW, or leave out the config that the rate was chosen for."
+        )
 
     def decay_mask(tree):
         return _map_paths(decays, tree)
@@ -156,11 +170,13 @@ def transformation(
         return "muon" if is_turned else "adam"
 
     decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    adam = [optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps)]
+    if rate_multiplier is not None:
+        scaled = functools.partial(_map_paths, lambda path, u: u * rate_multiplier(path))
+        adam.append(optax.stateless(lambda updates, _: scaled(updates)))
     parts: dict[Any, optax.GradientTransformation] = {
         "controller": optax.set_to_zero(),
-        "adam": optax.chain(
-            optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps), decay
-        ),
+        "adam": optax.chain(*adam, decay),
     }
     if isinstance(config, Muon):
 

@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a model, as three functions over its weights."""
+"""What the trainer needs to know of a model, as functions over its weights."""
 
 import dataclasses
 import functools
@@ -11,8 +11,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe import parameters, router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.controller import BiasController, ControllerMemory
+from loong_jax.rl import auxiliary
+from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.sharding import place_like
 
 Weights = dict[Any, Any]  # nested dicts of arrays
@@ -26,15 +29,27 @@ class PolicyModel:
     is_controller(path) -> true for weights that a controller owns, not the optimizer;
     matrix_axes(path) -> input and output axes of a matrix of the layers, other axes are stacks of
     matrices; None for anything else (see `optimizers.Muon`);
-    update_controllers(weights, load_LA) -> weights with the controllers' step taken;
+    initial_memory() -> what the controllers remember before the first step;
+    update_controllers(weights, memory, load_LA) -> weights with the controllers' step taken, and
+    their memory after it;
     load_metrics(load_LA) -> numbers for metrics.jsonl.
+
+    In supervised training, where there are such things:
+    forward_with_losses(weights, batch) -> logits_BTV, load_LA, a loss to add to the model's own,
+    metrics of its terms;
+    routing_metrics(weights, batch, loss) -> metrics of the routers under `loss(logits, batch)`;
+    rate_multiplier(path) -> what the learning rate of a weight is multiplied by.
     """
 
     forward: Callable[..., tuple[Array, Array]]
     is_controller: Callable[[tuple[Any, ...]], bool]
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
-    update_controllers: Callable[[Weights, Array], Weights]
+    update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
     load_metrics: Callable[[Array], dict[str, float]]
+    initial_memory: Callable[[], Any] = lambda: ()
+    forward_with_losses: Callable[..., tuple[Array, Array, Array, dict[str, Array]]] | None = None
+    routing_metrics: Callable[..., dict[str, Array]] | None = None
+    rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
 
 
 def token_logprobs(
@@ -47,13 +62,26 @@ def token_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
     """Log-probability of each token given those before it in its segment, entropy, and load.
 
+    See `logprobs_of`.
+    """
+    logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
+    return *logprobs_of(logits_BTV, tokens, segment_ids, temperature), load
+
+
+def logprobs_of(
+    logits: Float[Array, "B T V"],
+    tokens: Int[Array, "B T"],
+    segment_ids: Int[Array, "B T"],
+    temperature: Float[Array, ""] | float,
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    """Log-probability of each token given those before it in its segment, and entropy.
+
     In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
     carries no gradient. On a mesh every device must hold whole rows of the integer arrays, since
     what stands at position t is moved to t + 1; logits may be cut along T as the model likes.
     """
-    logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
-    log_probability = jax.nn.log_softmax(logits_BTV.astype(jnp.float32) / temperature)
-    following = place_like(jnp.roll(tokens, -1, axis=1), logits_BTV[..., 0])
+    log_probability = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
+    following = place_like(jnp.roll(tokens, -1, axis=1), logits[..., 0])
     chosen = jnp.take_along_axis(log_probability, following[..., None], axis=-1)[..., 0]
     fixed = jax.lax.stop_gradient(log_probability)
     entropy = -jnp.sum(jnp.exp(fixed) * fixed, axis=-1)
@@ -62,7 +90,7 @@ def token_logprobs(
         jnp.where(is_predicted, jnp.roll(place_like(found, tokens), 1, axis=1), 0.0)
         for found in (chosen, entropy)
     )
-    return logprob, entropy, load
+    return logprob, entropy
 
 
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
@@ -87,21 +115,55 @@ MATRIX_AXES = {
 
 
 @functools.lru_cache(maxsize=16)
-def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) -> PolicyModel:
-    """LongCat-Flash as a policy; `bias_rate` is the step of the bias controller, 0 to hold it."""
+def longcat_policy(
+    graphdef: nnx.GraphDef,
+    config: MoEConfig,
+    bias: BiasController | float,
+    losses: AuxiliaryLosses = auxiliary.NONE,
+    rates_of: MoEConfig | None = None,
+) -> PolicyModel:
+    """LongCat-Flash as a policy.
+
+    `bias` controls the router biases; a number is the rate of the published law, 0 to hold them.
+    `rates_of` is the config, narrower say, for which the learning rate was chosen: see
+    `width_transfer`. Raises ConfigError where losses or `rates_of` do not fit the model.
+    """
+    losses.refuse_misfit(config)
+    controller = bias if isinstance(bias, BiasController) else BiasController(rate=bias)
+
+    def run(weights, batch, score_shift=None):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        names = ("positions", "segment_ids")
+        call = {name: batch[name] for name in names}
+        return model, model(batch["tokens"], **call, score_shift=score_shift)
 
     def forward(weights, tokens, positions, segment_ids):
-        model = nnx.merge(graphdef, nnx.State(weights))
-        output = model(tokens, positions=positions, segment_ids=segment_ids)
+        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+        _, output = run(weights, batch)
         return output.logits, output.load
 
-    def update_controllers(weights, load):
+    def forward_with_losses(weights, batch):
+        model, output = run(weights, batch)
+        return output.logits, output.load, *auxiliary.terms(model, output, batch, losses)
+
+    def routing_metrics(weights, batch, loss):
+        kernel = weights["layers"]["router"]["kernel"]
+        return auxiliary.routing_metrics(
+            lambda shift: run(weights, batch, shift)[1], kernel, batch, loss, config, losses
+        )
+
+    def update_controllers(weights, memory, load):
         def leaf(path, weight):
             if not parameters.is_controller_state(path):
                 return weight
-            return router.update_bias(weight, load, config, bias_rate)
+            if not controller.remembers:
+                return router.update_bias(weight, load, config, controller.rate)
+            nonlocal memory
+            weight, memory = controller.update(weight, load, memory, config)
+            return weight
 
-        return jax.tree_util.tree_map_with_path(leaf, weights)
+        weights = jax.tree_util.tree_map_with_path(leaf, weights)
+        return weights, memory
 
     def load_metrics(load):
         load = np.asarray(load, np.float64)
@@ -123,4 +185,8 @@ def longcat_policy(graphdef: nnx.GraphDef, config: MoEConfig, bias_rate: float) 
         ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
+        initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
+        forward_with_losses=forward_with_losses if losses.are_any else None,
+        routing_metrics=routing_metrics,
+        rate_multiplier=None if rates_of is None else width_transfer.multiplier(config, rates_of),
     )

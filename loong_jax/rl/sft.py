@@ -30,8 +30,11 @@ class SftSettings:
     num_steps: int
     rows: int = 48
     row_length: int = 128
+    routing_every: int = 0  # steps between looks at the routers; 0: none
 
     def __post_init__(self):
+        if self.routing_every < 0:
+            raise ConfigError(f"routing_every={self.routing_every} is below 0. Use 0 for never.")
         for name in ("num_steps", "rows", "row_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
@@ -66,14 +69,30 @@ def batches(
             stream = itertools.chain([left_over], stream)
 
 
-def sft_loss(weights: Any, batch: Batch, *, model: PolicyModel) -> tuple[Array, Array]:
-    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats, and the load."""
-    logprob, _, load = policy_model.token_logprobs(
-        model, weights, batch["tokens"], batch["segment_ids"], batch["positions"], 1.0
-    )
+def sft_loss(
+    weights: Any, batch: Batch, *, model: PolicyModel
+) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+    """The loss to go down, with the load and the metrics of its terms.
+
+    It is `surprise` and what the model's auxiliary losses add. With such losses "loss" stays the
+    former, so that runs compare.
+    """
+    if model.forward_with_losses is None:
+        logits, load = model.forward(
+            weights, batch["tokens"], batch["positions"], batch["segment_ids"]
+        )
+        loss = surprise(logits, batch)
+        return loss, (load, {"loss": loss})
+    logits, load, added, metrics = model.forward_with_losses(weights, batch)
+    loss = surprise(logits, batch)
+    return loss + added, (load, {"loss": loss} | metrics)
+
+
+def surprise(logits: Array, batch: Batch) -> Array:
+    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats."""
+    logprob, _ = policy_model.logprobs_of(logits, batch["tokens"], batch["segment_ids"], 1.0)
     mask = batch["loss_mask"]
-    count = jnp.maximum(jnp.sum(mask), 1)
-    return -jnp.sum(jnp.where(mask, logprob, 0.0)) / count, load
+    return -jnp.sum(jnp.where(mask, logprob, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 
 @functools.lru_cache(maxsize=16)
@@ -83,13 +102,26 @@ def make_train_step(model: PolicyModel, optimizer: Optimizer):
 
     @functools.partial(jax.jit, donate_argnames="state")
     def train_step(state, batch):
-        (loss, load), gradient = gradient_of(state.weights, batch)
+        (_, (load, terms)), gradient = gradient_of(state.weights, batch)
         state, metrics = trainer.apply_gradient(
             state, gradient, load, model=model, optimizer=optimizer
         )
-        return state, metrics | {"loss": loss}, load
+        return state, metrics | terms, load
 
     return train_step
+
+
+@functools.lru_cache(maxsize=16)
+def make_routing_metrics(model: PolicyModel):
+    """Compiled `routing_metrics(weights, batch) -> metrics`, of a model that has routers."""
+    if model.routing_metrics is None:
+        raise ConfigError("routing_every asks for metrics of routers, and this model has none.")
+    return jax.jit(functools.partial(model.routing_metrics, loss=surprise))
+
+
+def is_due(settings: SftSettings, step: int) -> bool:
+    """Whether the routers are looked at before step `step`, which counts from 1."""
+    return settings.routing_every > 0 and step % settings.routing_every == 0
 
 
 def run(
@@ -119,7 +151,11 @@ def run(
                 f"the pairs ended after {cursor}, at step {int(state.step)} of "
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
+        looked = {}
+        if is_due(settings, int(state.step) + 1):
+            looked = make_routing_metrics(model)(state.weights, batch)
         state, metrics, load = step(state, batch)
+        metrics |= looked
         cursor += taken
         numbers = {name: float(value) for name, value in metrics.items()}
         num_tokens = int(np.sum(batch["segment_ids"] > 0))

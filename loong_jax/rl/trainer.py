@@ -28,6 +28,7 @@ class TrainState(NamedTuple):
     step: Int[Array, ""]  # int32, also the policy version of the weights
     weights: Weights
     optimizer_state: Any
+    memory: Any = ()  # of the controllers
 
 
 class Accumulated(NamedTuple):
@@ -63,11 +64,17 @@ class TrainerPrograms:
 
 def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
     """State before the first step, with the weights copied, since the state will be donated."""
-    transformation = optimizers.transformation(
-        optimizer, weights, model.is_controller, model.matrix_axes
-    )
     return TrainState(
-        jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, weights), transformation.init(weights)
+        jnp.zeros((), jnp.int32),
+        jax.tree.map(jnp.copy, weights),
+        _transformation(model, optimizer, weights).init(weights),
+        model.initial_memory(),
+    )
+
+
+def _transformation(model: PolicyModel, optimizer: Optimizer, weights: Weights):
+    return optimizers.transformation(
+        optimizer, weights, model.is_controller, model.matrix_axes, model.rate_multiplier
     )
 
 
@@ -115,24 +122,22 @@ def apply_gradient(
 
     A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
     """
-    transformation = optimizers.transformation(
-        optimizer, state.weights, model.is_controller, model.matrix_axes
-    )
+    transformation = _transformation(model, optimizer, state.weights)
     gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
     rate = optimizers.learning_rate(optimizer.schedule, state.step)
     direction, optimizer_state = transformation.update(
         gradient, state.optimizer_state, state.weights
     )
     weights = jax.tree.map(lambda w, d: (w - rate * d).astype(w.dtype), state.weights, direction)
-    weights = model.update_controllers(weights, load)
+    weights, memory = model.update_controllers(weights, state.memory, load)
     is_finite = jnp.isfinite(norm)
-    weights, optimizer_state = jax.tree.map(
+    changed = jax.tree.map(
         lambda new, old: jnp.where(is_finite, new, old),
-        (weights, optimizer_state),
-        (state.weights, state.optimizer_state),
+        (weights, optimizer_state, memory),
+        (state.weights, state.optimizer_state, state.memory),
     )
     return (
-        TrainState(state.step + 1, weights, optimizer_state),
+        TrainState(state.step + 1, *changed),
         {"grad_norm": norm, "learning_rate": rate},
     )
 
@@ -228,13 +233,14 @@ def train_step(
 
 def to_arrays(state: TrainState) -> dict[str, Any]:
     """The state as nested dicts for a checkpoint: "weights" as they are, "optimizer" by path,
-    "step".
+    "step", and "memory" where the controllers have one.
     """
+    memory = checkpoint.to_plain(state.memory)
     return {
         "step": state.step,
         "weights": state.weights,
         "optimizer": checkpoint.to_plain(state.optimizer_state),
-    }
+    } | ({"memory": memory} if memory else {})
 
 
 def from_arrays(
@@ -248,4 +254,5 @@ def from_arrays(
         jnp.asarray(arrays["step"], jnp.int32),
         checkpoint.from_plain(like.weights, checkpoint.to_plain(arrays["weights"])),
         checkpoint.from_plain(like.optimizer_state, arrays["optimizer"]),
+        checkpoint.from_plain(like.memory, arrays.get("memory", {})),
     )

@@ -80,9 +80,14 @@ class LongcatEngine:
         make_cache: Callable[[int, int], Cache],
         tokenizer: Tokenizer,
         config: EngineConfig,
+        num_before: int = 0,
     ):
-        """`model_of(params)` is called under jit; `make_cache(batch, capacity)` makes a cache."""
+        """`model_of(params)` is called under jit; `make_cache(batch, capacity)` makes a cache.
+
+        `num_before` is how many tokens before the one to decode the model is given as `history`.
+        """
         self.config = config
+        self.num_before = num_before
         self.tokenizer = tokenizer
         self._model_of = model_of
         self._make_cache = make_cache
@@ -107,6 +112,7 @@ class LongcatEngine:
             lambda batch, capacity: moe.LatentCache.zeros(model_config, batch, capacity),
             tokenizer,
             config,
+            num_before=0 if model_config.ngram is None else model_config.ngram.max_order - 1,
         )
 
     # ---- the contract ---------------------------------------------------------------------------
@@ -117,7 +123,7 @@ class LongcatEngine:
     def init_decode_state(self) -> DecodeState:
         batch = self.config.num_slots
         cache = self._make_cache(batch, self.config.cache_length)
-        return DecodeState(cache, slot_rows.empty(batch))
+        return DecodeState(cache, slot_rows.empty(batch, self.num_before))
 
     def prefill(
         self,
@@ -384,25 +390,40 @@ class LongcatEngine:
             temperature=members.temperature,
             greedy=members.greedy,
             stop=members.stop,
+            history=self._last_tokens(tokens, lengths, members.row),
         )
         result = ResultTokens.pack(
             token[:, None], members.exists[:, None], jnp.ones_like(token), log_prob[:, None]
         )
         return Prefix(cache, members.row, slot), result
 
+    def _last_tokens(
+        self, tokens: Int[Array, "B T"], lengths: Int[Array, "B"], row: Int[Array, "members"]
+    ) -> Int[Array, "members before"] | None:
+        """The end of each member's prompt; anything in place of what a short one does not have."""
+        if not self.num_before:
+            return None
+        index = lengths[row][:, None] - self.num_before + jnp.arange(self.num_before)[None]
+        return jnp.take_along_axis(tokens[row], jnp.maximum(index, 0), axis=1)
+
     def _decode_block(self, params: Params, state: DecodeState) -> tuple[DecodeState, ResultTokens]:
         model = self._model_of(params)
 
         def step(state: DecodeState, _):
             slot = state.slot
-            logits, cache = model.decode(slot.token, slot.position, state.cache)
+            before = {} if slot.history is None else {"history": slot.history}
+            logits, cache = model.decode(slot.token, slot.position, state.cache, **before)
             next_position = slot.position + 1
             drawn = draw.draw(logits, slot.key, next_position, slot.temperature, slot.greedy)
             wrote = slot.active
             token = jnp.where(wrote, drawn.token, slot.token)
             position = jnp.where(wrote, next_position, slot.position)
             active = wrote & (token != slot.stop) & (position < slot.last_position)
-            slot = slot._replace(token=token, position=position, active=active)
+            history = slot.history
+            if history is not None:
+                moved = jnp.concatenate([history[:, 1:], slot.token[:, None]], axis=1)
+                history = jnp.where(wrote[:, None], moved, history)
+            slot = slot._replace(token=token, position=position, active=active, history=history)
             log_prob = jnp.where(wrote, drawn.log_prob, 0.0)
             return DecodeState(cache, slot), (token, wrote, log_prob)
 

@@ -24,6 +24,7 @@ class SlotState(NamedTuple):
     temperature: Float[Array, "B"]
     greedy: Bool[Array, "B"]
     stop: Int[Array, "B"]  # the token that ends the sample
+    history: Int[Array, "B before"] | None = None  # tokens before `token`, where the model asks
 
 
 class Prefix(NamedTuple):
@@ -39,8 +40,11 @@ class DecodeState(NamedTuple):
     slot: SlotState
 
 
-def empty(batch: int) -> SlotState:
-    """Slots that hold nothing. No two arrays share memory, so all may be donated."""
+def empty(batch: int, num_before: int = 0) -> SlotState:
+    """Slots that hold nothing. No two arrays share memory, so all may be donated.
+
+    `num_before` is how many tokens before the last one the model looks at beside its cache.
+    """
     numbers = jnp.zeros(batch, jnp.int32)
     return SlotState(
         token=numbers,
@@ -52,6 +56,7 @@ def empty(batch: int) -> SlotState:
         temperature=jnp.ones(batch, jnp.float32),
         greedy=jnp.zeros(batch, bool),
         stop=jnp.zeros_like(numbers),
+        history=jnp.zeros((batch, num_before), jnp.int32) if num_before else None,
     )
 
 

@@ -44,9 +44,9 @@ def _is_controller(path):
     return names[-2:] == ["router", "bias"]
 
 
-def _update_controllers(weights, load):
+def _update_controllers(weights, memory, load):
     bias = weights["layers"][0]["router"]["bias"] + 0.01 * (load.mean() - load)
-    return weights | {"layers": {0: {"router": {"bias": bias}}}}
+    return weights | {"layers": {0: {"router": {"bias": bias}}}}, memory
 
 
 @functools.lru_cache(maxsize=1)

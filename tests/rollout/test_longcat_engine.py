@@ -1,5 +1,6 @@
 """The engine over the real architecture, against full forward passes of the same model."""
 
+import dataclasses
 import functools
 
 import jax
@@ -121,6 +122,36 @@ def test_equals_the_plain_model(temperature, greedy):
         np.testing.assert_allclose(log_probs, chosen, atol=1e-5)
         if greedy:
             assert tokens == full.argmax(axis=-1).tolist()
+
+
+def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
+    """Through prefill, slots, a move to another slot and narrow blocks: every n-gram is whole."""
+    end = int(PROMPTS[3][-2])  # no n-gram reaches over it
+    ngram = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=end)
+    config = dataclasses.replace(MODEL, ngram=ngram, num_layers=1)
+    graphdef, weights = moe.init_weights(config, jax.random.key(1))
+    weights["head"] = weights["head"] * 3
+    engine = LongcatEngine.for_longcat(graphdef, config, AsciiTokenizer(), SHAPES)
+    prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
+    requests = [request(i, temperature=0.8) for i in range(3)]
+    prefix, first = engine.prefill_batch(
+        params=weights, prompts=prompts, rows=[0, 1, 2], requests=requests
+    )
+    state = engine.bulk_insert(prefix, engine.init_decode_state(), [6, 0, 3])
+    state, before, log_probs = decode(engine, weights, state, 1)
+    moved = engine.extract(state, 3)
+    state = engine.insert(moved, engine.cancel(state, [3]), 5)
+    state, after, more = decode(engine, weights, state, 1, np.array([5, 0, 6], np.int32))
+    forward = jax.jit(lambda w, x: nnx.merge(graphdef, nnx.State(w))(x).logits)
+    for member, (slot, row) in enumerate(((6, 2), (0, 1), (3, 0))):
+        tokens = [int(first.data[member, 0]), *before[slot], *after[row]]
+        sequence = np.concatenate([prompts[member], tokens]).astype(np.int32)
+        padded = np.pad(sequence, (0, SHAPES.cache_length - len(sequence)))[None]
+        logits = forward(weights, padded)[0, len(prompts[member]) - 1 : len(sequence) - 1]
+        chosen = jax.nn.log_softmax(logits / 0.8)[np.arange(len(tokens)), np.array(tokens)]
+        found = [float(first.log_prob[member, 0]), *log_probs[slot], *more[row]]
+        assert len(tokens) == 9
+        np.testing.assert_allclose(found, chosen, atol=2e-5)
 
 
 def test_a_sample_does_not_depend_on_slot_or_batch():

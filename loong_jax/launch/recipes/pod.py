@@ -10,6 +10,7 @@ from loong_jax.launch.recipe import (
     SftStage,
 )
 from loong_jax.models.moe import MoEConfig
+from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupCosine
 
 
@@ -41,17 +42,26 @@ def pod_sft_flash() -> PodSftRecipe:
     """Trains LongCat-Flash, 560.7 billion parameters, in bfloat16 over float32 weights and moments.
 
     Command, the same on every host: loong train pod-sft-flash --checkpoints gs://BUCKET/RUN.
-    Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a
-    chip. Nobody has run it: whether the rest fits is for `loong plan` to say.
+    With --start-from DIR it starts from what `loong import-hf` wrote to DIR. Machine: 512 chips of
+    95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a chip. Nobody has run it:
+    whether the rest fits is for `loong plan` to say.
+
+    Adam's epsilon is the published one, the weight of the hidden z-loss what readings of the report
+    give (arXiv:2509.01322). The weight of the drafting head is that of the later part of
+    DeepSeek-V3's training (arXiv:2412.19437, section 4.2). The balance loss has no published
+    weight: give `losses` a `DeviceBalance` of 32 groups whose weight keeps `router/stability_ratio`
+    below 0.1, the report's rule.
     """
     return PodSftRecipe(
         name="pod-sft-flash",
-        model=MoEConfig.flash(param_dtype=jnp.float32),
+        model=MoEConfig.flash(param_dtype=jnp.float32, num_mtp_layers=1),
+        losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7),
+        routing_every=100,
         problems=_problems(),
         mesh=MeshSettings(fsdp=16, expert=32),
         sft=SftStage(
             num_steps=1000,
-            optimizer=_optimizer(peak=1e-5, num_steps=1000),
+            optimizer=_optimizer(peak=1e-5, num_steps=1000, eps=1e-16),
             rows=512,
             row_length=4096,
             checkpoint_every=100,
@@ -67,6 +77,6 @@ def _problems() -> Problems:
     )
 
 
-def _optimizer(*, peak: float, num_steps: int) -> AdamW:
+def _optimizer(*, peak: float, num_steps: int, eps: float = 1e-8) -> AdamW:
     schedule = WarmupCosine(peak=peak, warmup_steps=20, num_steps=num_steps, final_share=0.1)
-    return AdamW(schedule=schedule, weight_decay=0.01)
+    return AdamW(schedule=schedule, weight_decay=0.01, eps=eps)

@@ -69,9 +69,11 @@ class MoEConfig:
     branches together add as much variance to the residual stream as one does with 1.
 
     `exchange` is how tokens reach experts on other devices, `expert_gemm` what multiplies them
-    there. `remat` says what a layer keeps for its backward pass: all it made, its input only, or
-    its input and the rows that the exchange brought, so that no exchange is done twice. A tuple
-    names what it keeps beside its input, of `KEPT`.
+    there. `token_chunks` cuts the tokens of each device so that exchanges also hide behind experts
+    (see `experts`); where it does not divide them, the greatest common divisor does. `remat` says
+    what a layer keeps for its backward pass: all it made, its input only, or its input and the rows
+    that the exchange brought, so that no exchange is done twice. A tuple names what it keeps beside
+    its input, of `KEPT`.
     """
 
     vocab_size: int  # V
@@ -103,6 +105,7 @@ class MoEConfig:
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
+    token_chunks: int = 1  # of a device's tokens: one travels while another meets its experts
     expert_gemm: ExpertGemm = "auto"
     remat: Literal["off", "layer", "all_but_dispatched"] | tuple[str, ...] = "off"
 

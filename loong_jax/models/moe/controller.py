@@ -28,8 +28,9 @@ class ControllerMemory(NamedTuple):
 
     @classmethod
     def zeros(cls, config: MoEConfig) -> "ControllerMemory":
-        none = jnp.zeros((config.num_layers, config.num_targets), jnp.float32)
-        return cls(none, none)
+        shape = config.num_layers, config.num_targets
+        # Two buffers: a step that donates its state could not take one twice.
+        return cls(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,11 @@ class BiasController:
                 f"derivative={self.derivative} must not be negative. Correct the controller."
             )
 
+    @property
+    def remembers(self) -> bool:
+        """Whether earlier errors matter."""
+        return bool(self.proportional or self.derivative)
+
     def update(
         self,
         bias: Float[Array, "L A"],
@@ -63,7 +69,7 @@ class BiasController:
         error = load_error(load, config)
         last, before = memory
         step = self.rate * error
-        if self.proportional or self.derivative:
+        if self.remembers:
             step += self.proportional * (error - last)
             step += self.derivative * (error - 2 * last + before)
         moved = ControllerMemory(jnp.where(seen_L1, error, last), jnp.where(seen_L1, last, before))

@@ -1,11 +1,21 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-A mixture is made in three steps, so that a layer can do other work while rows travel: `dispatch`
+A mixture is made in four steps, so that a layer can do other work while rows travel: `dispatch`
 sends tokens to the devices that hold their experts, `compute` runs those experts, `combine` sends
-back what they made. Choices of zero-computation experts never become rows: they only add their
-gates to the weight of the identity. Source: arXiv:2509.01322, section 2.1.
+back what they made, `mix` adds it up. Choices of zero-computation experts never become rows: they
+only add their gates to the weight of the identity.
+
+A device may send its tokens in chunks, so that one chunk travels while another is computed:
+
+    chunk 1   dispatch  compute   combine
+    chunk 2             dispatch  compute   combine
+    beside    FFN_0                         Attention_1, FFN_1
+
+Source: arXiv:2509.01322, section 2.1 and, for chunks, the section on training infrastructure.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -15,7 +25,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import exchange, expert_gemm, parameters
+from loong_jax.models.moe import exchange, expert_gemm, parameters, travel
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.router import Routing
 from loong_jax.models.moe.rows import later_rounds
@@ -23,22 +33,32 @@ from loong_jax.sharding import ShardingRules
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
 
-
-Tree = TypeVar("Tree")
-Weights = TypeVar("Weights")
+Weights = TypeVar("Weights")  # a tree of arrays
 
 
-class Mixture(NamedTuple):
-    """A mixture in the making. Arrays of rows lie end to end, device by device."""
+class Chunk(NamedTuple):
+    """Some tokens of each device on their way. Arrays of rows lie end to end, device by device."""
 
     moving: Any  # Rows until `compute`, then what the experts made of them
-    x: Float[Array, "B T D"]
-    routing: Routing
     parcels: Any  # the choices, sorted for the exchange
     journey: Any  # which of them travel now
     num_rounds: Int[Array, ""]  # until all have travelled; 1 unless a buffer is too small
     num_overflowed: Int[Array, ""]  # choices that do not travel now, over all devices
     rest: Float[Array, "tokens D"] | None = None  # what became of those
+
+
+class Mixture(NamedTuple):
+    """A mixture in the making."""
+
+    x: Float[Array, "B T D"]
+    routing: Routing
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_overflowed(self) -> Int[Array, ""]:
+        return sum(
+            (chunk.num_overflowed for chunk in self.chunks[1:]), self.chunks[0].num_overflowed
+        )
 
 
 class Experts(nnx.Module):
@@ -80,23 +100,15 @@ class Experts(nnx.Module):
         mask: Bool[Array, "B T"],
         weights: Weights,
     ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
-        """Sends the tokens in `mask` to the devices of their experts.
+        """Sends the tokens in `mask` to the devices of their experts, those of the first chunk.
 
         Returns `x` and `weights` as well: what is made of these runs while the rows travel, not
         before they leave.
         """
-        mixture, (x, weights) = self._in_order(self._pack(x, routing, mask), (x, weights))
-        if not self.travels:
-            return mixture, x, weights
-        work, places = self._work(mixture.x), _Places.of(self.rules, mixture.x)
-
-        def on_one_device(sealed, journey):
-            return exchange.carry(work, sealed, journey)
-
-        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
-        arrived = on_mesh(mixture.moving, mixture.journey)
-        there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
-        return mixture._replace(moving=arrived._replace(there=there)), x, weights
+        packed = (self._pack(x, routing, mask, i) for i in range(self._num_chunks(x)))
+        first, *others = packed
+        first, done, weights = self._in_order(first, x, weights)
+        return Mixture(x, routing, (self._carry(x, first), *others)), done, weights
 
     def compute(
         self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights
@@ -104,23 +116,30 @@ class Experts(nnx.Module):
         """Runs each device's experts over the rows it has, between the work before and after.
 
         `done` is the work that the dispatch was to hide behind; the next starts from what is
-        returned, with `weights`, which may be gathered meanwhile.
+        returned, with `weights`, which may be gathered meanwhile. Chunk i is computed while chunk
+        i + 1 arrives and chunk i - 1 goes back.
         """
-        mixture, done = self._in_order(mixture, done)
-        mixture, (done, weights) = self._in_order(self._run_experts(mixture), (done, weights))
-        return mixture, done, weights
+        chunks = list(mixture.chunks)
+        chunks[0], done = self._in_order(chunks[0], done)
+        own_weights = self._gathered_weights()
+        for i in range(len(chunks)):
+            is_last = i + 1 == len(chunks)
+            if not is_last:  # leaves when this chunk is there
+                chunks[i + 1], chunks[i] = self._in_order(chunks[i + 1], chunks[i])
+                chunks[i + 1] = self._carry(mixture.x, chunks[i + 1])
+            chunks[i] = self._run_experts(mixture, chunks[i], i, own_weights)
+            if i > 0:  # was to be back by now
+                chunks[i - 1], chunks[i] = self._in_order(chunks[i - 1], chunks[i])
+            if not is_last:
+                chunks[i + 1], chunks[i] = self._in_order(chunks[i + 1], chunks[i])
+                chunks[i] = self._send_back(mixture.x, chunks[i])
+        chunks[-1], done, weights = self._in_order(chunks[-1], done, weights)
+        return mixture._replace(chunks=tuple(chunks)), done, weights
 
     def combine(self, mixture: Mixture) -> Mixture:
-        """Sends rows back to where they came from."""
-        if not self.travels:
-            return mixture
-        work, places = self._work(mixture.x), _Places.of(self.rules, mixture.x)
-        on_mesh = self.rules.shard_map(
-            work.send_back,
-            in_specs=(places.partial_rows, places.rows),
-            out_specs=places.partial_rows,
-        )
-        return mixture._replace(moving=on_mesh(mixture.moving, mixture.journey))
+        """Sends rows back to where they came from, those of the last chunk."""
+        *others, last = mixture.chunks
+        return mixture._replace(chunks=(*others, self._send_back(mixture.x, last)))
 
     def mix(
         self, mixture: Mixture, done: Float[Array, "B T D"]
@@ -128,35 +147,43 @@ class Experts(nnx.Module):
         """The sum of each token's rows and its share of the identity, once the work is done that
         the combine was to hide behind; and that work.
         """
-        mixture, done = self._in_order(mixture, done)
-        x, routing = mixture.x, mixture.routing
+        *others, last = mixture.chunks
+        last, done = self._in_order(last, done)
+        chunks, x, routing = (*others, last), mixture.x, mixture.routing
         work, places = self._work(x), _Places.of(self.rules, x)
 
         def on_one_device(back, rest, journey, x):
-            mixed = work.unload(back, journey)
-            mixed = mixed if rest is None else mixed + rest
+            mixed = [work.unload(*one) for one in zip(back, journey, strict=True)]
+            mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
+            mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
             mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
             return mixed.reshape(x.shape)
 
         specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
         on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
-        mixed = on_mesh(mixture.moving, mixture.rest, mixture.journey, x)
+        mixed = on_mesh(
+            tuple(chunk.moving for chunk in chunks),
+            tuple(chunk.rest for chunk in chunks),
+            tuple(chunk.journey for chunk in chunks),
+            x,
+        )
         is_zero = routing.target >= self.config.num_experts
         zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
         return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype), done
 
     def _pack(
-        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
-    ) -> Mixture:
-        """Puts tokens into rows, sorted by where they go."""
+        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"], i: int
+    ) -> Chunk:
+        """Puts the tokens of chunk i into rows, sorted by where they go."""
         rules, places = self.rules, _Places.of(self.rules, x)
         work = self._work(x)
         if rules.mesh is not None:  # a mask may arrive whole on every device
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
+        own = self._own_tokens(x, i)
 
         def on_one_device(x, target, gate, mask):
-            x, target, gate = (a.reshape(-1, a.shape[-1]) for a in (x, target, gate))
-            kept = (target < self.config.num_experts) & mask.reshape(-1, 1)
+            x, target, gate, mask = own(x), own(target), own(gate), own(mask[..., None])
+            kept = (target < self.config.num_experts) & mask
             parcels = work.sort(target, kept)
             journey = work.journey(parcels, 0)
             num_rounds, num_waiting = jnp.int32(1), jnp.int32(0)
@@ -164,34 +191,78 @@ class Experts(nnx.Module):
                 num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
                 num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
             rows = work.load(x, gate, parcels, journey)
-            moving = exchange.seal(work, rows) if self.travels else rows
+            moving = travel.seal(work, rows) if self.travels else rows
             return moving, parcels, journey, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
-        moving, *others = on_mesh(x, routing.target, routing.gate, mask)
-        return Mixture(moving, x, routing, *others)
+        return Chunk(*on_mesh(x, routing.target, routing.gate, mask))
 
-    def _run_experts(self, mixture: Mixture) -> Mixture:
+    def _own_tokens(self, x: Float[Array, "B T D"], i: int) -> Callable[[Array], Array]:
+        """On one device: the tokens of chunk i, of an array with two axes of them."""
+        num_chunks = self._num_chunks(x)
+
+        def own(a):
+            a = a.reshape(-1, a.shape[-1])
+            return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
+
+        return own
+
+    def _carry(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+        """The exchange that brings rows to their experts."""
+        if not self.travels:
+            return chunk
+        work, places = self._work(x), _Places.of(self.rules, x)
+
+        def on_one_device(sealed, journey):
+            return travel.carry(work, sealed, journey)
+
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
+        arrived = on_mesh(chunk.moving, chunk.journey)
+        there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
+        return chunk._replace(moving=arrived._replace(there=there))
+
+    def _send_back(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+        """The exchange that brings back what the experts made."""
+        if not self.travels:
+            return chunk
+        work, places = self._work(x), _Places.of(self.rules, x)
+        on_mesh = self.rules.shard_map(
+            work.send_back,
+            in_specs=(places.partial_rows, places.rows),
+            out_specs=places.partial_rows,
+        )
+        return chunk._replace(moving=on_mesh(chunk.moving, chunk.journey))
+
+    def _gathered_weights(self) -> tuple[Array, Array]:
+        rules = self.rules
+        return (
+            rules.gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn"),
+            rules.gather(self.down[...], "expert", "expert_ffn", "expert_embed"),
+        )
+
+    def _run_experts(
+        self, mixture: Mixture, chunk: Chunk, i: int, weights: tuple[Array, Array]
+    ) -> Chunk:
+        """What this device's experts make of chunk i, and of what waits for a later round."""
         rules, places = self.rules, _Places.of(self.rules, mixture.x)
         work, dtype = self._work(mixture.x), mixture.x.dtype
-        gate_up = rules.gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn")
-        down = rules.gather(self.down[...], "expert", "expert_ffn", "expert_embed")
         gemm = expert_gemm.choose(self.config.expert_gemm, rules.platform)
+        own = self._own_tokens(mixture.x, i)
 
         def made_of(rows, weights):
             return expert_gemm.expert_ffn(*rows, *weights, gemm=gemm, room=work.room)
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)
-            sealed = exchange.seal(work, work.load(*inputs, parcels, journey))
-            arrived = exchange.unseal(work, exchange.carry(work, sealed, journey))
+            sealed = travel.seal(work, work.load(*inputs, parcels, journey))
+            arrived = travel.unseal(work, travel.carry(work, sealed, journey))
             back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
             return work.unload(back, journey)
 
         def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
-            rows = exchange.unseal(work, moving) if self.travels else moving
-            x, gate = (a.reshape(-1, a.shape[-1]) for a in (x, gate))
+            rows = travel.unseal(work, moving) if self.travels else moving
+            x, gate = own(x), own(gate)
             # Flat before it is used twice: on TPU this moves every weight.
             weights, rest = (gate_up.reshape(*gate_up.shape[:2], -1), down), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
@@ -213,29 +284,27 @@ class Experts(nnx.Module):
         )
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
         made, rest = on_mesh(
-            mixture.moving,
+            chunk.moving,
             mixture.x,
             mixture.routing.gate,
-            mixture.parcels,
-            mixture.num_rounds,
-            gate_up,
-            down,
+            chunk.parcels,
+            chunk.num_rounds,
+            *weights,
         )
-        return mixture._replace(moving=made, rest=rest)
+        return chunk._replace(moving=made, rest=rest)
 
-    def _in_order(self, mixture: Mixture, x: Tree) -> tuple[Mixture, Tree]:
-        """Both, each only once the other is there. Nothing where no row leaves its device.
+    def _in_order(self, *things: Any) -> tuple[Any, ...]:
+        """All of them, chunks and trees of arrays, each only once the others are there.
 
+        Nothing happens where no row leaves its device.
         A compiler is free to do what it can do early or late; this pins the start of an exchange
         before the work that hides it, and its end after. Gradients are pinned the same way round.
         """
         if not self.travels:
-            return mixture, x
-        if isinstance(mixture.moving, exchange.Sealed):
-            moving, x = exchange.together(mixture.moving, x)
-        else:
-            moving, x = jax.lax.optimization_barrier((mixture.moving, x))
-        return mixture._replace(moving=moving), x
+            return things
+        bare = (a.moving if isinstance(a, Chunk) else a for a in things)
+        pairs = zip(things, travel.together(*bare), strict=True)
+        return tuple(a._replace(moving=b) if isinstance(a, Chunk) else b for a, b in pairs)
 
     @property
     def travels(self) -> bool:
@@ -243,24 +312,32 @@ class Experts(nnx.Module):
         return self.rules.size(exchange.AXIS) > 1
 
     def _work(self, x: Float[Array, "B T D"]) -> Any:
-        """The exchange, fitted to one device's share of `x`."""
+        """The exchange, fitted to one device's share of a chunk of `x`."""
         if not self.travels:
-            return exchange.Alone()
+            return travel.Alone()
         config, rules = self.config, self.rules
         devices = rules.size(exchange.AXIS)
-        num_shards = 1
-        for axis in _Places.of(rules, x).token_axes:
-            num_shards *= rules.size(axis)
         sizes = exchange.Sizes(
             num_devices=devices,
-            num_tokens=x.shape[0] * x.shape[1] // num_shards,
+            num_tokens=self._tokens_per_device(x) // self._num_chunks(x),
             num_chosen=config.num_chosen,
             num_local=config.num_experts // devices,
             mean_chosen=config.target_ffn_experts,
             width=config.hidden_size,
             platform=rules.platform,
         )
-        return exchange.at_work(config.exchange, sizes)
+        return travel.at_work(config.exchange, sizes)
+
+    def _num_chunks(self, x: Float[Array, "B T D"]) -> int:
+        """The largest number that divides both the config's and the tokens of a device."""
+        if not self.travels:
+            return 1
+        return math.gcd(self.config.token_chunks, self._tokens_per_device(x))
+
+    def _tokens_per_device(self, x: Float[Array, "B T D"]) -> int:
+        axes = _Places.of(self.rules, x).token_axes
+        num_shards = math.prod(self.rules.size(axis) for axis in axes)
+        return x.shape[0] * x.shape[1] // num_shards
 
 
 class _Places(NamedTuple):

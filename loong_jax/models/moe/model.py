@@ -7,6 +7,7 @@ plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import contextlib
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -98,6 +99,7 @@ class LongcatFlash(nnx.Module):
         mask: Bool[Array, "B T"],
         cache: LatentCache | None = None,
         start: Int[Array, "B"] | None = None,
+        history: Int[Array, "B before"] | None = None,
     ) -> tuple[ModelOutput, LatentCache]:
         """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
 
@@ -107,16 +109,16 @@ class LongcatFlash(nnx.Module):
 
         With a cache, sequence b already has `start[b]` tokens in it. Its new tokens see those and
         each other, and are written behind them, none past the capacity. Chunks of any lengths
-        together equal one whole prefill.
+        together equal one whole prefill. `history` is that of `extend`: the tokens before these.
 
         Raises:
           ValueError: one of `cache` and `start` is given without the other.
-          ConfigError: a chunk for a model with an n-gram embedding, which reads prompts whole.
+          ConfigError: a chunk without history for a model with an n-gram embedding.
         """
         if (cache is None) != (start is None):
             raise ValueError("cache and start belong together: pass both, or neither to begin.")
         if cache is not None and start is not None:
-            return self._next_chunk(tokens, mask, cache, start)
+            return self._next_chunk(tokens, mask, cache, start, history)
         rules = self.rules
         output, filled = self._whole(self._rows(tokens, None, mask, None), None)
         first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
@@ -227,15 +229,20 @@ class LongcatFlash(nnx.Module):
         policy = jax.checkpoint_policies.save_only_these_names(*names)
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
-    def _next_chunk(self, tokens, mask, cache, start):
+    def _next_chunk(self, tokens, mask, cache, start, history):
         rules, capacity = self.rules, cache.latent.shape[3]
-        if self.config.ngram is not None:
-            raise ConfigError(
-                "a model with an n-gram embedding reads a prompt in one piece. Call prefill "
-                "without cache and start."
-            )
         start = rules.place(start, "act_batch")
         tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
+        recent = None
+        if self.config.ngram is not None and history is not None:
+            batch, whole = rules.partition("act_batch"), rules.partition("act_batch", "act_keys")
+            local = rules.shard_map(
+                functools.partial(ngram.recent_of_chunk, ngram=self.config.ngram),
+                in_specs=(whole, whole, batch, batch),
+                out_specs=batch,
+            )
+            recent = local(tokens, mask, start, rules.place(history, "act_batch"))
+            recent = rules.place(recent, "act_batch", "act_length", None)
         positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
         nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
         written_at = jnp.where(mask, positions, nowhere_1T)
@@ -258,7 +265,7 @@ class LongcatFlash(nnx.Module):
             x, statistics = layer(x, mask, attend)
             return (x, cache), statistics
 
-        (x, cache), statistics = self._scan(step, (self._embed(tokens), cache))
+        (x, cache), statistics = self._scan(step, (self._embed(tokens, recent), cache))
         return self._output(x, statistics), cache
 
     def decode(

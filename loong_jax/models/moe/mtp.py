@@ -16,7 +16,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.attention import Latent, LatentAttention
@@ -25,7 +25,7 @@ from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import DenseFFN
 from loong_jax.models.moe.norm import rms_norm
 from loong_jax.models.moe.sight import Sight
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, place_like
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -131,22 +131,38 @@ def mtp_loss(
     logits: Float[Array, "B T V"],
     tokens: Int[Array, "B T"],
     segment_ids: Int[Array, "B T"] | None = None,
+    loss_mask: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, ""]:
     """Mean negative log-probability, in nats, of token i + 2 under the draft logits of row i.
 
-    Rows count whose next two tokens are of their own segment; segment 0 is padding. 0 if none do.
+    Over the `drafted_rows`; 0 if there are none. On a mesh every device must hold whole rows of
+    the integer arrays, as columns are moved.
     """
     segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
-    counts = segment_ids > 0
-    for distance in (1, 2):
-        counts &= shift_left(segment_ids, distance) == segment_ids
-    is_wanted = jnp.arange(logits.shape[-1])[None, None] == shift_left(tokens, 2)[..., None]
-    wanted = jnp.sum(jnp.where(is_wanted, logits, 0.0), axis=-1)
-    surprise_BT = jax.nn.logsumexp(logits, axis=-1) - wanted
+    counts, wanted = (
+        place_like(a, logits[..., 0])
+        for a in (drafted_rows(segment_ids, loss_mask), shift_left(tokens, 2))
+    )
+    is_wanted = jnp.arange(logits.shape[-1])[None, None] == wanted[..., None]
+    logit_BT = jnp.sum(jnp.where(is_wanted, logits, 0.0), axis=-1)
+    surprise_BT = jax.nn.logsumexp(logits, axis=-1) - logit_BT
     total = jnp.sum(jnp.where(counts, surprise_BT, 0.0))
     return total / jnp.maximum(jnp.sum(counts), 1)
 
 
-def shift_left(rows: Int[Array, "B T"], distance: int = 1) -> Int[Array, "B T"]:
+def drafted_rows(
+    segment_ids: Int[Array, "B T"], loss_mask: Bool[Array, "B T"] | None = None
+) -> Bool[Array, "B T"]:
+    """Rows whose next two tokens are of their own segment, the second under `loss_mask`.
+
+    Segment 0 is padding.
+    """
+    counts = segment_ids > 0
+    for distance in (1, 2):
+        counts &= shift_left(segment_ids, distance) == segment_ids
+    return counts if loss_mask is None else counts & shift_left(loss_mask, 2)
+
+
+def shift_left(rows: Shaped[Array, "B T"], distance: int = 1) -> Shaped[Array, "B T"]:
     """Column i becomes column i + distance; zeros enter on the right."""
     return jnp.pad(rows[:, distance:], ((0, 0), (0, distance)))

@@ -124,6 +124,29 @@ def recent_tokens(
     return jnp.stack(columns, axis=-1)
 
 
+def recent_of_chunk(
+    tokens: Int[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    start: Int[Array, "B"],
+    history: Int[Array, "B before"],
+    ngram: NgramEmbedding,
+) -> Int[Array, "B T order"]:
+    """`recent_tokens` of the next tokens of sequences that have `start` of them already.
+
+    Those in `mask` stand together, with padding on either side; `history` holds the tokens before
+    them, the last on the right. Rows of padding mean nothing. For whole rows, on one device.
+    """
+    num_tokens = tokens.shape[1]
+    first_B1 = jnp.argmax(mask, axis=1)[:, None]
+    index_1T = jnp.arange(num_tokens)[None]
+    tokens = jnp.take_along_axis(tokens, (index_1T + first_B1) % num_tokens, axis=1)
+    position_BT = start[:, None] + index_1T
+    seen = position_BT[..., None] >= jnp.arange(ngram.max_order)[None, None]
+    recent = recent_tokens(jnp.concatenate([history, tokens], axis=1), seen, ngram)
+    back_BT = (index_1T - first_B1) % num_tokens
+    return jnp.take_along_axis(recent, back_BT[..., None], axis=1)
+
+
 def seen_in_segments(
     segment_ids: Int[Array, "B T"], ngram: NgramEmbedding
 ) -> Bool[Array, "B T order"]:

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
+
+WITHOUT_MESH = ShardingRules()
 
 
 class Routing(NamedTuple):
@@ -56,7 +59,7 @@ class Router(nnx.Module):
         score_BTA = jax.nn.softmax(router_logits(x, kernel), axis=-1)
         if score_shift is not None:
             score_BTA += score_shift[None, None]
-        return choose(score_BTA, self.bias[...], self.config), score_BTA
+        return choose(score_BTA, self.bias[...], self.config, self.rules), score_BTA
 
 
 def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
@@ -70,14 +73,27 @@ def route(logits: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoECon
     return choose(jax.nn.softmax(logits, axis=-1), bias, config)
 
 
-def choose(score: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoEConfig) -> Routing:
+def choose(
+    score: Float[Array, "B T A"],
+    bias: Float[Array, "A"],
+    config: MoEConfig,
+    rules: ShardingRules = WITHOUT_MESH,
+) -> Routing:
     """Returns the K targets of each token and their gates.
 
     `bias` steers the choice and never enters the gates, so balancing adds nothing to the gradient.
     Near-ties must fall alike in trainer and engine, so everything here is float32.
     """
     choice_BTA = jax.lax.stop_gradient(score + bias[None, None])
-    _, target_BTK = jax.lax.top_k(choice_BTA, config.num_chosen)
+    # Each device chooses for its own tokens: the partitioner for CPU would gather all scores.
+    sharding = rules.like(score)
+    tokens = None if sharding is None else PartitionSpec(*sharding.spec[:2])
+    on_mesh = rules.shard_map(
+        lambda choice: jax.lax.top_k(choice, config.num_chosen)[1],
+        in_specs=tokens,
+        out_specs=tokens,
+    )
+    target_BTK = on_mesh(choice_BTA)
     gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1)
     return Routing(target_BTK, gate_BTK * config.gate_scale)
 

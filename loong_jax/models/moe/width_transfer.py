@@ -19,6 +19,7 @@ states learn to point along the head's rows, whose length the rule keeps, for up
 Source: arXiv:2509.01322, hyper-parameter transfer; arXiv:2407.05872 for the derivation.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,12 +55,11 @@ def reaches(config: MoEConfig) -> dict[str, float]:
     }
 
 
-def learning_rate_multipliers(
-    weights: dict[str, Any], config: MoEConfig, proxy: MoEConfig
-) -> Multipliers:
-    """What the rate of each weight is multiplied by: reach in the proxy over reach in the model.
+def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[tuple[Any, ...]], float]:
+    """What the rate of the weight at a path is multiplied by: reach in the proxy over reach here.
 
-    `weights` are those of `config`, arrays or shapes; only their paths are read.
+    Paths are keys of nested dicts, outermost first. Raises ConfigError where the proxy differs in
+    more than widths and depth.
     """
     if (config.num_experts, config.num_chosen) != (proxy.num_experts, proxy.num_chosen):
         raise ConfigError(
@@ -69,14 +69,26 @@ def learning_rate_multipliers(
         )
     wide, narrow = reaches(config), reaches(proxy)
 
-    def multiplier(path, _):
-        names = [entry.key for entry in path]
-        for name in ("/".join(names[-2:]), names[-1]):
+    def of(path: tuple[Any, ...]) -> float:
+        for name in ("/".join(map(str, path[-2:])), path[-1]):
             if name in wide:
                 return narrow[name] / wide[name]
         return 1.0
 
-    return jax.tree_util.tree_map_with_path(multiplier, weights)
+    return of
+
+
+def learning_rate_multipliers(
+    weights: dict[str, Any], config: MoEConfig, proxy: MoEConfig
+) -> Multipliers:
+    """`multiplier` of every weight.
+
+    `weights` are those of `config`, arrays or shapes; only their paths are read.
+    """
+    of = multiplier(config, proxy)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: of(tuple(entry.key for entry in path)), weights
+    )
 
 
 def scale_by_width(multipliers: Multipliers) -> optax.GradientTransformation:

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import envelope, exchange, experts
+from loong_jax.models.moe import envelope, exchange, experts, padded, ragged
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
@@ -101,6 +101,25 @@ def test_mixture_and_gradient_are_those_of_one_device(kind, sizes):
     check(dataclasses.replace(CONFIG, exchange=kind), sizes)
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "token_chunks"),
+    [
+        (GATHER, dict(expert=2, context=2), 2),
+        (PADDED, dict(expert=4, tensor=2), 2),
+        (PADDED, dict(expert=2), 4),
+        (RAGGED, dict(expert=2, fsdp=2), 2),
+        (TIGHT[1], dict(expert=2), 2),
+        pytest.param(GATHER, dict(expert=2), 4, marks=pytest.mark.slow),
+        pytest.param(RAGGED, dict(expert=2), 4, marks=pytest.mark.slow),
+        pytest.param(SHARED, dict(expert=4, data=2), 4, marks=pytest.mark.slow),
+        pytest.param(TIGHT[2], dict(expert=2), 4, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_chunks_of_tokens_change_no_mixture_and_no_gradient(kind, sizes, token_chunks):
+    check(dataclasses.replace(CONFIG, exchange=kind, token_chunks=token_chunks), sizes)
+
+
 @pytest.mark.parametrize("kind", TIGHT, ids=str)
 def test_no_choice_is_lost_when_buffers_overflow(kind):
     overflowed = check(dataclasses.replace(CONFIG, exchange=kind), dict(expert=2))
@@ -151,9 +170,7 @@ def test_every_choice_rides_once_and_shares_its_row_with_its_token_only(per_row)
         num_devices=2, num_tokens=len(target), num_chosen=3, num_local=2, mean_chosen=2.0,
         width=32, platform="cpu",
     )  # fmt: skip
-    work = exchange.Padded(
-        exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes
-    )
+    work = padded.Padded(exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes)
     parcels = work.sort(jnp.asarray(target), jnp.asarray(kept))
     num_rounds, rows = int(work.num_rounds(parcels)), work.envelope.rows
     assert num_rounds > 1
@@ -193,7 +210,7 @@ def test_the_emulated_collective_moves_what_the_real_one_would():
                 expected[b, arrives[a, b] + n] = rows[a, departs[a, b] + n]
 
     def on_one_device(*operands):
-        return exchange.ragged_all_to_all(*(a[0] for a in operands), emulated=True)[None]
+        return ragged.ragged_all_to_all(*(a[0] for a in operands), emulated=True)[None]
 
     spec = PartitionSpec(exchange.AXIS)
     with jax.set_mesh(mesh):

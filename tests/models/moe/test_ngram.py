@@ -119,6 +119,44 @@ def test_decoding_with_history_equals_the_whole(fresh):
         decode(weights, tokens[:, 0], jnp.zeros(2, int), cache)
 
 
+@pytest.mark.parametrize(
+    "sizes", [None, pytest.param(dict(data=2, context=2), marks=pytest.mark.slow)], ids=str
+)
+def test_chunks_of_a_prompt_equal_the_whole(fresh, sizes):
+    """Padding on either side of a chunk, chunks shorter than the reach of an n-gram."""
+    graphdef, weights = fresh
+    tokens = tokens_with_ends(2, 9)
+    whole = call(graphdef)(weights, tokens).logits
+    rules = ShardingRules(mesh=sizes and make_mesh(**sizes))
+    if sizes:
+        graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
+        weights = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    prefill = call(graphdef, "prefill")
+    cache = moe.LatentCache.zeros(CONFIG, 2, 12, rules)
+    start = np.zeros(2, np.int32)
+    for lengths, left in (([1, 4], [3, 0]), ([2, 1], [1, 2]), ([4, 1], [0, 3]), ([2, 3], [2, 1])):
+        chunk, history = np.full((2, 4), 7, np.int32), np.full((2, 2), 9, np.int32)
+        mask = np.zeros((2, 4), bool)
+        for b in range(2):
+            here = slice(left[b], left[b] + lengths[b])
+            mask[b, here] = True
+            chunk[b, here] = tokens[b, start[b] : start[b] + lengths[b]]
+            seen = tokens[b, max(start[b] - 2, 0) : start[b]]
+            history[b, 2 - len(seen) :] = seen
+        output, cache = prefill(weights, chunk, mask, cache, start, history=history)
+        for b in range(2):
+            np.testing.assert_allclose(
+                np.asarray(output.logits)[b, mask[b]],
+                whole[b, start[b] : start[b] + lengths[b]],
+                rtol=0,
+                atol=2e-5,
+            )
+        start = start + np.array(lengths, np.int32)
+    assert start.tolist() == [9, 9]
+    with pytest.raises(ConfigError, match="history"):
+        prefill(weights, chunk, mask, cache, start)
+
+
 def test_sharded_tables_equal_whole_ones(fresh):
     graphdef, weights = fresh
     rules = ShardingRules(mesh=make_mesh(data=1, fsdp=2, expert=2, tensor=2))

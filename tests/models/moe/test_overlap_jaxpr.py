@@ -111,6 +111,43 @@ def test_the_exchanges_end_after_the_dense_work_that_hides_them():
         assert all(id(end) in ids(reached(jaxpr, e, through_barriers=True)) for e in products)
 
 
+def chunked_phases(jaxpr):
+    """Of two chunks: (dispatch, compute, combine) of each, in the order of the schedule."""
+    maps = [e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "moe" in scope(e)]
+    travels = ["all_to_all" in str(e) for e in maps]
+    assert travels == [False, False, True, True, False, True, False, True, False]
+    _, _, dispatch_1, dispatch_2, compute_1, combine_1, compute_2, combine_2, _ = maps
+    return (dispatch_1, compute_1, combine_1), (dispatch_2, compute_2, combine_2)
+
+
+def test_chunks_need_nothing_of_each_other_and_pass_in_order():
+    jaxpr = layer_jaxpr(dataclasses.replace(CONFIG, token_chunks=2), expert=4, data=2)
+    first, second = chunked_phases(jaxpr)
+    for own, other in ((first, second), (second, first)):  # by data
+        needs = reached(jaxpr, own[0], through_barriers=False)
+        assert ids(own[1:]) <= ids(needs)
+        assert not ids(other) & ids(needs)
+        assert dense_of(needs) == set()
+
+    def after(one):
+        return ids(reached(jaxpr, one, through_barriers=True))
+
+    (dispatch_1, compute_1, combine_1), (dispatch_2, compute_2, combine_2) = first, second
+    # Dispatch 2 leaves when dispatch 1 is there, runs beside compute 1, and ends before compute 2.
+    assert ids([dispatch_2, compute_1]) <= after(dispatch_1)
+    assert not ids([compute_1]) & after(dispatch_2)
+    assert not ids([dispatch_2]) & after(compute_1)
+    assert ids([compute_2]) <= after(dispatch_2) & after(compute_1)
+    # Combine 1 runs beside compute 2; both end before combine 2 and the dense path beside it.
+    assert not ids([compute_2]) & after(combine_1)
+    assert not ids([combine_1]) & after(compute_2)
+    assert ids([combine_2]) <= after(combine_1) & after(compute_2)
+    beside = reached(jaxpr, compute_2, through_barriers=True)
+    assert {"attention_1", "ffn_1"} <= dense_of(beside)
+    assert dense_of(reached(jaxpr, combine_2, through_barriers=True)) == set()
+    assert "ffn_0" not in dense_of(reached(jaxpr, dispatch_1, through_barriers=True))
+
+
 def ids(equations):
     return {id(e) for e in equations}
 

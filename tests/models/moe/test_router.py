@@ -7,6 +7,7 @@ import pytest
 
 from loong_jax.models import moe
 from loong_jax.models.moe import router
+from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 
 CONFIG = tiny.smallest_config(gate_scale=6.0)
@@ -85,3 +86,33 @@ def test_biases_are_told_apart_by_their_path():
     assert found == ["['layers']['router']['bias']"]
     assert moe.is_controller_state(("layers", "router", "bias"))
     assert not moe.is_controller_state(("layers", "router", "kernel"))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [dict(data=2, expert=2, context=2), pytest.param(dict(context=8), marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_no_score_leaves_its_device(sizes):
+    """Read off the compiled program, backward pass included: sums travel, and nothing else."""
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    logits = jnp.asarray(random_logits(4, 8))
+    bias = jnp.asarray(random_logits(1)[0])
+    expected = router.route(logits, bias, CONFIG)
+    placed = rules.place(logits, "act_batch", "act_length", None)
+
+    def loss(logits, bias):
+        routing = router.choose(jax.nn.softmax(logits), bias, CONFIG, rules)
+        return jnp.sum(routing.gate**2), routing
+
+    with jax.set_mesh(rules.mesh):
+        program = jax.jit(jax.grad(loss, has_aux=True)).lower(placed, bias).compile()
+        gradient, found = program(placed, bias)
+    text = program.as_text()
+    assert not any(
+        f"{kind}(" in text for kind in ("all-gather", "all-to-all", "collective-permute")
+    )
+    np.testing.assert_array_equal(found.target, expected.target)
+    np.testing.assert_allclose(found.gate, expected.gate, rtol=1e-6)
+    alone = jax.grad(lambda x: jnp.sum(router.route(x, bias, CONFIG).gate ** 2))(logits)
+    np.testing.assert_allclose(gradient, alone, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,174 @@
+"""`RaggedExchange` at work on one device, inside `shard_map`: as many rows as there are."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from loong_jax.models.moe.envelope import round_up
+from loong_jax.models.moe.exchange import AXIS, RaggedExchange, Sizes
+from loong_jax.models.moe.parcels import (
+    Journey,
+    Parcels,
+    Rows,
+    load,
+    make_journey,
+    sort_by_destination,
+    unload,
+)
+from loong_jax.models.moe.rows import zeros_alike
+
+
+class Voyage(NamedTuple):
+    """A journey whose rows lie without gaps, and where each pair's rows begin and end."""
+
+    journey: Journey
+    count: Int[Array, "P P"]  # rows of this round from each device to each
+    departure: Int[Array, "P P"]  # where they begin among the rows of the device that sends them
+    arrival: Int[Array, "P P"]  # and of the device that receives them
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """`RaggedExchange` at work on one device."""
+
+    exchange: RaggedExchange
+    sizes: Sizes
+    room = None
+
+    @property
+    def num_rows(self) -> int:
+        """Of the receiving buffer."""
+        most = self.sizes.num_devices * self.sizes.num_tokens * self.sizes.most_per_device
+        return min(self.sizes.mean_rows(self.exchange.buffer_factor), round_up(most, 16))
+
+    @property
+    def may_overflow(self) -> bool:
+        sizes = self.sizes
+        return self.num_rows < sizes.num_devices * sizes.num_tokens * sizes.most_per_device
+
+    def sort(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> tuple[Parcels, Array]:
+        """The parcels of this device and how many rows each device has for each."""
+        parcels = sort_by_destination(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
+        return parcels, jax.lax.all_gather(parcels.count, AXIS)
+
+    def num_rounds(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+        return -(-jnp.max(jnp.sum(parcels[1], axis=0)) // self.num_rows)
+
+    def num_waiting(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+        now = self.journey(parcels, 0).count[jax.lax.axis_index(AXIS)]
+        return jnp.sum(parcels[0].count) - jnp.sum(now)
+
+    def journey(self, parcels: tuple[Parcels, Array], i: Int[Array, ""] | int) -> Voyage:
+        """Round i: what falls into rows i * num_rows and following of all that a device gets."""
+        own, count_PP = parcels
+        before_PP = jnp.cumsum(count_PP, axis=0) - count_PP  # of senders with lower numbers
+        first_PP = jnp.clip(i * self.num_rows - before_PP, 0, count_PP)
+        end_PP = jnp.clip((i + 1) * self.num_rows - before_PP, 0, count_PP)
+        departure_PP = jnp.cumsum(count_PP, axis=1) - count_PP + first_PP
+        arrival_PP = before_PP + first_PP - i * self.num_rows
+        row_N = jax.lax.iota(jnp.int32, own.choice.size)
+        row_N = jnp.where(row_N < jnp.sum(own.count), row_N, -1)
+        place_TK = own.first.at[own.destination].get(mode="clip") + own.rank
+        place_TK = jnp.where(own.expert >= 0, place_TK, row_N.size)
+        return Voyage(
+            make_journey(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
+        )
+
+    def load(self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage) -> Rows:
+        return load(x, gate, parcels[0], voyage.journey)
+
+    def unload(self, back: Array, voyage: Voyage) -> Array:
+        return unload(back, voyage.journey)
+
+    def seal(self, rows: Rows) -> tuple[Array, Array]:
+        bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
+        return rows.x, jnp.concatenate([bits, rows.expert + 1], axis=1)
+
+    def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
+        bits, expert = jnp.split(sealed[1], 2, axis=1)
+        return Rows(sealed[0], jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
+
+    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+        return x, gate
+
+    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+        return sealed
+
+    def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._forth(a, voyage) for a in sealed)
+
+    def carry_gradient(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+        return tuple(self._back(a, voyage) for a in sealed)
+
+    def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N D"]:
+        return _return(self, made, voyage)
+
+    def _forth(self, rows: Shaped[Array, "N W"], voyage: Voyage) -> Shaped[Array, "R W"]:
+        me = jax.lax.axis_index(AXIS)
+        return ragged_all_to_all(
+            rows,
+            zeros_alike(rows, (self.num_rows, rows.shape[1]), rows.dtype),
+            voyage.departure[me],
+            voyage.count[me],
+            voyage.arrival[me],
+            voyage.count[:, me],
+            emulated=self.sizes.platform == "cpu",
+        )
+
+    def _back(self, rows: Shaped[Array, "R W"], voyage: Voyage) -> Shaped[Array, "N W"]:
+        me = jax.lax.axis_index(AXIS)
+        num_rows = self.sizes.num_tokens * self.sizes.num_chosen
+        return ragged_all_to_all(
+            rows,
+            zeros_alike(rows, (num_rows, rows.shape[1]), rows.dtype),
+            voyage.arrival[:, me],
+            voyage.count[:, me],
+            voyage.departure[:, me],
+            voyage.count[me],
+            emulated=self.sizes.platform == "cpu",
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _return(work: Ragged, made, voyage):
+    return work._back(made, voyage)
+
+
+_return.defvjp(
+    lambda work, made, voyage: (work._back(made, voyage), voyage),
+    lambda work, voyage, grad: (work._forth(grad, voyage), None),
+)
+
+
+def ragged_all_to_all(
+    rows: Shaped[Array, "N W"],
+    into: Shaped[Array, "R W"],
+    input_offset: Int[Array, "P"],
+    send_size: Int[Array, "P"],
+    output_offset: Int[Array, "P"],
+    receive_size: Int[Array, "P"],
+    *,
+    emulated: bool,
+) -> Shaped[Array, "R W"]:
+    """`jax.lax.ragged_all_to_all` over the expert axis, or the same by an all-gather.
+
+    Row input_offset[p] and the next of them, send_size[p] in all, go to device p and lie there from
+    row output_offset[p] on; rows of `into` that nobody writes stay.
+    """
+    if not emulated:
+        sizes = (input_offset, send_size, output_offset, receive_size)
+        return jax.lax.ragged_all_to_all(rows, into, *sizes, axis_name=AXIS)
+    me = jax.lax.axis_index(AXIS)
+    gathered = (jax.lax.all_gather(a, AXIS) for a in (rows, input_offset, send_size, output_offset))
+    rows_PNW, *of_every_device = gathered
+    first_P, size_P, at_P = (a[:, me] for a in of_every_device)
+    since_RP = jnp.arange(len(into))[:, None] - at_P[None]
+    comes_RP = (since_RP >= 0) & (since_RP < size_P[None])
+    sender_R = jnp.argmax(comes_RP, axis=1)
+    row_R = jnp.sum(jnp.where(comes_RP, since_RP + first_P[None], 0), axis=1)
+    came = rows_PNW.at[sender_R, row_R].get(mode="clip")
+    return jnp.where(jnp.any(comes_RP, axis=1)[:, None], came, into)

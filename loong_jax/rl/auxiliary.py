@@ -1,0 +1,140 @@
+"""What LongCat-Flash's training adds to the loss of the next token, and what it watches.
+
+    L = L_model + w_mtp L_mtp + sum over layers of L_balance + L_z
+
+L_mtp trains the head that drafts one more token, L_balance evens out the devices of an expert
+group, L_z holds down massive activations. A term without a weight is absent from the program, so
+with the default settings a step is the step without this module. Source: arXiv:2509.01322, sections
+on load balance and training stability; arXiv:2412.19437, section 2.2, for L_mtp.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import balance, mtp
+from loong_jax.models.moe.balance import DeviceBalance
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import LongcatFlash, ModelOutput
+from loong_jax.sharding import place_like
+
+Batch = dict[str, Any]
+Metrics = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuxiliaryLosses:
+    """Weights of the terms; 0 and None leave a term out."""
+
+    mtp: float = 0.0
+    balance: DeviceBalance | None = None
+    hidden_z: float = 0.0
+
+    def __post_init__(self):
+        if min(self.mtp, self.hidden_z) < 0:
+            raise ConfigError(
+                f"mtp={self.mtp} and hidden_z={self.hidden_z} are weights of losses and must not "
+                "be negative. Correct them, or use 0 for no such loss."
+            )
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.mtp or self.hidden_z or self.balance)
+
+    def refuse_misfit(self, config: MoEConfig) -> None:
+        """Raises ConfigError where a model of `config` cannot be trained with these."""
+        if self.mtp and not config.num_mtp_layers:
+            raise ConfigError(
+                f"losses.mtp={self.mtp} weighs the loss of a head that num_mtp_layers=0 leaves "
+                "out. Set num_mtp_layers to 1, or losses.mtp to 0."
+            )
+        if self.balance is not None:
+            balance.expert_groups(config, self.balance)
+
+
+NONE = AuxiliaryLosses()
+
+
+def terms(
+    model: LongcatFlash, output: ModelOutput, batch: Batch, losses: AuxiliaryLosses
+) -> tuple[Float[Array, ""], Metrics]:
+    """The sum of the weighted terms, and each of them by name.
+
+    `output` is what `model` made of `batch`. All tokens count in the balance and in the z-loss; in
+    the loss of the head rows count whose drafted token is under the loss mask.
+    """
+    total, metrics = jnp.zeros(()), {}
+    if losses.balance is not None:
+        mask = _is_token(batch, output)
+        each_L = balance.device_balance_loss(output, model.config, losses.balance, mask)
+        metrics["balance_loss"] = jnp.sum(each_L)
+        total += metrics["balance_loss"]
+    if losses.hidden_z:
+        mask = _is_token(batch, output)
+        z_loss = balance.hidden_z_loss(output.hidden, mask, weight=losses.hidden_z)
+        metrics["hidden_z_loss"] = z_loss
+        total += z_loss
+    if losses.mtp:
+        draft, accepted = draft_loss(model, output, batch)
+        metrics |= {"mtp/loss": draft, "mtp/greedy_acceptance": accepted}
+        total += losses.mtp * draft
+    return total, metrics
+
+
+def draft_loss(
+    model: LongcatFlash, output: ModelOutput, batch: Batch
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`mtp.mtp_loss` in nats, and the share of drafts that greedy decoding would accept.
+
+    It accepts a draft that is the model's own likeliest token, here after the tokens of the batch.
+    The gradient reaches the head and, through the states that the head reads, the model.
+    """
+    tokens, segment_ids = batch["tokens"], batch["segment_ids"]
+    logits, _ = model.draft(
+        output.hidden,
+        mtp.shift_left(tokens),
+        positions=batch["positions"],
+        segment_ids=segment_ids,
+    )
+    counts = mtp.drafted_rows(segment_ids, batch["loss_mask"])
+    loss = mtp.mtp_loss(logits, tokens, segment_ids, batch["loss_mask"])
+    own, drafted = (place_like(jnp.argmax(a, axis=-1), tokens) for a in (output.logits, logits))
+    is_accepted = counts & (drafted == mtp.shift_left(own))
+    return loss, jnp.sum(is_accepted) / jnp.maximum(jnp.sum(counts), 1)
+
+
+def routing_metrics(
+    run: Callable[[Float[Array, "L A"] | None], ModelOutput],
+    kernel: Float[Array, "L D A"],
+    batch: Batch,
+    loss: Callable[[Float[Array, "B T V"], Batch], Float[Array, ""]],
+    config: MoEConfig,
+    losses: AuxiliaryLosses,
+) -> Metrics:
+    """The mean cosine of the routers' rows and, with a balance loss, R_g of the worst layer.
+
+    `run(score_shift)` is the model over `batch`, `loss(logits, batch)` its loss without the terms
+    of this module. R_g takes a forward and a backward pass of its own, so it is not for each step.
+    """
+    metrics = {"router/row_cosine": jnp.mean(balance.router_row_cosine(kernel))}
+    if losses.balance is None:
+        return metrics
+
+    def shifted(score_shift):
+        output = run(score_shift)
+        return loss(output.logits, batch), output
+
+    zeros = jnp.zeros((config.num_layers, config.num_targets))
+    score_gradient, output = jax.grad(shifted, has_aux=True)(zeros)
+    mask = _is_token(batch, output)
+    ratio_L = balance.stability_ratio(output, score_gradient, config, losses.balance, mask)
+    return metrics | {"router/stability_ratio": jnp.max(ratio_L)}
+
+
+def _is_token(batch: Batch, output: ModelOutput) -> Bool[Array, "B T"]:
+    return place_like(batch["segment_ids"] > 0, output.hidden[..., 0])
