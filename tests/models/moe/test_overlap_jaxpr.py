@@ -78,9 +78,16 @@ def spread(jaxpr, needed, through_barriers):
     return found
 
 
+def moe_steps(jaxpr):
+    """What runs device by device in the mixture, without the router's choice."""
+    found = [e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "moe" in scope(e)]
+    assert "top_k" in str(found[0])
+    return found[1:]
+
+
 def phases(jaxpr):
     """pack, dispatch, compute, combine and mix; all fits here, so `compute` exchanges nothing."""
-    found = [e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "moe" in scope(e)]
+    found = moe_steps(jaxpr)
     assert ["all_to_all" in str(e) for e in found] == [False, True, False, True, False]
     return found
 
@@ -113,7 +120,7 @@ def test_the_exchanges_end_after_the_dense_work_that_hides_them():
 
 def chunked_phases(jaxpr):
     """Of two chunks: (dispatch, compute, combine) of each, in the order of the schedule."""
-    maps = [e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "moe" in scope(e)]
+    maps = moe_steps(jaxpr)
     travels = ["all_to_all" in str(e) for e in maps]
     assert travels == [False, False, True, True, False, True, False, True, False]
     _, _, dispatch_1, dispatch_2, compute_1, combine_1, compute_2, combine_2, _ = maps
