@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.moe.dense import project
 from loong_jax.sharding import MESH_AXES, ShardingRules, make_mesh
 
 
@@ -96,3 +97,27 @@ def test_indexed_reads_agree_with_numpy_on_a_sharded_table():
 
 def test_axes_in_a_mesh_order_that_users_may_rely_on():
     assert MESH_AXES == ("slice", "data", "fsdp", "expert", "tensor", "context")
+
+
+def test_gradients_of_gathered_weights_are_summed_where_they_are_scattered():
+    rules = ShardingRules(
+        mesh=make_mesh(data=2, fsdp=2, expert=2),
+        embed=("fsdp", "expert"),
+        gathered_at_use=("fsdp", "expert"),
+    )
+    x_BTD, w_DF = np.ones((8, 2, 8), np.float32), np.eye(8, 4, dtype=np.float32)
+
+    def loss(w, x):
+        gathered, x = jax.lax.optimization_barrier((rules.gather(w, "embed", "ffn", meets=x), x))
+        return jnp.sum(project(x, gathered, out_sharding=rules.like(x)) ** 2)
+
+    with jax.set_mesh(rules.mesh):
+        w = jax.device_put(w_DF, rules.spec("embed", "ffn"))
+        x = jax.device_put(x_BTD, rules.spec("act_batch", "act_length", "act_embed"))
+        gradient = jax.jit(jax.grad(loss))(w, x)
+        jaxpr = jax.make_jaxpr(jax.grad(loss))(w, x)
+    assert gradient.sharding == w.sharding
+    np.testing.assert_allclose(gradient, 2 * 16 * np.ones((8, 4)))
+    barriers = [e for e in jaxpr.eqns if e.primitive.name == "optimization_barrier"]
+    (summed_later,) = {v.aval.sharding.spec.unreduced for v in barriers[-1].invars} - {frozenset()}
+    assert summed_later == {"slice", "data", "fsdp", "expert", "context"}

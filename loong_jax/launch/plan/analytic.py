@@ -86,6 +86,123 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One step of a mode on a mesh, from which memory, traffic and time follow; bytes are those of
+    one device."""
+
+    config: MoEConfig
+    topology: Topology
+    mode: Mode
+    mesh: Mapping[str, int]
+    batch: int
+    length: int
+    num_microbatches: int
+
+    @property
+    def is_training(self) -> bool:
+        return self.mode == "train"
+
+    @property
+    def counts(self) -> Counts:
+        return Counts.of(self.config)
+
+    @property
+    def tokens(self) -> float:
+        """Of one device, which shares them with those along `tensor`."""
+        tokens = self.batch * (1 if self.mode == "decode" else self.length)
+        return tokens / self.topology.num_devices * self.mesh["tensor"]
+
+    @property
+    def row(self) -> float:
+        """Bytes of the residual stream of a micro-batch."""
+        return 2 * self.config.hidden_size * self.tokens / self.num_microbatches
+
+    @property
+    def dense_parts(self) -> int:
+        """Into how many parts dense weights are cut where they rest."""
+        gathered = self.mesh["fsdp"] * (1 if self.mode == "decode" else self.mesh["expert"])
+        return gathered * self.mesh["tensor"]
+
+    @property
+    def passes(self) -> int:
+        """Forward, its recomputation, and twice as much back."""
+        return 4 if self.is_training else 1
+
+    def resting_weights(self) -> float:
+        """Their number on one device."""
+        counts, mesh = self.counts, self.mesh
+        dense = (counts.dense + counts.embedding) / self.dense_parts
+        return dense + counts.experts / (mesh["expert"] * mesh["fsdp"] * mesh["tensor"])
+
+    def cache_bytes(self) -> float:
+        if self.is_training:
+            return 0.0
+        width = self.config.kv_lora_rank + self.config.qk_rope_head_dim
+        entries = self.config.num_layers * self.batch * self.length
+        return 4 * width * entries * self.mesh["tensor"] / self.topology.num_devices
+
+    def hbm_bytes(self) -> float:
+        config, counts, tensor = self.config, self.counts, self.mesh["tensor"]
+        memory = (_STATE_BYTES if self.is_training else 2) * self.resting_weights()
+        memory += self.cache_bytes()
+        tokens = self.tokens / self.num_microbatches
+        memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)
+        memory += 4 * self.row * config.target_ffn_experts
+        if self.is_training:  # kept for the backward pass
+            rows = 1 + _BUFFER_FACTOR * config.target_ffn_experts
+            memory += self.row * config.num_layers * rows
+        if self.dense_parts > tensor:  # one layer's weights, gathered
+            memory += 2 * (counts.dense / config.num_layers + counts.embedding) / tensor
+        return memory
+
+    def exchange_bytes(self) -> float:
+        config = self.config
+        trips = 4 if self.is_training else 2  # dispatch and combine, forward and back
+        rows = self.tokens * config.target_ffn_experts * _BUFFER_FACTOR
+        away = 1 - 1 / self.mesh["expert"]
+        return trips * config.num_layers * rows * away * 2 * config.hidden_size
+
+    def gather_bytes(self) -> float:
+        counts, mesh = self.counts, self.mesh
+        times = (3 if self.is_training else 1) * self.num_microbatches
+        gathered = 0.0
+        if mesh["fsdp"] > 1:
+            shares = 2 * counts.experts / (mesh["expert"] * mesh["tensor"])
+            gathered += shares * (1 - 1 / mesh["fsdp"])
+        if self.dense_parts > mesh["tensor"]:
+            gathered += 2 * counts.dense / mesh["tensor"]
+        return times * gathered
+
+    def tensor_bytes(self) -> float:
+        if self.mesh["tensor"] == 1:
+            return 0.0
+        # Two all-reduces per pair of an attention and a dense FFN.
+        return self.passes * 8 * self.config.num_layers * 2 * self.row * self.num_microbatches
+
+    def compute_s(self) -> float:
+        config, chip = self.config, self.topology.chip
+        seen = self.length if self.mode == "decode" else self.length / 2
+        head = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
+        attention = 4 * config.num_layers * config.num_heads * seen * head
+        per_token = 2 * self.counts.active(config) + attention
+        flops = self.passes * self.tokens * per_token / self.mesh["tensor"]
+        return flops * chip.num_devices / (chip.bf16_flops * PEAK_SHARE)
+
+    def seconds(self) -> float:
+        """The longer of products and, in decoding, memory traffic, and the links beyond it."""
+        chip, compute_s = self.topology.chip, self.compute_s()
+        traffic_s = 0.0
+        if self.mode == "decode":
+            read = 2 * self.resting_weights() + self.cache_bytes()
+            traffic_s = read * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE)
+        links = chip.ici_bandwidth * LINK_EFFICIENCY / chip.num_devices
+        link_s = (self.gather_bytes() + self.tensor_bytes()) / links
+        exchange_s = self.exchange_bytes() * chip.num_devices / _EXCHANGE_BANDWIDTH
+        window_s = 0.6 * compute_s  # FFN 0, attention 1 and FFN 1 of a logical layer
+        return max(compute_s, traffic_s) + link_s + max(0.0, exchange_s - window_s)
+
+
 def estimate(
     config: MoEConfig,
     topology: Topology,
@@ -97,62 +214,22 @@ def estimate(
     num_microbatches: int = 1,
 ) -> Estimate:
     """Memory and time of a mode on a mesh; `batch` and `length` as in a request."""
-    counts, chip = Counts.of(config), topology.chip
-    tokens = batch * (1 if mode == "decode" else length) / topology.num_devices * mesh["tensor"]
-    seen = length if mode == "decode" else length / 2
-    is_training = mode == "train"
-    passes = 4 if is_training else 1  # forward, its recomputation, and twice as much back
-    attention = 4 * config.num_layers * config.num_heads * seen
-    head = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
-    flops = passes * tokens * (2 * counts.active(config) + attention * head) / mesh["tensor"]
-    compute_s = flops * chip.num_devices / (chip.bf16_flops * PEAK_SHARE)
-
-    cut = mesh["fsdp"] * (1 if mode == "decode" else mesh["expert"]) * mesh["tensor"]
-    dense = (counts.dense + counts.embedding) / cut
-    experts = counts.experts / (mesh["expert"] * mesh["fsdp"] * mesh["tensor"])
-    memory = (_STATE_BYTES if is_training else 2) * (dense + experts)
-    cache = 0.0
-    if mode != "train":
-        width = config.kv_lora_rank + config.qk_rope_head_dim
-        cache = 4 * config.num_layers * width * batch * length * mesh["tensor"]
-        cache /= topology.num_devices
-    micro_tokens = tokens / num_microbatches
-    row = 2 * config.hidden_size * micro_tokens
-    kept = row * config.num_layers * (1 + _BUFFER_FACTOR * config.target_ffn_experts)
-    working = micro_tokens * (10 * config.vocab_size / mesh["tensor"] + 8 * config.ffn_hidden_size)
-    working += 4 * row * config.target_ffn_experts
-    memory += cache + working + (kept if is_training else 0.0)
-    gathered = 2 * (counts.dense / config.num_layers + counts.embedding) / mesh["tensor"]
-    memory += gathered if cut > mesh["tensor"] else 0.0
-
-    trips = 4 if is_training else 2  # dispatch and combine, forward and back
-    rows = tokens * config.target_ffn_experts * _BUFFER_FACTOR * (1 - 1 / mesh["expert"])
-    exchange = trips * config.num_layers * rows * 2 * config.hidden_size
-    exchange_s = exchange * chip.num_devices / _EXCHANGE_BANDWIDTH
-    gather = 0.0
-    if mesh["fsdp"] > 1:
-        shares = 2 * counts.experts / (mesh["expert"] * mesh["tensor"])
-        gather += (3 if is_training else 1) * shares * (1 - 1 / mesh["fsdp"])
-    if cut > mesh["tensor"]:
-        gather += (3 if is_training else 1) * 2 * counts.dense / mesh["tensor"]
-    tensor = 0.0
-    if mesh["tensor"] > 1:  # two all-reduces per attention and dense FFN pair
-        tensor = passes * 8 * config.num_layers * 2 * row * num_microbatches
-    links = chip.ici_bandwidth * LINK_EFFICIENCY / chip.num_devices
-    link_s = (gather * num_microbatches + tensor) / links
-    window_s = 0.6 * compute_s  # FFN 0, attention 1 and FFN 1 of a logical layer
-    traffic_s = 0.0
-    if mode == "decode":
-        read = 2 * (dense + experts) + cache
-        traffic_s = read * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE)
-    step_s = max(compute_s, traffic_s) + link_s + max(0.0, exchange_s - window_s)
+    step = _Step(
+        config=config,
+        topology=topology,
+        mode=mode,
+        mesh=mesh,
+        batch=batch,
+        length=length,
+        num_microbatches=num_microbatches,
+    )
     return Estimate(
         mesh=dict(mesh),
-        hbm_bytes=memory,
-        step_s=step_s,
-        exchange_bytes=exchange,
-        gather_bytes=gather * num_microbatches,
-        tensor_bytes=tensor,
+        hbm_bytes=step.hbm_bytes(),
+        step_s=step.seconds(),
+        exchange_bytes=step.exchange_bytes(),
+        gather_bytes=step.gather_bytes(),
+        tensor_bytes=step.tensor_bytes(),
     )
 
 

@@ -96,8 +96,11 @@ def _between_slices(instruction: Instruction, mesh: dict[str, int]) -> Collectiv
 
 
 def of_experts(op_name: str) -> bool:
-    """Whether an instruction comes from the experts: their exchange, weights or gradients."""
-    return bool(_EXPERTS.search(op_name))
+    """Whether an instruction comes from the experts: their exchange, weights or gradients.
+
+    A barrier moves nothing; what bears its name are the dense weights that wait at it.
+    """
+    return bool(_EXPERTS.search(op_name)) and not op_name.endswith("/optimization_barrier")
 
 
 def _expert_share(instruction: Instruction, operands: list[Instruction], sizes: list[int]) -> float:

@@ -1,5 +1,6 @@
 """The figures of a plan, as values for JSON, with all that they rest on."""
 
+import dataclasses
 from typing import Any
 
 from loong_jax.launch.plan import times
@@ -26,7 +27,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "only products count as FLOPs; float32 products at highest precision take 6 passes; "
         "kernels as they state, splash attention over the blocks of 512 that causality leaves",
         "a synchronous collective takes its whole time, an asynchronous one what exceeds the work "
-        "scheduled between its launch and its end; link time is never used twice",
+        "scheduled between its launch and its end; link time is never used twice, and what must "
+        "end first is served first",
         f"links: {chip.link_bandwidth / GB:.0f} GB/s one way, {LINK_EFFICIENCY:.0%} of it reached, "
         f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
         + (", shared by two devices" if chip.num_devices == 2 else ""),
@@ -62,6 +64,11 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "mesh": {axis: size for axis, size in request.mesh.items() if size > 1},
         "batch": request.batch,
         "length": request.length,
+        "exchange": {
+            "kind": type(request.config.exchange).__name__,
+            **dataclasses.asdict(request.config.exchange),
+        },
+        "remat": request.config.remat,
         "num_microbatches": request.num_microbatches,
         "num_chips": request.topology.num_chips,
         "devices_per_chip": request.topology.chip.num_devices,

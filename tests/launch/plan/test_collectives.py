@@ -65,6 +65,7 @@ def test_what_belongs_to_experts():
     merged = read(f"all-reduce(%x, %y), {groups}, to_apply=%add")
     assert merged.expert_share == pytest.approx(256 / 272)  # by the names of what it reduces
     assert not collectives.of_experts("jit(f)/attention_0/moenia")
+    assert not collectives.of_experts("jit(f)/moe/optimization_barrier")  # a dense weight waits
 
 
 def test_no_collective_is_refused():
