@@ -1,7 +1,5 @@
 """Operations and bytes against hand counts and against XLA's own count of CPU programs."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -159,4 +157,4 @@ backend_config={"custom_call_config":{"body":"x","cost_estimate":{"flops":"1200"
 def test_a_kernel_costs_what_it_states():
     cost = entry_costs(KERNEL)["k"]
     assert cost.flops == 1200
-    assert cost.hbm_bytes == 2 * 2 * math.prod((8, 128))
+    assert cost.hbm_bytes == 77  # of operands that it may read in part or twice
