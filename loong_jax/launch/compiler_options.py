@@ -13,12 +13,8 @@ from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchan
 _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 
 # Dense weights that rest on more than 64 devices are gathered by an all-reduce, and v5p and v6e
-# wait for it unless their SparseCores carry it; tpu7x does so by itself. Told that it takes longer
-# than the scheduler believes, the compiler launches it earlier.
-_DENSE_BESIDE_WORK = {
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
-    "xla_tpu_sparse_core_all_reduce_latency_multiplier": 4.0,
-}
+# wait for it unless their SparseCores carry it; tpu7x does so by itself.
+_DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
 
 
 def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | float]:

@@ -174,8 +174,9 @@ def test_rates_of_a_narrower_model_scale_steps_and_no_decay():
         @jax.jit
         def update(weights, gradient, load):
             state = trainer.initial_state(model, optimizer, weights)
-            settings = dict(model=model, optimizer=optimizer)
-            state, _ = trainer.apply_gradient(state, gradient, load, **settings)
+            state, _ = trainer.apply_gradient(
+                state, gradient, load, model=model, optimizer=optimizer
+            )
             return jax.tree.map(jnp.subtract, state.weights, weights)
 
         _, gradient = loss_and_gradient(auxiliary.NONE)
