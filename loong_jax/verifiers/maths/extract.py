@@ -27,7 +27,7 @@ _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bo
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=[{\d\w\\])")
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 _PHRASE = re.compile(
-    r"\b(?:final\s+)?(?:answer|solution|result)\b[^\n.:=$\\\d]{0,40}?(?:\bis\b|\bare\b|\bwould be\b|:|=)"
+    r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?(?:\bis\b|\bare\b|\bwould be\b|:|=)"
     r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|####\s*",
     re.IGNORECASE,
 )
@@ -53,6 +53,7 @@ _OR_JOIN = re.compile(
 _CORRECTED = re.compile(
     r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b", re.IGNORECASE
 )
+_NEGATED = re.compile(r"\b(?:not|never|isn't|neither|nor)\s+(?:be\s+|equal\s+to\s+)?\Z")
 _AFTERWARDS = re.compile(r"correct|right|as follows|given|above|below|shown|required|needed")
 
 
@@ -215,7 +216,8 @@ def _sentence_end(body: str, start: int) -> int:
 
 def _pieces(body: str) -> Iterator[Span]:
     """The last formula or number, with those before it that belong to one list."""
-    matches = list(_PIECE.finditer(body))[-40:]
+    matches = [m for m in _PIECE.finditer(body) if not _is_denied(body, m.start())]
+    matches = matches[-40:]
     if not matches:
         return
     run = [matches[-1]]
@@ -237,6 +239,10 @@ def _pieces(body: str) -> Iterator[Span]:
         if number:
             yield Span(number[-1][0].rstrip(","), "number")
             return
+
+
+def _is_denied(body: str, position: int) -> bool:
+    return _NEGATED.search(body[max(0, position - 20) : position]) is not None
 
 
 def _content(match: re.Match[str]) -> str:

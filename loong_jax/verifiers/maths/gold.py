@@ -52,7 +52,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         if phrases.date(body) is not None and _LETTERS.search(body):
             return Gold(body, "date", ())
         if _are_words(body):
-            return Gold(body, "text", readings(body) if _may_be_maths(body) else ())
+            return Gold(body, "text", _readings_of_words(body))
     found: tuple[Node, ...] = ()
     problem = ""
     try:
@@ -107,6 +107,19 @@ def _may_be_maths(text: str) -> bool:
     )
 
 
+def _readings_of_words(text: str) -> tuple[Node, ...]:
+    """What words such as "twelve", "no solution" or "xy" may stand for besides themselves."""
+    bare = phrases.normal(text)
+    if (
+        phrases.is_nothing(bare)
+        or phrases.is_everything(bare)
+        or words.number_from_words(bare) is not None
+        or _may_be_maths(text)
+    ):
+        return _readings(text)
+    return ()
+
+
 def _readings(text: str) -> tuple[Node, ...]:
     try:
         return readings(text)
@@ -122,10 +135,12 @@ def readings(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = text.strip().rstrip(".").strip()
+    text = text.strip()
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].strip()
     if len(text) < 80 and _LETTERS.search(text):
         bare = phrases.normal(text)
-        if phrases.is_nothing(bare):
+        if text in ("\\emptyset", "\\varnothing") or phrases.is_nothing(bare):
             return (EMPTY,)
         if phrases.is_everything(bare):
             return (REALS,)

@@ -6,12 +6,14 @@ the gold 11, while "1" does not answer the gold x + z = 1.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from loong_jax.verifiers.maths import real_sets, values
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     EMPTY,
+    ONE,
     CostError,
     Node,
     heads,
@@ -37,6 +39,7 @@ class Matcher:
 
     tolerance: Tolerance = EXACT
     symbolic: Symbolic | None = None  # decides in a child process what values cannot
+    conventions: frozenset[str] = frozenset()  # "base", "percent": what the question asks for
     rung: str = "exact"
     note: str = ""
 
@@ -60,7 +63,7 @@ class Matcher:
             return self._collection(gold, answer)
         if gold.head == "matrix":
             return self._matrix(gold, answer)
-        if gold.head == "pm":
+        if gold.head not in COLLECTIONS and "pm" in heads(gold):
             return self._collection(Node("list", _spread(gold)), answer)
         if gold.head == "ratio":
             return self._ratio(gold, answer)
@@ -72,8 +75,8 @@ class Matcher:
         answer = self._value_of(answer, gold)
         if answer is None:
             return False
-        if answer.head == "pm" or answer.head in COLLECTIONS:
-            items = _spread(answer) if answer.head == "pm" else answer.args
+        if answer.head in COLLECTIONS or "pm" in heads(answer):
+            items = answer.args if answer.head in COLLECTIONS else _spread(answer)
             if len(items) == 1:
                 return self.match(gold, items[0])
             if answer.head == "bracket" or answer.head == "tuple":
@@ -81,10 +84,14 @@ class Matcher:
             return _sum_of_quantities(self, gold, items)
         if gold.head == "quantity":
             return self._quantity(gold, answer)
+        if gold.head == "based" and (outcome := self._bare_digits(gold, answer)) is not False:
+            return outcome
+        if gold.head == "percent" and _is_plain(answer) and "percent" in self.conventions:
+            return self._equal(gold, answer) or self._equal(gold.args[0], answer)
         if answer.head == "quantity":
             return self._unasked_unit(gold, answer)
         if answer.head == "matrix":
-            return self.match(gold, answer.args[0][0]) if _size(answer) == (1, 1) else self._sums(gold, answer)
+            return self.match(gold, answer.args[0][0]) if _size(answer) == (1, 1) else False
         if answer.head == "degree" and gold.head != "degree" and _is_plain(gold):
             return self._equal(gold, answer) or self._equal(gold, answer.args[0])
         if gold.head == "degree" and answer.head != "degree" and self._equal(gold.args[0], answer):
@@ -93,13 +100,25 @@ class Matcher:
             answer = Node("div", answer.args)
         if answer.head in ("chain", "interval", "union", "builder", "setminus", "intersection", "ratio"):
             return False
-        if answer.head == "percent" and gold.head == "number" and self._equal(gold, answer.args[0]):
+        if answer.head == "percent" and _is_plain(gold) and self._equal(gold, answer.args[0]):
             self.note = "the gold has no percent sign"
-            return None
+            return True if "percent" in self.conventions else None
         return self._equal(gold, answer)
 
-    def _sums(self, gold: Node, answer: Node) -> bool | None:
-        return False
+    def _bare_digits(self, gold: Node, answer: Node) -> bool | None:
+        """The digits without their base, which only the question can make right."""
+        value, base = gold.args
+        if answer.head not in ("number", "neg") or answer == number(value):
+            return False
+        digits = render(answer)
+        try:
+            same = int(digits, base) == value
+        except ValueError:
+            return False
+        if not same:
+            return False
+        self.note = f"the digits are right, their base {base} is not stated"
+        return True if "base" in self.conventions else None
 
     def _equal(self, gold: Node, answer: Node) -> bool | None:
         outcome = values.equal(gold, answer, self.tolerance)
@@ -217,7 +236,7 @@ class Matcher:
             else:
                 return False
         answer = strip_labels(answer)
-        if answer.head == "pm":
+        if answer.head not in COLLECTIONS and "pm" in heads(answer):
             answer = Node("list", _spread(answer))
         if gold == EMPTY:
             return answer == EMPTY
@@ -229,7 +248,7 @@ class Matcher:
         if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
             return self._real_set(gold, answer)
         if answer.head in ("interval", "union", "setminus", "builder") or (
-            answer.head == "bracket" and gold.head == "tuple" and len(items) == 2
+            answer.head == "bracket" and gold.head == "tuple" and len(items) == len(answer.args) == 2
         ):
             return self._real_set(gold, answer) if gold.head not in BARE_LISTS else False
         if answer.head not in COLLECTIONS:
@@ -237,23 +256,27 @@ class Matcher:
                 return self.match(items[0], answer)
             return False
         given = _flat(answer)
+        if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
+            return self._collection(gold, given[0])  # [(4, 112)]
         if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
             raise CostError(f"more than {MAX_ITEMS} items")
+        if gold.head == "bracket" and answer.head == "tuple" and _may_be_interval(items):
+            return False
         if gold.head == "set" and answer.head == "tuple":
             return False
         if gold.head == "tuple" and answer.head == "set":
             return False
         gold_values, given_values = [_right_side(i) for i in items], [_right_side(i) for i in given]
         names = [_left_side(i) for i in given]
-        in_order = gold.head in ("tuple",) or answer.head == "tuple" or (
-            gold.head == "bracket" and answer.head == "bracket"
-        )
+        in_order = gold.head == "tuple" or (gold.head == "bracket" and answer.head != "set")
+        if gold.head == answer.head == "bracket" and len(items) == 2:
+            in_order = all(values.real_value(item) is not None for item in items)
         if all(names) and len(set(names)) == len(names) > 1:
             own = [_left_side(i) for i in items]
             if all(own) and set(own) == set(names):
                 order = [names.index(name) for name in own]
                 given_values, in_order = [given_values[i] for i in order], True
-            elif all(own):
+            elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
                 in_order = True
         if in_order:
             if len(gold_values) != len(given_values):
@@ -410,9 +433,14 @@ class Matcher:
             return self._chains(operators, operands, others, given)
         if sign:
             return operator == (other if sign > 0 or other in ("=", "!=", "==", "~") else FLIPPED[other])
-        if operator == "=" == other:
-            return self._ask(gold, answer)
-        return False
+        if operator != "=" or other != "=":
+            return False
+        numerators = _numerator(left), _numerator(right)
+        if values.constant_ratio(*numerators):
+            return True
+        if numerators == (left, right):
+            return False  # polynomials, or as good as
+        return self._ask(gold, answer)
 
     def _chains(self, operators, operands, others, given) -> bool | None:
         if len(operators) != len(others):
@@ -438,7 +466,8 @@ class Matcher:
                 return real_sets.equal(left, right)
         if all(_is_assignment(i) for i in items):
             names = [_left_side(i) for i in items]
-            if len(set(names)) == len(names) and answer.head in ("list", "and", "or", "tuple"):
+            bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
+            if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
                 given = _flat(answer)
                 if not any(_left_side(i) for i in given):  # bare values, in the order of the names
                     return self._collection(Node("tuple", tuple(map(_right_side, items))), answer)
@@ -529,25 +558,31 @@ def _flat(node: Node) -> tuple[Node, ...]:
 
 
 def _spread(node: Node) -> tuple[Node, ...]:
-    """Both values of a plus-minus."""
-    if node.head == "chain" and node.args[-1].head == "pm" and _is_assignment(node):
-        return tuple(Node("chain", (*node.args[:-1], item)) for item in _spread(node.args[-1]))
-    if node.head == "pm":
-        if len(node.args) == 1:
-            return node.args[0], negate(node.args[0])
-        left, right = node.args
-        return Node("add", (left, right)), Node("add", (left, Node("neg", (right,))))
-    if node.head in ("div", "mul", "neg") and "pm" in {a.head for a in node.args}:
-        index = next(i for i, a in enumerate(node.args) if a.head == "pm")
-        both = _spread(node.args[index])
-        return tuple(
-            Node(node.head, (*node.args[:index], part, *node.args[index + 1 :])) for part in both
-        )
-    return (node,)
+    """Both values of an expression with plus-minus; its upper and its lower signs belong together."""
+    if node.head in (*COLLECTIONS, "matrix") or "pm" not in heads(node):
+        return (node,)
+    return _with_sign(node, 1), _with_sign(node, -1)
+
+
+def _with_sign(item: Any, sign: int) -> Any:
+    if isinstance(item, tuple) and not isinstance(item, Node):
+        return tuple(_with_sign(part, sign) for part in item)
+    if not isinstance(item, Node):
+        return item
+    args = tuple(_with_sign(arg, sign) for arg in item.args)
+    if item.head != "pm":
+        return Node(item.head, args)
+    last = args[-1] if sign > 0 else negate(args[-1])
+    return last if len(args) == 1 else Node("add", (args[0], last))
 
 
 def _distinct(items: Sequence[Node]) -> list[Node]:
     return list(dict.fromkeys(items))
+
+
+def _may_be_interval(items: Sequence[Node]) -> bool:
+    ends = [values.real_value(item) for item in items]
+    return len(ends) == 2 and None not in ends and ends[0] < ends[1]  # type: ignore[operator]
 
 
 def _size(matrix: Node) -> tuple[int, int]:
@@ -626,6 +661,49 @@ def _sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> b
     total = Node("add", tuple(Node("mul", (p.args[0], number(p.args[1].factor))) for p in parts))
     unit = Unit(gold.args[1].factor**0, parts[0].args[1].dimensions)
     return matcher.match(gold, Node("quantity", (total, unit)))
+
+
+def _numerator(node: Node) -> Node:
+    """The expression times its denominators; itself where no unknown stands in one."""
+    above, below = _fraction(node)
+    return above if symbols(below) else node
+
+
+def _fraction(node: Node) -> tuple[Node, Node]:
+    head, args = node
+    if head == "neg":
+        above, below = _fraction(args[0])
+        return Node("neg", (above,)), below
+    if head == "div":
+        (a, b), (c, d) = _fraction(args[0]), _fraction(args[1])
+        return _product(a, d), _product(b, c)
+    if head == "mul":
+        parts = [_fraction(arg) for arg in args]
+        return _product(*(p[0] for p in parts)), _product(*(p[1] for p in parts))
+    if head == "add":
+        above, below = _fraction(args[0])
+        for arg in args[1:]:
+            a, b = _fraction(arg)
+            if b == below:
+                above = Node("add", (above, a))
+            else:
+                above = Node("add", (_product(above, b), _product(a, below)))
+                below = _product(below, b)
+        return above, below
+    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
+        above, below = _fraction(args[0])
+        if args[1].args[0] < 0:
+            above, below = below, above
+        exponent = number(abs(args[1].args[0]))
+        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
+    return node, ONE
+
+
+def _product(*factors: Node) -> Node:
+    kept = [factor for factor in factors if factor != ONE]
+    if not kept:
+        return ONE
+    return kept[0] if len(kept) == 1 else Node("mul", tuple(kept))
 
 
 def _renamed_constant(gold: Node, answer: Node) -> Node | None:

@@ -50,7 +50,12 @@ def build(parser: Parser, name: str) -> Node:
         raise ParseError(f"S.{attribute} is no set we know")
     arguments = _arguments(parser)
     if name == "Interval":
-        return _interval(arguments, attribute)
+        interval = _interval(arguments, attribute)
+        if parser.at(".") and parser.peek().text == "closure":
+            parser.take()
+            parser.take()
+            return Node("interval", (*interval.args[:2], False, False))
+        return interval
     if attribute is not None:
         raise ParseError(f"{name}.{attribute} is nothing we know")
     if name in _SETS:

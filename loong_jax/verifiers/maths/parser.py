@@ -109,7 +109,10 @@ class Parser:
         node = self.items()
         label = []
         while self.token.kind in ("word", "text") and len(label) < MAX_LABEL_WORDS:
-            label.append(self.take().text)
+            word = self.take().text
+            if not word.isalpha():
+                raise ParseError(f"{word!r} is left over")
+            label.append(word)
         while self.accept(".", ",", ";", "!", "?"):
             pass
         if self.token.kind != "end":
@@ -125,9 +128,10 @@ class Parser:
             join = self._separator()
             if join is None:
                 break
-            if self.token.kind == "end" or self.at(*_CLOSERS):
-                if self.token.kind != "end" or join != "list":
-                    self.reset(mark) if self.token.kind == "end" else None
+            if self.token.kind == "end":
+                self.reset(mark)
+                break
+            if self.at(*_CLOSERS):
                 break
             joins.add(join)
             if self.token.kind == "word" and words.is_leading(self.token, self.peek()):

@@ -385,7 +385,7 @@ def _run(parser: Parser) -> Node:
 
 
 def _is_join(token: Token) -> bool:
-    return token.text in names.JOIN_WORDS or token.text in UNITS and len(token.text) > 1
+    return len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
 
 
 def _power(parser: Parser, base: Node) -> Node:
@@ -440,6 +440,8 @@ def _command(parser: Parser, token: Token) -> Node:
         return _function(parser, name)
     if name in names.CONSTANTS:
         return constant(names.CONSTANTS[name])
+    if name == "Gamma" and parser.at("("):
+        return _function(parser, name)
     if name in names.GREEK:
         return _subscripted(parser, name)
     if text in ("\\emptyset", "\\varnothing"):
@@ -633,15 +635,27 @@ def _environment(parser: Parser) -> Node:
         if raw_argument(parser) != name:
             raise ParseError(f"\\begin{{{name}}} ends as something else")
         node = Node("matrix", rows)
-        if name == "vmatrix":
-            return call("det", node)
-        return node
+        return _determinant(rows) if name == "vmatrix" else node
     if name in names.LIST_ENVIRONMENTS:
         items = [item for row in _rows(parser) for item in row]
         if raw_argument(parser) != name:
             raise ParseError(f"\\begin{{{name}}} ends as something else")
         return items[0] if len(items) == 1 else Node("and", tuple(items))
     raise ParseError(f"{name[:20]} is no environment we know")
+
+
+def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
+    """The expansion along the first row."""
+    if len(rows) > 4 or any(len(row) != len(rows) for row in rows):
+        raise ParseError("no determinant of this size is read")
+    if len(rows) == 1:
+        return rows[0][0]
+    terms = []
+    for column, entry in enumerate(rows[0]):
+        minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
+        sign = number(-1 if column % 2 else 1)
+        terms.append(Node("mul", (sign, entry, _determinant(minor))))
+    return Node("add", tuple(terms))
 
 
 def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:

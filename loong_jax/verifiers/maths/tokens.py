@@ -89,7 +89,7 @@ def prepare(text: str) -> str:
     text = plain(text).strip()
     if len(text) > MAX_CHARS:
         raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
-    if "\\" in text:
+    if "\\" in text or "{" in text:
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text)
         for pattern, replacement in _GROUPS:

@@ -92,7 +92,7 @@ def _table() -> dict[str, Unit]:
 
 UNITS = _table()
 # what starts a unit without its context; single letters are variables unless written as text
-AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "mm", "as", "at", "pm"}
+AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "as", "at", "pm"}
 POWER_WORDS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": UNITS["USD"], "\\$": UNITS["USD"], "€": UNITS["EUR"], "£": _unit(1, GBP=1),
               "\\pounds": _unit(1, GBP=1), "\\euro": UNITS["EUR"]}  # fmt: skip

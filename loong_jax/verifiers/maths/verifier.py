@@ -59,7 +59,8 @@ class MathVerifier:
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:
         """Judges a response to `problem.gold`; its arguments may give `type` and `tolerance`."""
-        return self.judge(problem.gold, response_text, **_options(problem.arguments))
+        options = _options(problem.arguments)
+        return self.judge(problem.gold, response_text, question=problem.prompt, **options)
 
     def judge(
         self,
@@ -68,11 +69,16 @@ class MathVerifier:
         *,
         kind: str | None = None,
         tolerance: float | None = None,
+        question: str = "",
     ) -> Verdict:
-        """Verdict on one pair; never raises for what a text holds. `tolerance` is absolute."""
+        """Verdict on one pair; never raises for what a text holds.
+
+        `tolerance` is absolute. `question` settles conventions: who asks for a number in base 5 or
+        for a percentage takes it without its mark.
+        """
         start = time.perf_counter()
         try:
-            judged = self._judge(gold_text, answer_text, kind, tolerance)
+            judged = self._judge(gold_text, answer_text, kind, tolerance, _conventions(question))
         except CostError as error:
             judged = verdict.ungradable("cost", str(error))
         except RecursionError:
@@ -88,7 +94,7 @@ class MathVerifier:
         return [self.judge(gold_text, answer_text) for gold_text, answer_text in pairs]
 
     def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps `type`, `tolerance`."""
+        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps `type`, `tolerance`, `question`."""
         gold_text, answer_text = record.get("gold"), record.get("answer")
         if not isinstance(gold_text, (str, int, float)) or isinstance(gold_text, bool):
             return verdict.ungradable("record", "gold is missing or no text")
@@ -98,6 +104,8 @@ class MathVerifier:
             options = _options(record)
         except VerifierError as error:
             return verdict.ungradable("record", str(error))
+        question = record.get("question")
+        options["question"] = question if isinstance(question, str) else ""
         return self.judge(str(gold_text), answer_text, **options)
 
     def close(self) -> None:
@@ -106,7 +114,12 @@ class MathVerifier:
     # ---- one verdict
 
     def _judge(
-        self, gold_text: str | None, answer_text: str, kind: str | None, tolerance: float | None
+        self,
+        gold_text: str | None,
+        answer_text: str,
+        kind: str | None,
+        tolerance: float | None,
+        conventions: frozenset[str],
     ) -> Verdict:
         if gold_text is None or not gold_text.strip():
             return verdict.ungradable("no gold", "the problem has no reference answer")
@@ -124,9 +137,12 @@ class MathVerifier:
         limits = self._tolerance
         if tolerance:
             limits = dataclasses.replace(limits, absolute=Fraction(str(tolerance)))
-        return self._by_value(reference, answer_text, limits)
+        settings = {"tolerance": limits, "symbolic": self._symbolic, "conventions": conventions}
+        return self._by_value(reference, answer_text, settings)
 
-    def _by_value(self, reference: Gold, answer_text: str, limits: Tolerance) -> Verdict:
+    def _by_value(
+        self, reference: Gold, answer_text: str, settings: Mapping[str, Any]
+    ) -> Verdict:
         unread: ParseError | None = None
         looked_like_maths = False
         for count, span in enumerate(extract.spans(answer_text)):
@@ -142,33 +158,12 @@ class MathVerifier:
                 if span.rule == "boxed":
                     break
                 continue
-            return self._match(reference, answers, span, limits)
+            return _match(reference, answers, span, settings)
         if unread is None:
             return verdict.wrong("no answer", "the response states none")
         if looked_like_maths:
             return verdict.ungradable("unparsed", str(unread))
         return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
-
-    def _match(
-        self, reference: Gold, answers: tuple[Node, ...], span: extract.Span, limits: Tolerance
-    ) -> Verdict:
-        outcomes: list[tuple[bool | None, Matcher, Node]] = []
-        for wanted in reference.readings:
-            for given in answers:
-                matcher = Matcher(limits, self._symbolic)
-                outcome = matcher.match(wanted, given)
-                evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
-                if outcome:
-                    return verdict.correct(evidence)
-                outcomes.append((outcome, matcher, given))
-        undecided = [o for o in outcomes if o[0] is None]
-        outcome, matcher, given = (undecided or outcomes)[0]
-        evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
-        if matcher.note:
-            evidence += f"; {matcher.note}"
-        if outcome is None:
-            return verdict.ungradable("undecided", evidence)
-        return verdict.wrong("value", evidence)
 
     def _unread_gold(self, reference: Gold, answer_text: str) -> Verdict:
         """A gold that the parser does not know: only the same text answers it."""
@@ -179,8 +174,34 @@ class MathVerifier:
         return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
 
 
+def _match(
+    reference: Gold, answers: tuple[Node, ...], span: extract.Span, settings: Mapping[str, Any]
+) -> Verdict:
+    outcomes: list[tuple[bool | None, Matcher, Node]] = []
+    for wanted in reference.readings:
+        for given in answers:
+            matcher = Matcher(**settings)
+            outcome = matcher.match(wanted, given)
+            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+            if outcome:
+                return verdict.correct(evidence)
+            outcomes.append((outcome, matcher, given))
+    undecided = [o for o in outcomes if o[0] is None]
+    outcome, matcher, given = (undecided or outcomes)[0]
+    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
+    if matcher.note:
+        evidence += f"; {matcher.note}"
+    if outcome is None:
+        return verdict.ungradable("undecided", evidence)
+    return verdict.wrong("value", evidence)
+
+
 def _squeezed(text: str) -> str:
     return "".join(text.split())
+
+
+def _conventions(question: str) -> frozenset[str]:
+    return frozenset(word for word in ("base", "percent") if word in question.lower())
 
 
 def _options(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,9 +240,7 @@ def _by_words(reference: Gold, answer_text: str) -> Verdict | None:
                 same = answer == phrases.yes_or_no(reference.text)
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
             continue
-        if span.rule == "sentence" and given.endswith((" is " + wanted, " are " + wanted, ": " + wanted)):
-            return verdict.correct(evidence)
-        if span.rule == "phrase" and given.endswith((" is " + wanted, " are " + wanted)):
+        if span.rule != "boxed" and given.endswith((f" is {wanted}", f" are {wanted}", f": {wanted}")):
             return verdict.correct(evidence)
     return None
 
