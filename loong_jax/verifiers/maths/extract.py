@@ -37,7 +37,7 @@ _SENTENCE_END = re.compile(
     re.DOTALL,
 )
 _NUMBER = (
-    r"(?<![\w.^_])[-+]?\\?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?"
+    r"(?<![\w.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?"
     r"(?:\s?(?:\\?%|percent\b|pct\b|°|degrees\b))?"
 )
 _PIECE = re.compile(
