@@ -226,7 +226,9 @@ def _pieces(body: str) -> Iterator[Span]:
         if not _JOIN.fullmatch(gap) or "\n\n" in gap or gap.strip() == ".":
             break
         run.insert(0, match)
-    contents = list(dict.fromkeys(_content(match) for match in run))
+    contents = [_content(match) for match in run]
+    if len(set(contents)) == 1:
+        contents = contents[:1]
     rule = "number" if run[-1][5] else "formula"
     if len(contents) == 1:
         after = body[run[-1].end() : run[-1].end() + 40]
