@@ -37,7 +37,7 @@ _SENTENCE_END = re.compile(
     re.DOTALL,
 )
 _NUMBER = (
-    r"(?<![\w.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?"
+    r"(?<![\w.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?"
     r"(?:\s?(?:\\?%|percent\b|pct\b|°|degrees\b))?"
 )
 _PIECE = re.compile(
@@ -54,6 +54,9 @@ _CORRECTED = re.compile(
     r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b", re.IGNORECASE
 )
 _NEGATED = re.compile(r"\b(?:not|never|isn't|neither|nor)\s+(?:be\s+|equal\s+to\s+)?\Z")
+_SIGN_BEFORE = re.compile(r"[+*/^_\\<>(]\s*\Z")
+_SIGN_AFTER = re.compile(r"\s*(?:[+*/^!_=<>\\\[({]|-\s*\w)|[\])}]\s*[.(\[]|\.[A-Za-z_]")
+_PROSE = re.compile(r"\b[A-Za-z]{3,}\b")
 _AFTERWARDS = re.compile(r"correct|right|as follows|given|above|below|shown|required|needed")
 
 
@@ -220,6 +223,8 @@ def _pieces(body: str) -> Iterator[Span]:
     matches = matches[-40:]
     if not matches:
         return
+    if matches[-1][5] and _is_operand(body, matches[-1]):
+        return
     run = [matches[-1]]
     for match in reversed(matches[:-1]):
         gap = body[match.end() : run[0].start()]
@@ -236,11 +241,19 @@ def _pieces(body: str) -> Iterator[Span]:
         yield Span(contents[0] + (unit[0] if unit else ""), rule)
     else:
         yield Span(" \\text{ and } ".join(contents), rule)
-    for match in reversed(matches):  # a formula that cannot be read may be two dollar signs
-        number = list(_NUMBER_ONLY.finditer(_content(match)))
-        if number:
-            yield Span(number[-1][0].rstrip(","), "number")
+    for match in reversed(matches):  # prose between two amounts in dollars is no formula
+        content = _content(match)
+        if match[5] or len(_PROSE.findall(content)) > 1:
+            number = list(_NUMBER_ONLY.finditer(content))
+            if number and not _is_operand(body if match[5] else content, match if match[5] else number[-1]):
+                yield Span(number[-1][0].rstrip(","), "number")
             return
+
+
+def _is_operand(body: str, number: re.Match[str]) -> bool:
+    """Whether signs beside a number make it a part of something that is not read."""
+    before, after = body[max(0, number.start() - 12) : number.start()], body[number.end() :][:12]
+    return _SIGN_BEFORE.search(before) is not None or _SIGN_AFTER.match(after) is not None
 
 
 def _is_denied(body: str, position: int) -> bool:

@@ -5,7 +5,7 @@ import functools
 import re
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import extract, phrases, real_sets, words
+from loong_jax.verifiers.maths import extract, names, phrases, real_sets, words
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     EMPTY,
@@ -96,7 +96,12 @@ def _are_words(text: str) -> bool:
     bare = bare.strip(" $.")
     if not bare.isascii():
         return not any(character.isdigit() or character in "\\=+^_<>/*" for character in bare)
-    return _WORD.fullmatch(bare) is not None and len(bare) > 1
+    if _WORD.fullmatch(bare) is None or len(bare) < 2:
+        return False
+    parts = bare.split()
+    if all(len(part) == 1 for part in parts):
+        return False  # p - q
+    return not any(part in names.PREFIX_FUNCTIONS or part in names.GREEK for part in parts)
 
 
 def _may_be_maths(text: str) -> bool:
@@ -160,6 +165,12 @@ def _read(text: str) -> tuple[Node, ...]:
 
 
 _cached_readings = functools.lru_cache(maxsize=65536)(_read)
+
+
+def clear_caches() -> None:
+    """Forgets all parsed texts; for measurements."""
+    read_gold.cache_clear()
+    _cached_readings.cache_clear()
 
 
 def _decimal(whole: str, decimals: str) -> Node:

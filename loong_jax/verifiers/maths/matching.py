@@ -410,6 +410,10 @@ class Matcher:
                         return False
                     self.rung = "numeric"
                     return real_sets.equal(gold_set, answer_set)
+            elif real_sets.is_set(answer) or (
+                answer.head == "chain" and real_sets.real_set(answer) is not None
+            ):
+                return (answer.head == "chain" and self._equation(gold, answer)) or None
             if operators == ("in",) and answer.head != "chain":
                 return self.match(operands[1], answer)
         if answer.head != "chain":

@@ -269,7 +269,7 @@ class Parser:
                 self.take()
                 node = Node("div", (node, _signed(self._sign(), self.factor())))
             elif (unit := words.take_unit(self, node)) is not None:
-                node = Node("quantity", (node, unit))
+                node = self._with_smaller_unit(Node("quantity", (node, unit)))
             elif token.kind in ("word", "text") and token.text in names.MULTIPLIERS:
                 self.take()
                 node = _times(node, Node("number", (names.MULTIPLIERS[token.text], 0)))
@@ -277,6 +277,19 @@ class Parser:
                 node = self._adjoin(node)
             else:
                 return node
+
+    def _with_smaller_unit(self, node: Node) -> Node:
+        """Adds what follows in a smaller unit of the same kind: 8 hours 30 minutes."""
+        if self.token.kind != "number":
+            return node
+        right = self.nested(self.product)
+        if right.head != "quantity":
+            raise ParseError("a number follows a unit")
+        (value, unit), (more, smaller) = node.args, right.args
+        if unit.dimensions != smaller.dimensions or unit.factor <= smaller.factor:
+            raise ParseError("a number follows a unit")
+        part = Node("mul", (more, Node("number", (smaller.factor / unit.factor, 0))))
+        return Node("quantity", (Node("add", (value, part)), unit))
 
     def _starts_operand(self, token: Token) -> bool:
         if token.kind in ("number", "recurring"):
@@ -297,6 +310,8 @@ class Parser:
         if token.kind == "sign" and token.text in ("-", "+", "$", "["):
             return False
         if token.kind == "word" and token.text == "U":
+            return False
+        if left.head in ("chain", "and", "or"):
             return False
         return self._starts_operand(token)
 

@@ -137,6 +137,14 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
         return _ray(operator, right)
     if right.head == "symbol" and not symbols(left):
         return _ray(FLIPPED[operator], left)
+    if left.head == "call" and left.args[0] == "abs" and not symbols(right) and operator != "!=":
+        inner, minus = left.args[1], Node("neg", (right,))
+        low, high = _affine(inner, FLIPPED[operator], minus, name), _affine(inner, operator, right, name)
+        if low is None or high is None:
+            return None
+        return RealSet("intersection" if operator in ("<", "<=") else "union", (low, high))
+    if right.head == "call" and right.args[0] == "abs":
+        return _affine(right, FLIPPED[operator], left, name)
     gap = difference(left, right)
     at = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
     if any(value is None for value in at):

@@ -154,11 +154,11 @@ def _fraction(value: Any) -> Fraction:
 # ---- rounded decimals
 
 
-def _no_rounding(size: Fraction, gap: Fraction) -> Fraction:
+def _no_rounding(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
     return Fraction(0)
 
 
-def _rounding(gold: Node, answer: Node) -> Callable[[Fraction, Fraction], Fraction]:
+def _rounding(gold: Node, answer: Node) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
     """How far apart the two may be because one of them is a rounded decimal."""
     digits = max(_digits(gold), _digits(answer))
     if digits >= FLOAT_DIGITS:
