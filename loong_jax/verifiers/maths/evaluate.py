@@ -355,6 +355,12 @@ def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
     return self.context.log(self.real(value)) / self.context.log(self.real(base))
 
 
+def _ln(self: Evaluator, value: Value) -> Value:
+    if value == 0:
+        raise Undefined("the logarithm of 0")
+    return self.context.log(self.real(value))
+
+
 def _sqrt(self: Evaluator, value: Value) -> Value:
     if isinstance(value, (int, Fraction)):
         root = _exact_root(value, 2)
@@ -471,7 +477,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{name: _circular(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
     **{name: _of(name) for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch", "asin", "acos",
         "atan", "acot", "asec", "acsc", "asinh", "acosh", "atanh", "re", "im", "arg", "erf", "lambertw")},
-    "conjugate": _of("conj"), "log": _log, "sqrt": _sqrt, "root": _root, "abs": _abs, "norm": _abs,
+    "conjugate": _of("conj"), "log": _log, "ln": _ln, "sqrt": _sqrt, "root": _root, "abs": _abs, "norm": _abs,
     "factorial": _factorial, "double_factorial": _double_factorial, "gamma": _gamma,
     "binomial": _binomial, "permutations": _permutations, "gcd": _whole(math.gcd),
     "lcm": _whole(math.lcm), "max": _extreme(max), "min": _extreme(min), "floor": _floor,

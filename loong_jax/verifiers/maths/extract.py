@@ -50,6 +50,8 @@ _JOIN = re.compile(rf"(?:[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\b(?:{_WORD_JOINS})\b)
 _OR_JOIN = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE
 )
+_STOP = re.compile(r"[.!?]\s|\n\n|=")
+_OTHERWISE = re.compile(r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE)
 _CORRECTED = re.compile(
     r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b", re.IGNORECASE
 )
@@ -99,7 +101,9 @@ def spans(text: str) -> Iterator[Span]:
     for span in phrases[:1]:
         yield from _pieces(span.text)
     if len(text) <= MAX_WHOLE and not phrases:
-        yield Span(text, "whole")
+        whole = text.replace("**", " ") if text.count("**") == 2 and " **" in f" {text}" else text
+        yield Span(whole, "whole")
+    body = body.replace("**", "  ") if "**" in body and " **" in body else body
     yield from _pieces(body)
 
 
@@ -174,8 +178,11 @@ def _phrases(body: str) -> Iterator[Span]:
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
         end = _sentence_end(body, match.end())
-        if any(match.end() <= start <= end for start, _ in used):
-            continue
+        if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
+            other = _OTHERWISE.search(body[match.end() : used[-1][0]])
+            if other is None:
+                continue
+            end = match.end() + other.start()
         segment = body[match.end() : end].strip().strip("*").strip()
         if not segment or _AFTERWARDS.match(segment):
             continue
@@ -228,7 +235,9 @@ def _pieces(body: str) -> Iterator[Span]:
     run = [matches[-1]]
     for match in reversed(matches[:-1]):
         gap = body[match.end() : run[0].start()]
-        if not _JOIN.fullmatch(gap) or "\n\n" in gap or gap.strip() == ".":
+        is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
+        is_joined = _JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip() != "."
+        if not is_choice and not is_joined:
             break
         run.insert(0, match)
     contents = [_content(match) for match in run]

@@ -26,6 +26,7 @@ _LETTERS = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
+_EXCEPT = re.compile(r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
@@ -155,13 +156,37 @@ def _read(text: str) -> tuple[Node, ...]:
     bare = text.strip(" $")
     if match := _ZERO_COMMA.fullmatch(bare):
         return (_decimal(match[1], match[2]),)
-    found = [parse(text)]
+    if match := _EXCEPT.fullmatch(text):
+        left_out = parse(match[1])
+        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
+        return (Node("setminus", (REALS, Node("set", items))),)
+    found = [_without_domains(parse(text))]
     if match := _DECIMAL_COMMA.fullmatch(bare):
         found.append(_decimal(match[1], match[2]))
     elif _GROUPED.fullmatch(bare):
         items = tuple(number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
+
+
+def _without_domains(node: Node) -> Node:
+    """A list without what only says where its parameters live: n in Z."""
+    if node.head not in BARE_LISTS:
+        return node
+    kept = tuple(item for item in node.args if not _is_domain(item))
+    if not kept or len(kept) == len(node.args):
+        return node
+    return kept[0] if len(kept) == 1 else Node(node.head, kept)
+
+
+def _is_domain(node: Node) -> bool:
+    node = strip_labels(node)
+    return (
+        node.head == "chain"
+        and node.args[0] == ("in",)
+        and node.args[2].head == "symbol"
+        and node.args[2].args[0].startswith("set ")
+    )
 
 
 _cached_readings = functools.lru_cache(maxsize=65536)(_read)

@@ -23,11 +23,13 @@ from loong_jax.verifiers.maths.expression import (
     render,
     strip_labels,
     symbols,
+    walk,
 )
 from loong_jax.verifiers.maths.names import FLIPPED
 from loong_jax.verifiers.maths.units import AMBIGUOUS, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
+PI = Node("constant", ("pi",))
 MAX_ITEMS = 64
 MAX_REPEATS = 2
 _ORDERS = frozenset(("<", "<=", ">", ">="))
@@ -127,9 +129,9 @@ class Matcher:
             self.rung = "numeric" if is_constant(gold) else "identity"
             return True
         if outcome is False:
-            renamed = _renamed_constant(gold, answer)
-            if renamed is not None:
-                return values.equal(gold, renamed, self.tolerance)
+            renamed = _renamed_constant(gold, answer) or _with_constants(gold, answer)
+            if renamed is not None and values.equal(*renamed, self.tolerance):
+                return True
             self.rung = "numeric" if is_constant(gold) else "identity"
             return False
         if _needs_symbolic(gold) or _needs_symbolic(answer):
@@ -263,6 +265,11 @@ class Matcher:
             raise CostError(f"more than {MAX_ITEMS} items")
         if gold.head == "bracket" and answer.head == "tuple" and _may_be_interval(items):
             return False
+        if {gold.head, answer.head} == {"set", "bracket"} and (
+            _may_be_interval(items) or _may_be_interval(given)
+        ):
+            self.note = "square brackets may hold two elements or all between them"
+            return None
         if gold.head == "set" and answer.head == "tuple":
             return False
         if gold.head == "tuple" and answer.head == "set":
@@ -640,7 +647,9 @@ def _shaped(flat: list[Node], size: tuple[int, int]) -> Node:
 
 def _as_quantity(node: Node) -> Node | None:
     """5 m, whose m was read as a variable, as five metres."""
-    factor, power = None, 1
+    power = 1
+    if node.head == "symbol" and node.args[0] in UNITS:
+        return Node("quantity", (ONE, UNITS[node.args[0]]))
     if node.head in ("mul", "div") and len(node.args) == 2:
         factor, letter = node.args
         if letter.head == "pow" and letter.args[1].head == "number":
@@ -714,15 +723,29 @@ def _product(*factors: Node) -> Node:
     return kept[0] if len(kept) == 1 else Node("mul", tuple(kept))
 
 
-def _renamed_constant(gold: Node, answer: Node) -> Node | None:
-    """The answer with its constant of integration under the gold's name."""
+def _renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
     own, other = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
     if len(own) != 1 or len(other) != 1:
         return None
     (name,), (given,) = own, other
-    if name[0] in "CKck" and given[0] in "CKck":
-        return real_sets.substitute(answer, given, Node("symbol", (name,)))
+    is_periodic = name in "kmn" and given in "kmn" and PI in walk(gold)
+    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
+        return gold, real_sets.substitute(answer, given, Node("symbol", (name,)))
     return None
+
+
+_ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
+
+
+def _with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with I, j and E as the constants they may be; not where both have such a variable."""
+    shared = symbols(gold) & symbols(answer)
+    pair = [gold, answer]
+    for name, meant in _ALIASES.items():
+        if name not in shared:
+            pair = [real_sets.substitute(node, name, Node("constant", (meant,))) for node in pair]
+    return None if pair == [gold, answer] else (pair[0], pair[1])
 
 
 __all__ = ["AMBIGUOUS", "Matcher"]

@@ -15,7 +15,7 @@ FUNCTIONS = {
         "asin acos atan acot asec acsc asinh acosh atanh atan2 lambertw permutations norm"
     ).split()
 } | {
-    "ln": "log",
+    "ln": "ln",
     "lg": "log10",
     "log10": "log10",
     "log2": "log2",

@@ -268,6 +268,9 @@ class Parser:
             elif token.kind in ("sign", "command") and token.text in names.QUOTIENTS:
                 self.take()
                 node = Node("div", (node, _signed(self._sign(), self.factor())))
+            elif _is_choose(node, token):
+                self.take()
+                node = Node("call", ("binomial", node, Node("number", (int(token.text[1:]), 0))))
             elif (unit := words.take_unit(self, node)) is not None:
                 node = self._with_smaller_unit(Node("quantity", (node, unit)))
             elif token.kind in ("word", "text") and token.text in names.MULTIPLIERS:
@@ -313,6 +316,8 @@ class Parser:
             return False
         if left.head in ("chain", "and", "or"):
             return False
+        if token.text == "(" and self.peek().text == "mod":
+            return False
         return self._starts_operand(token)
 
     def _adjoin(self, left: Node) -> Node:
@@ -329,6 +334,8 @@ class Parser:
                 right = self.factor()
                 if _is_proper(right):  # 3\frac{1}{2}
                     return Node("add", (left, right))
+                if right.head == "percent" and _is_proper(right.args[0]):
+                    return Node("percent", (Node("add", (left, right.args[0])),))
                 return _times(left, right)
         elif self.token.kind in ("number", "recurring") and left.head not in ("call", "tuple"):
             raise ParseError("a number follows a factor")
@@ -337,6 +344,17 @@ class Parser:
     def factor(self) -> Node:
         """A primary with what is written after it: powers, factorials, degrees, percent."""
         return primaries.with_postfixes(self, primaries.primary(self))
+
+
+def _is_choose(left: Node, token: Token) -> bool:
+    """10C3"""
+    return (
+        left.head == "number"
+        and token.kind == "word"
+        and token.text[0] == "C"
+        and token.text[1:].isdigit()
+        and len(token.text) < 5
+    )
 
 
 def _is_mixed(parser: Parser) -> bool:

@@ -108,3 +108,16 @@ def date(text: str) -> tuple[int | None, int, int] | None:
     except ValueError:
         return None
     return year, month, day
+
+
+def parts(text: str) -> frozenset[str]:
+    """The items of a list in words, in any order."""
+    return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
+
+
+def concludes(sentence: str, wanted: str) -> bool:
+    """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    if not sentence.endswith(wanted):
+        return False
+    before = sentence[: len(sentence) - len(wanted)]
+    return re.search(r"(?:\b(?:is|are|be|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z", before) is not None

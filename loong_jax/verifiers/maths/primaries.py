@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loong_jax.verifiers.maths import names, objects, words
 from loong_jax.verifiers.maths.expression import (
@@ -86,6 +86,9 @@ def with_postfixes(parser: Parser, node: Node) -> Node:
                 parser.take()
                 parser.take()
                 node = Node("percent", (node,))
+            elif token.text in ("rad", "radian", "radians"):
+                parser.take()
+                node = Node("mul", (node, number(1)))
             elif token.text in ("degrees", "degree", "deg"):
                 parser.take()
                 node = _degrees(parser, node)
@@ -224,7 +227,7 @@ def _degrees(parser: Parser, node: Node) -> Node:
     token = parser.token
     if token.kind in ("word", "text") and token.text in ("C", "F", "Celsius", "Fahrenheit"):
         parser.take()
-        return Node("labelled", (node, ("degrees", token.text[0])))
+        return Node("labelled", (node, ("degrees" + token.text[0],)))
     return Node("degree", (node,))
 
 
@@ -503,12 +506,15 @@ def _big(parser: Parser, head: str) -> Node:
         else:
             low = argument(parser)
     if head != "integral":
-        if low is None or high is None or low.head != "chain" or low.args[1].head != "symbol":
+        if low is None or high is None or low.head != "chain" or low.args[1].head not in (
+            "symbol",
+            "constant",
+        ):
             raise ParseError(f"{head} without bounds")
         variable, low = low.args[1].args[0], low.args[2]
-        return Node(head, (variable, low, high, parser.nested(parser.product)))
-    body = parser.nested(parser.sum)
-    factors = list(body.args) if body.head == "mul" else [body]
+        body = _with_index(parser.nested(parser.product), variable)
+        return Node(head, (variable, low, high, body))
+    factors = _factors(parser.nested(parser.sum))
     names_ = [f.args[0] for f in factors if f.head == "symbol"]
     if low is None or high is None or len(names_) < 2 or names_[-2] != "d":
         raise ParseError("only integrals with bounds and dx at their end are read")
@@ -516,6 +522,21 @@ def _big(parser: Parser, head: str) -> Node:
     rest = factors[:-2] or [number(1)]
     inner = rest[0] if len(rest) == 1 else Node("mul", tuple(rest))
     return Node("integral", (variable, low, high, inner))
+
+
+def _with_index(item: Any, name: str) -> Any:
+    """The body of a sum over i, whose i is no imaginary unit."""
+    if item == constant(name):
+        return symbol(name)
+    if isinstance(item, Node):
+        return Node(item.head, tuple(_with_index(arg, name) for arg in item.args))
+    return item
+
+
+def _factors(node: Node) -> list[Node]:
+    if node.head != "mul":
+        return [node]
+    return [factor for arg in node.args for factor in _factors(arg)]
 
 
 def _limit(parser: Parser) -> Node:

@@ -38,6 +38,8 @@ def real_set(node: Node) -> RealSet | None:
     head, args = node
     if head == "interval":
         return RealSet("interval", args)
+    if head == "symbol" and args[0] == "R":
+        return _ALL
     if head in ("tuple", "bracket") and len(args) == 2:
         return RealSet("interval", (*args, head == "tuple", head == "tuple"))
     if head == "set":

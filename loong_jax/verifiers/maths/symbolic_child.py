@@ -19,6 +19,7 @@ _FUNCTIONS = {
     "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec,
     "csc": sympy.csc, "asin": sympy.asin, "acos": sympy.acos, "atan": sympy.atan,
     "sinh": sympy.sinh, "cosh": sympy.cosh, "tanh": sympy.tanh, "log": sympy.log,
+    "ln": sympy.log,
     "sqrt": sympy.sqrt, "abs": sympy.Abs, "floor": sympy.floor, "ceiling": sympy.ceiling,
     "root": sympy.root, "gamma": sympy.gamma, "binomial": sympy.binomial,
     "factorial": sympy.factorial, "max": sympy.Max, "min": sympy.Min,

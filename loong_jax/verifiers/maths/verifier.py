@@ -240,7 +240,9 @@ def _by_words(reference: Gold, answer_text: str) -> Verdict | None:
                 same = answer == phrases.yes_or_no(reference.text)
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
             continue
-        if span.rule != "boxed" and given.endswith((f" is {wanted}", f" are {wanted}", f": {wanted}")):
+        if phrases.parts(given) == phrases.parts(wanted):
+            return verdict.correct(evidence)
+        if span.rule != "boxed" and phrases.concludes(given, wanted):
             return verdict.correct(evidence)
     return None
 
