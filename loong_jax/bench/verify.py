@@ -64,7 +64,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def read_cases(paths: Sequence[Path]) -> list[Case]:
     """Cases of all files. `expected` is a bool, or "correct", "not correct" or "ungradable"."""
-    files = [f for path in paths for f in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    files = [
+        f for path in paths for f in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
+    ]
     cases = []
     for file in files:
         try:
@@ -99,16 +101,20 @@ def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str,
     ordinary = [case for case in cases if not case.is_hostile]
     groups = {
         "all cases": ordinary,
-        "boxed integers": [Case("", str(n), f"So it is \\boxed{{{n}}}.", True, False) for n in range(200)],
+        "boxed integers": [_boxed(number, "So it is ") for number in range(200)],
         "60,000 characters": [
-            Case("", str(n), "So we add 1 and get $n + 1$. " * (_LONG_CHARS // 29) + f"\\boxed{{{n}}}", True, False)
-            for n in range(5)
+            _boxed(number, "So we add 1 and get $n + 1$. " * (_LONG_CHARS // 29))
+            for number in range(5)
         ],
-    }  # fmt: skip
+    }
     result["speed"] = {key: _speed(judges, group, rounds) for key, group in groups.items()}
     result["versions"] = _versions(judges)
     verifier.close()
     return result
+
+
+def _boxed(number: int, before: str) -> Case:
+    return Case("", str(number), f"{before}\\boxed{{{number}}}.", True, False)
 
 
 def _ours(verifier: Any) -> Judge:
@@ -167,7 +173,7 @@ def _latency(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _speed(judges: dict[str, Judge], cases: Sequence[Case], rounds: int) -> dict[str, Any]:
-    """Verdicts per second; the judges take turns, so that a load on the machine meets them alike."""
+    """Verdicts per second; the judges take turns, so that other load meets them alike."""
     times: dict[str, list[float]] = {name: [] for name in judges}
     for _ in range(rounds):
         for name, judge in judges.items():
@@ -210,8 +216,8 @@ def as_text(result: dict[str, Any]) -> str:
     for name in names:
         latency = result["judges"][name]["latency"]
         lines.append(
-            f"{name}: median {1e3 * latency['median_s']:.2f} ms, p99 {1e3 * latency['p99_s']:.1f} ms, "
-            f"worst {1e3 * latency['max_s']:.0f} ms"
+            f"{name}: median {1e3 * latency['median_s']:.2f} ms, "
+            f"p99 {1e3 * latency['p99_s']:.1f} ms, worst {1e3 * latency['max_s']:.0f} ms"
         )
     for key, figures in result["speed"].items():
         speeds = ", ".join(f"{n} {s:,.0f}/s" for n, s in figures["verdicts_per_cpu_s"].items())

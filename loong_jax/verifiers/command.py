@@ -58,7 +58,9 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict]:
     try:
         return record, verifier.verify_record(record)
     except Exception as error:
-        return record, verdict.ungradable("verifier raised", f"{type(error).__name__}: {error}"[:200])
+        return record, verdict.ungradable(
+            "verifier raised", f"{type(error).__name__}: {error}"[:200]
+        )
 
 
 def _named(record: Any) -> dict[str, Any]:

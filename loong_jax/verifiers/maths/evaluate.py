@@ -371,7 +371,9 @@ def _sqrt(self: Evaluator, value: Value) -> Value:
 
 def _root(self: Evaluator, value: Value, degree: Value) -> Value:
     if not isinstance(degree, int) or degree == 0:
-        return self.power(value, 1 / Fraction(degree) if isinstance(degree, Fraction) else 1 / degree)
+        return self.power(
+            value, 1 / Fraction(degree) if isinstance(degree, Fraction) else 1 / degree
+        )
     if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
         return -self.power(-value, Fraction(1, degree))
     return self.power(value, Fraction(1, degree))
@@ -475,11 +477,49 @@ def _sign(self: Evaluator, value: Value) -> Value:
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{name: _circular(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
-    **{name: _of(name) for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch", "asin", "acos",
-        "atan", "acot", "asec", "acsc", "asinh", "acosh", "atanh", "re", "im", "arg", "erf", "lambertw")},
-    "conjugate": _of("conj"), "log": _log, "ln": _ln, "sqrt": _sqrt, "root": _root, "abs": _abs, "norm": _abs,
-    "factorial": _factorial, "double_factorial": _double_factorial, "gamma": _gamma,
-    "binomial": _binomial, "permutations": _permutations, "gcd": _whole(math.gcd),
-    "lcm": _whole(math.lcm), "max": _extreme(max), "min": _extreme(min), "floor": _floor,
-    "ceiling": _ceiling, "mod": _mod, "sign": _sign,
-}  # fmt: skip
+    **{
+        name: _of(name)
+        for name in (
+            "sinh",
+            "cosh",
+            "tanh",
+            "coth",
+            "sech",
+            "csch",
+            "asin",
+            "acos",
+            "atan",
+            "acot",
+            "asec",
+            "acsc",
+            "asinh",
+            "acosh",
+            "atanh",
+            "re",
+            "im",
+            "arg",
+            "erf",
+            "lambertw",
+        )
+    },
+    "conjugate": _of("conj"),
+    "log": _log,
+    "ln": _ln,
+    "sqrt": _sqrt,
+    "root": _root,
+    "abs": _abs,
+    "norm": _abs,
+    "factorial": _factorial,
+    "double_factorial": _double_factorial,
+    "gamma": _gamma,
+    "binomial": _binomial,
+    "permutations": _permutations,
+    "gcd": _whole(math.gcd),
+    "lcm": _whole(math.lcm),
+    "max": _extreme(max),
+    "min": _extreme(min),
+    "floor": _floor,
+    "ceiling": _ceiling,
+    "mod": _mod,
+    "sign": _sign,
+}

@@ -96,7 +96,7 @@ def is_constant(node: Node) -> bool:
 
 
 _NUMERIC = frozenset(
-    "number constant add mul div pow neg call percent degree based sum product integral".split()
+    str.split("number constant add mul div pow neg call percent degree based sum product integral")
 )
 
 

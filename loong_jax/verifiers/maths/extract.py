@@ -5,6 +5,7 @@ is one candidate: a response that names several answers has given a list of them
 Every search is bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,7 +28,8 @@ _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bo
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=[{\d\w\\])")
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 _PHRASE = re.compile(
-    r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?(?:\bis\b|\bare\b|\bwould be\b|:|=)"
+    r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
+    r"(?:\bis\b|\bare\b|\bwould be\b|:|=)"
     r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|####\s*",
     re.IGNORECASE,
 )
@@ -41,19 +43,22 @@ _NUMBER = (
     r"(?:\s?(?:\\?%|percent\b|pct\b|°|degrees\b))?"
 )
 _PIECE = re.compile(
-    r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|(" + _NUMBER + ")",
+    r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|("
+    + _NUMBER
+    + ")",
     re.DOTALL,
 )
 _NUMBER_ONLY = re.compile(_NUMBER)
 _WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
 _JOIN = re.compile(rf"(?:[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\b(?:{_WORD_JOINS})\b)*", re.IGNORECASE)
-_OR_JOIN = re.compile(
-    r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE
-)
+_OR_JOIN = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE)
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
-_OTHERWISE = re.compile(r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE)
+_OTHERWISE = re.compile(
+    r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
+)
 _CORRECTED = re.compile(
-    r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b", re.IGNORECASE
+    r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b",
+    re.IGNORECASE,
 )
 _NEGATED = re.compile(r"\b(?:not|never|isn't|neither|nor)\s+(?:be\s+|equal\s+to\s+)?\Z")
 _SIGN_BEFORE = re.compile(r"[+*/^_\\<>(]\s*\Z")
@@ -190,7 +195,7 @@ def _phrases(body: str) -> Iterator[Span]:
     if not used:
         return
     run = [_segment(body, used[0])]
-    for later, earlier in zip(used, used[1:], strict=False):
+    for later, earlier in itertools.pairwise(used):
         gap = body[earlier[1] : later[0]]
         if len(gap) > 25 or _CORRECTED.search(gap):
             break
@@ -254,7 +259,9 @@ def _pieces(body: str) -> Iterator[Span]:
         content = _content(match)
         if match[5] or len(_PROSE.findall(content)) > 1:
             number = list(_NUMBER_ONLY.finditer(content))
-            if number and not _is_operand(body if match[5] else content, match if match[5] else number[-1]):
+            if number and not _is_operand(
+                body if match[5] else content, match if match[5] else number[-1]
+            ):
                 yield Span(number[-1][0].rstrip(","), "number")
             return
 

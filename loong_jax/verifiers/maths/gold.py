@@ -19,14 +19,32 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.parser import parse
 
-TYPES = ("number", "expression", "equation", "interval", "set", "tuple", "list", "matrix", "relation",
-         "choice", "text", "quantity", "percentage", "base-n", "date", "ratio")  # fmt: skip
+TYPES = (
+    "number",
+    "expression",
+    "equation",
+    "interval",
+    "set",
+    "tuple",
+    "list",
+    "matrix",
+    "relation",
+    "choice",
+    "text",
+    "quantity",
+    "percentage",
+    "base-n",
+    "date",
+    "ratio",
+)
 
 _LETTERS = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_EXCEPT = re.compile(r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE)
+_EXCEPT = re.compile(
+    r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE
+)
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
@@ -71,7 +89,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
 
 
 def _is_wrapped(text: str) -> bool:
-    return "\\boxed" in text or "\\fbox" in text or len(text) > 60 and "answer" in text.lower()
+    return "\\boxed" in text or "\\fbox" in text or (len(text) > 60 and "answer" in text.lower())
 
 
 def _bare(text: str) -> str:
@@ -108,9 +126,9 @@ def _are_words(text: str) -> bool:
 def _may_be_maths(text: str) -> bool:
     """A row of letters such as xy or AB; "pi"; "oo"."""
     bare = text.strip(" $.")
-    return bare.isalpha() and words.letters_of(bare) is not None and "\\text" not in text or bare in (
-        "pi", "oo", "inf", "infinity"
-    )
+    return (
+        bare.isalpha() and words.letters_of(bare) is not None and "\\text" not in text
+    ) or bare in ("pi", "oo", "inf", "infinity")
 
 
 def _readings_of_words(text: str) -> tuple[Node, ...]:

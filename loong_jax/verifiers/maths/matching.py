@@ -101,7 +101,15 @@ class Matcher:
             return _is_plain(answer) and not _has_pi(answer)  # 90 where the degrees were asked for
         if answer.head == "ratio" and len(answer.args) == 2:
             answer = Node("div", answer.args)
-        if answer.head in ("chain", "interval", "union", "builder", "setminus", "intersection", "ratio"):
+        if answer.head in (
+            "chain",
+            "interval",
+            "union",
+            "builder",
+            "setminus",
+            "intersection",
+            "ratio",
+        ):
             return False
         if answer.head == "percent" and _is_plain(gold) and self._equal(gold, answer.args[0]):
             self.note = "the gold has no percent sign"
@@ -204,9 +212,7 @@ class Matcher:
             converted = _as_quantity(answer)
             if converted is not None and converted.args[1].dimensions == unit.dimensions:
                 answer = converted
-            elif answer.head in ("percent", "degree"):
-                return False
-            elif symbols(answer) - symbols(value):
+            elif answer.head in ("percent", "degree") or symbols(answer) - symbols(value):
                 return False
             else:
                 return self._equal(value, answer)  # the unit was asked for
@@ -251,7 +257,9 @@ class Matcher:
         if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
             return self._real_set(gold, answer)
         if answer.head in ("interval", "union", "setminus", "builder") or (
-            answer.head == "bracket" and gold.head == "tuple" and len(items) == len(answer.args) == 2
+            answer.head == "bracket"
+            and gold.head == "tuple"
+            and len(items) == len(answer.args) == 2
         ):
             return self._real_set(gold, answer) if gold.head not in BARE_LISTS else False
         if answer.head not in COLLECTIONS:
@@ -344,7 +352,9 @@ class Matcher:
             if not is_vector:
                 return False
         pairs = zip(
-            (x for row in gold.args for x in row), (x for row in answer.args for x in row), strict=True
+            (x for row in gold.args for x in row),
+            (x for row in answer.args for x in row),
+            strict=True,
         )
         return self._all(pairs)
 
@@ -388,7 +398,9 @@ class Matcher:
             return None
         pairs = zip(gold.args, answer.args, strict=True)
         outcomes = [
-            self._structural(g, a) if isinstance(g, Node) and isinstance(a, Node) else (g == a or None)
+            self._structural(g, a)
+            if isinstance(g, Node) and isinstance(a, Node)
+            else (g == a or None)
             for g, a in pairs
         ]
         return True if all(outcomes) else None
@@ -396,7 +408,9 @@ class Matcher:
     def _relation(self, gold: Node, answer: Node) -> bool | None:
         operators, *operands = gold.args
         if set(operators) <= {"=", "~"} and _names_something(operands[0]):
-            target = next((o for op, o in zip(operators, operands, strict=False) if op == "~"), operands[-1])
+            target = next(
+                (o for op, o in zip(operators, operands, strict=False) if op == "~"), operands[-1]
+            )
             target = operands[-1] if target is operands[0] else target
             if answer.head != "chain":
                 return self.match(target, answer)
@@ -413,7 +427,11 @@ class Matcher:
             if gold_set is not None:
                 answer_set = real_sets.real_set(answer)
                 if answer_set is not None:
-                    if answer.head == "chain" and symbols(answer) != symbols(gold) and answer.args[0] != ("=",):
+                    if (
+                        answer.head == "chain"
+                        and symbols(answer) != symbols(gold)
+                        and answer.args[0] != ("=",)
+                    ):
                         return False
                     self.rung = "numeric"
                     return real_sets.equal(gold_set, answer_set)
@@ -447,7 +465,9 @@ class Matcher:
         if sign is None:
             return self._chains(operators, operands, others, given)
         if sign:
-            return operator == (other if sign > 0 or other in ("=", "!=", "==", "~") else FLIPPED[other])
+            return operator == (
+                other if sign > 0 or other in ("=", "!=", "==", "~") else FLIPPED[other]
+            )
         if operator != "=" or other != "=":
             return False
         numerators = _numerator(left), _numerator(right)
@@ -504,8 +524,23 @@ def _labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
 
 
 def _is_value(node: Node) -> bool:
-    return not heads(node) & {"chain", "interval", "union", "intersection", "setminus", "builder", "matrix",
-                              "set", "tuple", "bracket", "list", "and", "or", "pm", "text"}  # fmt: skip
+    return not heads(node) & {
+        "chain",
+        "interval",
+        "union",
+        "intersection",
+        "setminus",
+        "builder",
+        "matrix",
+        "set",
+        "tuple",
+        "bracket",
+        "list",
+        "and",
+        "or",
+        "pm",
+        "text",
+    }
 
 
 def _is_plain(node: Node) -> bool:
@@ -543,7 +578,9 @@ def _names_something(node: Node) -> bool:
 
 def _is_assignment(node: Node) -> bool:
     node = strip_labels(node)
-    return node.head == "chain" and set(node.args[0]) <= {"=", "~"} and _names_something(node.args[1])
+    return (
+        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and _names_something(node.args[1])
+    )
 
 
 def _may_rename(name: Node, other: Node) -> bool:
@@ -551,7 +588,11 @@ def _may_rename(name: Node, other: Node) -> bool:
     if name.head == "apply" or other.head == "apply":
         return True
     if name.head == other.head == "symbol":
-        return len(name.args[0]) > 1 and len(other.args[0]) > 1 and name.args[0][:1] == other.args[0][:1]
+        return (
+            len(name.args[0]) > 1
+            and len(other.args[0]) > 1
+            and name.args[0][:1] == other.args[0][:1]
+        )
     return False
 
 
@@ -573,7 +614,7 @@ def _flat(node: Node) -> tuple[Node, ...]:
 
 
 def _spread(node: Node) -> tuple[Node, ...]:
-    """Both values of an expression with plus-minus; its upper and its lower signs belong together."""
+    """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
     if node.head in (*COLLECTIONS, "matrix") or "pm" not in heads(node):
         return (node,)
     return _with_sign(node, 1), _with_sign(node, -1)
@@ -654,8 +695,15 @@ def _as_quantity(node: Node) -> Node | None:
         factor, letter = node.args
         if letter.head == "pow" and letter.args[1].head == "number":
             letter, power = letter.args[0], letter.args[1].args[0]
-        if node.head == "mul" and letter.head == "symbol" and letter.args[0] in UNITS and not symbols(factor):
-            unit: Unit = Unit(UNITS[letter.args[0]].factor ** 0, ()).times(UNITS[letter.args[0]], power)
+        if (
+            node.head == "mul"
+            and letter.head == "symbol"
+            and letter.args[0] in UNITS
+            and not symbols(factor)
+        ):
+            unit: Unit = Unit(UNITS[letter.args[0]].factor ** 0, ()).times(
+                UNITS[letter.args[0]], power
+            )
             return Node("quantity", (factor, unit))
         if node.head == "div":
             above = factor if factor.head == "quantity" else _as_quantity(factor)
@@ -676,7 +724,7 @@ def _sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> b
     if sorted(factors, reverse=True) != factors or len(set(factors)) != len(factors):
         return False
     total = Node("add", tuple(Node("mul", (p.args[0], number(p.args[1].factor))) for p in parts))
-    unit = Unit(gold.args[1].factor**0, parts[0].args[1].dimensions)
+    unit = Unit(gold.args[1].factor ** 0, parts[0].args[1].dimensions)
     return matcher.match(gold, Node("quantity", (total, unit)))
 
 

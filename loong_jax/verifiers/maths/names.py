@@ -1,19 +1,66 @@
 """What words and LaTeX commands mean. Tables only."""
+# ruff: noqa: RUF001 - look-alikes are what these tables are about
 
 GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi "
-    "omicron rho varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi "
-    "Sigma Upsilon Phi Psi Omega ell hbar nabla partial aleph".split()
+    str.split(
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu "
+        "xi omicron rho varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi "
+        "Sigma Upsilon Phi Psi Omega ell hbar nabla partial aleph"
+    )
 )
 
 # every spelling of a function of numbers -> our name; `evaluate.FUNCTIONS` says what it does
 FUNCTIONS = {
     name: name
-    for name in (
-        "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp log sqrt abs floor ceiling gcd "
-        "lcm max min factorial binomial gamma erf sign re im arg conjugate root det mod "
-        "asin acos atan acot asec acsc asinh acosh atanh atan2 lambertw permutations norm"
-    ).split()
+    for name in [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "exp",
+        "log",
+        "sqrt",
+        "abs",
+        "floor",
+        "ceiling",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+        "factorial",
+        "binomial",
+        "gamma",
+        "erf",
+        "sign",
+        "re",
+        "im",
+        "arg",
+        "conjugate",
+        "root",
+        "det",
+        "mod",
+        "asin",
+        "acos",
+        "atan",
+        "acot",
+        "asec",
+        "acsc",
+        "asinh",
+        "acosh",
+        "atanh",
+        "atan2",
+        "lambertw",
+        "permutations",
+        "norm",
+    ]
 } | {
     "ln": "ln",
     "lg": "log10",
@@ -60,9 +107,11 @@ FUNCTIONS = {
 }
 # functions that LaTeX or plain text applies to what follows without brackets: sin x
 PREFIX_FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp log ln lg arcsin arccos arctan "
-    "arccot arcsec arccsc arcsinh arccosh arctanh arsinh arcosh artanh tg ctg cosec gcd lcm max "
-    "min sqrt det Re Im arg sgn asin acos atan".split()
+    str.split(
+        "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp log ln lg arcsin arccos arctan "
+        "arccot arcsec arccsc arcsinh arccosh arctanh arsinh arcosh artanh tg ctg cosec gcd lcm "
+        "max min sqrt det Re Im arg sgn asin acos atan"
+    )
 )
 INVERSES = {
     "sin": "asin",
@@ -109,18 +158,24 @@ SPACING = frozenset(
 )  # fmt: skip
 # commands around an argument that is still maths
 WRAPPERS = frozenset(
-    "\\boxed \\fbox \\mathbf \\boldsymbol \\bm \\mathit \\mathcal \\mathsf \\mathscr \\mathfrak "
-    "\\underline \\ensuremath \\displaystyle \\smash \\color \\mathop \\vcenter \\mathord "
-    "\\mathrel \\mathbin \\emph \\pmb \\cancel".split()
+    str.split(
+        "\\boxed \\fbox \\mathbf \\boldsymbol \\bm \\mathit \\mathcal \\mathsf \\mathscr "
+        "\\mathfrak \\underline \\ensuremath \\displaystyle \\smash \\color \\mathop \\vcenter \\mathord "
+        "\\mathrel \\mathbin \\emph \\pmb \\cancel"
+    )
 )
 # commands around words
 TEXT_WRAPPERS = frozenset(
-    "\\text \\textbf \\textit \\textrm \\textsf \\texttt \\mbox \\hbox \\mathrm \\mathsf "
-    "\\operatorname \\textnormal \\textup \\textsc \\mathtt \\rm \\textmd \\textsl".split()
+    str.split(
+        "\\text \\textbf \\textit \\textrm \\textsf \\texttt \\mbox \\hbox \\mathrm \\mathsf "
+        "\\operatorname \\textnormal \\textup \\textsc \\mathtt \\rm \\textmd \\textsl"
+    )
 )
 ACCENTS = frozenset(
-    "\\vec \\hat \\bar \\tilde \\overrightarrow \\widehat \\widetilde \\overline \\dot \\ddot "
-    "\\overleftrightarrow \\overleftarrow \\check \\acute".split()
+    str.split(
+        "\\vec \\hat \\bar \\tilde \\overrightarrow \\widehat \\widetilde \\overline \\dot \\ddot "
+        "\\overleftrightarrow \\overleftarrow \\check \\acute"
+    )
 )
 MATRIX_ENVIRONMENTS = frozenset(
     ("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix")
@@ -132,10 +187,12 @@ LIST_ENVIRONMENTS = frozenset(
 JOIN_WORDS = {"and": "and", "or": "or", "either": "", "both": "", "maybe": "or", "perhaps": "or",
               "possibly": "or", "alternatively": "or", "y": "and"}  # fmt: skip
 LEADING_WORDS = frozenset(
-    "the a an answer is are final result value solution solutions equals equal to be therefore "
-    "thus so hence we get have it its that gives about approximately roughly exactly only just "
-    "must total of there exists side area volume length sum probability option choice because "
-    "roots root all for real number numbers ans domain range yes".split()
+    str.split(
+        "the a an answer is are final result value solution solutions equals equal to be therefore "
+        "thus so hence we get have it its that gives about approximately roughly exactly only just "
+        "must total of there exists side area volume length sum probability option choice because "
+        "roots root all for real number numbers ans domain range yes"
+    )
 )
 REAL_SET_NAMES = {"R", "Reals"}
 NUMBER_SETS = frozenset("RNZQC")

@@ -122,9 +122,7 @@ def _matrix(arguments: tuple[Node, ...]) -> Node:
         arguments = (
             Node(
                 "bracket",
-                tuple(
-                    Node("bracket", items[i * columns : (i + 1) * columns]) for i in range(rows)
-                ),
+                tuple(Node("bracket", items[i * columns : (i + 1) * columns]) for i in range(rows)),
             ),
         )
     rows = _unpacked(arguments[:1])

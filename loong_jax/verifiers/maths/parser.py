@@ -27,7 +27,8 @@ _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "
                "\\wedge": "and", "\\lor": "or", "\\vee": "or", "|": "or",
                "\\implies": "list"}  # fmt: skip
 _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
-           "\\backslash": "setminus", "\\smallsetminus": "setminus", "\\bigcup": "union"}  # fmt: skip
+           "\\backslash": "setminus", "\\smallsetminus": "setminus",
+           "\\bigcup": "union"}  # fmt: skip
 _CLOSERS = frozenset((")", "]", "}", "\\}", "\\rbrace", "\\rangle", "\\rfloor", "\\rceil", "\\end",
                       "\\rvert", "\\rVert"))  # fmt: skip
 
@@ -205,7 +206,7 @@ class Parser:
                 head = _UNIONS[token.text]
             elif token.text in ("U", "u") and self.peek().text in ("(", "[", "{", "\\{"):
                 head = "union"
-            elif token.text == "\\" or token.text == "\\\\" and self.peek().text in ("\\{",):
+            elif token.text == "\\" or (token.text == "\\\\" and self.peek().text in ("\\{",)):
                 head = "setminus"
             else:
                 break
@@ -309,7 +310,7 @@ class Parser:
         """Whether a factor follows without a sign between. Two numbers in a row are no product."""
         token = self.token
         if token.kind in ("number", "recurring"):
-            return left.head == "number" and _is_mixed(self) or left.head in ("call", "tuple")
+            return (left.head == "number" and _is_mixed(self)) or left.head in ("call", "tuple")
         if token.kind == "sign" and token.text in ("-", "+", "$", "["):
             return False
         if token.kind == "word" and token.text == "U":

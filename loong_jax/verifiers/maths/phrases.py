@@ -6,10 +6,14 @@ import unicodedata
 
 from loong_jax.verifiers.maths import names
 
-_COMMANDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*")
+_COMMANDS = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*"
+)
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
 _PUNCTUATION = re.compile(r"[^\w\s%+\-/().,:]|_", re.UNICODE)
-_ARTICLES = re.compile(r"^(?:(?:the|a|an|it|it's|its|is|answer|final|are|therefore|so|thus|hence)\s+)+")
+_ARTICLES = re.compile(
+    r"^(?:(?:the|a|an|it|it's|its|is|answer|final|are|therefore|so|thus|hence)\s+)+"
+)
 _ENDS = " \t\r\n.,;:!?\"'"
 _CHOICE = re.compile(
     r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))",
@@ -25,7 +29,9 @@ _ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})")
 _SLASHED = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})")
 _NAMED = (
     re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?(?:,? (?P<year>\d{4}))?"),
-    re.compile(r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"),
+    re.compile(
+        r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"
+    ),
 )
 _WEEKDAY = re.compile(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+")
 MAX_CHARS = 300
@@ -56,12 +62,18 @@ def is_everything(text: str) -> bool:
 def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
     text = " ".join(
-        _COMMANDS.sub("", _SPACES.sub(" ", text)).replace("{", "").replace("}", "").replace("$", "")
-        .replace("**", "").split()
+        _COMMANDS.sub("", _SPACES.sub(" ", text))
+        .replace("{", "")
+        .replace("}", "")
+        .replace("$", "")
+        .replace("**", "")
+        .split()
     )
     match = _CHOICE.match(text.strip())
     if match is None:
-        match = re.match(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip())
+        match = re.match(
+            r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip()
+        )
     if match is None:
         return None
     rest = text.strip()[match.end() :]
@@ -77,7 +89,7 @@ def is_choice(text: str) -> bool:
 
 
 def yes_or_no(text: str) -> str | None:
-    """"yes" or "no" where the text says so first and does not go on to doubt it."""
+    """ "yes" or "no" where the text says so first and does not go on to doubt it."""
     words = normal(text).replace(",", " ").replace(".", " ").split()
     if not words or words[0] not in _YES:
         return None

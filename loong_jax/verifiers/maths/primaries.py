@@ -31,7 +31,8 @@ _BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
           "ten": 10, "twelve": 12, "sixteen": 16}  # fmt: skip
 _STARTERS = frozenset(
-    (*_FRACTIONS, *_BINOMIALS, *_BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle", "\\lfloor",
+    (*_FRACTIONS, *_BINOMIALS, *_BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
+     "\\lfloor",
      "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
      "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
      "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack")
@@ -40,8 +41,11 @@ _PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
 
 
 def starts_command(text: str) -> bool:
-    return text in _STARTERS or text in _PLAIN_FUNCTIONS or text[1:] in names.GREEK or (
-        text[1:] in names.CONSTANTS
+    return (
+        text in _STARTERS
+        or text in _PLAIN_FUNCTIONS
+        or text[1:] in names.GREEK
+        or (text[1:] in names.CONSTANTS)
     )
 
 
@@ -68,7 +72,7 @@ def primary(parser: Parser) -> Node:
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
     if token.text in ("-", "+"):
         raise ParseError("a sign stands where a factor belongs")
-    if token.text in ("_", "^") :
+    if token.text in ("_", "^"):
         return _prescript(parser)
     if token.text.startswith("..."):
         return symbol("...")
@@ -96,10 +100,7 @@ def with_postfixes(parser: Parser, node: Node) -> Node:
                 return node
         elif token.text == "!" and token.kind == "sign":
             parser.take()
-            if parser.accept("!"):
-                node = call("double_factorial", node)
-            else:
-                node = call("factorial", node)
+            node = call("double_factorial", node) if parser.accept("!") else call("factorial", node)
         elif token.text in ("%", "\\%"):
             parser.take()
             node = Node("percent", (node,))
@@ -250,7 +251,9 @@ def _word(parser: Parser, token: Token) -> Node:
     if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
         parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
         return _function(parser, bare)
-    if word in names.FUNCTIONS and (parser.at("(", "^", "_", "{") or word in names.PREFIX_FUNCTIONS):
+    if word in names.FUNCTIONS and (
+        parser.at("(", "^", "_", "{") or word in names.PREFIX_FUNCTIONS
+    ):
         return _function(parser, word)
     if token.kind == "text" and len(word) > 1:
         if parser.at("=", "\\approx", ":", "(", "_", "^"):
@@ -309,7 +312,7 @@ def _subscripted(parser: Parser, name: str) -> Node:
 
 
 def _counts(below: str) -> bool:
-    return below in ("n", "m", "N", "k") or below.isdigit() and len(below) < 4 and int(below) > 1
+    return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
 
 
 def _prescript(parser: Parser) -> Node:
@@ -348,7 +351,7 @@ def _function(parser: Parser, spelled: str) -> Node:
         if name not in names.INVERSES:
             raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
         name, power = names.INVERSES[name], None
-    if parser.at("(") or parser.at("{") and name != "set":
+    if parser.at("(") or (parser.at("{") and name != "set"):
         arguments = _arguments(parser) if parser.at("(") else (argument(parser),)
         if parser.at("^", "**") and power is not None:
             raise ParseError("two powers of one function")
@@ -392,14 +395,16 @@ def _is_join(token: Token) -> bool:
 
 
 def _power(parser: Parser, base: Node) -> Node:
-    if parser.at("\\circ") :
+    if parser.at("\\circ"):
         parser.take()
         return _degrees(parser, base)
     if parser.at("\\prime"):
         parser.take()
         return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
-    if parser.at("{") and parser.peek().text in ("\\circ", "\\prime", "o") and (
-        parser.peek(2).text == "}"
+    if (
+        parser.at("{")
+        and parser.peek().text in ("\\circ", "\\prime", "o")
+        and (parser.peek(2).text == "}")
     ):
         parser.take()
         is_degree = parser.take().text != "\\prime"
@@ -506,9 +511,15 @@ def _big(parser: Parser, head: str) -> Node:
         else:
             low = argument(parser)
     if head != "integral":
-        if low is None or high is None or low.head != "chain" or low.args[1].head not in (
-            "symbol",
-            "constant",
+        if (
+            low is None
+            or high is None
+            or low.head != "chain"
+            or low.args[1].head
+            not in (
+                "symbol",
+                "constant",
+            )
         ):
             raise ParseError(f"{head} without bounds")
         variable, low = low.args[1].args[0], low.args[2]
@@ -602,10 +613,15 @@ def _braces(parser: Parser) -> Node:
 def _set(parser: Parser, closing: tuple[str, ...]) -> Node:
     if parser.accept(*closing):
         return EMPTY
-    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (parser.bars, 1), (parser.colon_is_ratio, False)
+    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (
+        (parser.bars, 1),
+        (parser.colon_is_ratio, False),
+    )
     node = parser.nested(parser.items)
     if parser.accept(":", "\\mid", "|", "\\colon", "\\vert"):
-        if node.head == "list" or (node.head in ("number", "symbol") and _is_dictionary(parser, closing)):
+        if node.head == "list" or (
+            node.head in ("number", "symbol") and _is_dictionary(parser, closing)
+        ):
             node = _dictionary(parser, node)
         else:
             node = Node("builder", (node, parser.nested(parser.items)))

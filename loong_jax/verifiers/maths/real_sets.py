@@ -141,7 +141,10 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
         return _ray(FLIPPED[operator], left)
     if left.head == "call" and left.args[0] == "abs" and not symbols(right) and operator != "!=":
         inner, minus = left.args[1], Node("neg", (right,))
-        low, high = _affine(inner, FLIPPED[operator], minus, name), _affine(inner, operator, right, name)
+        low, high = (
+            _affine(inner, FLIPPED[operator], minus, name),
+            _affine(inner, operator, right, name),
+        )
         if low is None or high is None:
             return None
         return RealSet("intersection" if operator in ("<", "<=") else "union", (low, high))
@@ -237,7 +240,9 @@ def _same_shape(gold: RealSet, answer: RealSet) -> bool | None:
     if gold.kind == "interval":
         if gold.parts[2:] != answer.parts[2:]:
             return False
-        return _all_true([values.equal(g, a) for g, a in zip(gold.parts[:2], answer.parts[:2], strict=True)])
+        return _all_true(
+            [values.equal(g, a) for g, a in zip(gold.parts[:2], answer.parts[:2], strict=True)]
+        )
     return _all_true([_same_shape(g, a) for g, a in zip(gold.parts, answer.parts, strict=True)])
 
 

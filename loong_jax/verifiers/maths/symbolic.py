@@ -53,8 +53,16 @@ class SymbolicChild:
             self._stop()
             root = str(Path(__file__).resolve().parents[3])
             self._child = Child(
-                [sys.executable, "-m", "loong_jax.verifiers.maths.symbolic_child", str(self._cpu_s)],
-                env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])},
+                [
+                    sys.executable,
+                    "-m",
+                    "loong_jax.verifiers.maths.symbolic_child",
+                    str(self._cpu_s),
+                ],
+                env={
+                    "PATH": os.defpath,
+                    "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)]),
+                },
             )
             self._child.receive(time.monotonic() + _START_S)
         return self._child

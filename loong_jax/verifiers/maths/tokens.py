@@ -3,6 +3,7 @@
 Everything is a table or one regular expression without nested repetition, so the time is linear
 in the length of the text, which `MAX_CHARS` bounds.
 """
+# ruff: noqa: RUF001 - look-alikes are what these tables are about
 
 import re
 import unicodedata
@@ -32,14 +33,16 @@ _CHARACTERS = {
     "√": r" \sqrt ", "π": r" \pi ", "∞": r" \infty ", "≤": r" \le ", "≥": r" \ge ", "≠": r" \ne ",
     "⩽": r" \le ", "⩾": r" \ge ", "≦": r" \le ", "≧": r" \ge ",
     "∪": r" \cup ", "∩": r" \cap ", "∈": r" \in ", "∉": r" \notin ", "±": r" \pm ",
-    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ", "∙": r" \cdot ",
+    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ",
+    "∙": r" \cdot ",
     "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
     "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
     "→": r" \to ", "⇒": r" \implies ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
     "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
     "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
-    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ", "ℤ": r" \mathbb{Z} ",
+    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ",
+    "ℤ": r" \mathbb{Z} ",
     "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
     "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
     "㎝": " cm", "∣": "|", "∥": r" \parallel ", "Ω": " ohm",
@@ -73,7 +76,15 @@ _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
   | (?P<recurring>\d*\.\d*\(\d+\))
-  | (?P<number>(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+\.\d+|\.\d+|\d+\.(?=\s*\\(?:overline|bar|dot)\b)|\d+)(?:[eE][-+]?\d+(?![A-Za-z\d]))?)
+  | (?P<number>
+        (?: \d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?
+          | \d+\.\d+
+          | \.\d+
+          | \d+\.(?=\s*\\(?:overline|bar|dot)\b)
+          | \d+
+        )
+        (?:[eE][-+]?\d+(?![A-Za-z\d]))?
+    )
   | (?P<command>\\(?:[A-Za-z]+\*?|\\(?:\[[\d. ]+(?:pt|ex|em|mm|cm)\])?|.))
   | (?P<word>[A-Za-z]+\d*)
   | (?P<sign>\*\*|//|<=|>=|==|!=|<>|=<|=>|->|:=|\.\.\.+|.)
@@ -140,7 +151,7 @@ def tokenize(text: str) -> list[Token]:
                 continue
             if value in "([{":
                 is_set = value == "{" and (
-                    not tokens or tokens[-1].kind == "sign" and tokens[-1].text in "=(,{["
+                    not tokens or (tokens[-1].kind == "sign" and tokens[-1].text in "=(,{[")
                 )
                 inside.append("S" if is_set else value)
             elif value in ")]}" and inside:

@@ -7,7 +7,7 @@ own: 5 °C is not 5 K, and no factor says how they relate.
 from fractions import Fraction
 from typing import NamedTuple
 
-DIMENSIONS = "m kg s A K mol cd bit USD EUR GBP person".split()
+DIMENSIONS = str.split("m kg s A K mol cd bit USD EUR GBP person")
 
 
 class Unit(NamedTuple):
@@ -39,7 +39,8 @@ _METRIC = {  # letters and words that take prefixes
     "V": _unit(1, kg=1, m=2, s=-3, A=-1), "F": _unit(1, kg=-1, m=-2, s=4, A=2),
     "ohm": _unit(1, kg=1, m=2, s=-3, A=-2), "Wb": _unit(1, kg=1, m=2, s=-2, A=-1),
     "T": _unit(1, kg=1, s=-2, A=-1), "H": _unit(1, kg=1, m=2, s=-2, A=-2),
-    "L": _unit("0.001", m=3), "l": _unit("0.001", m=3), "eV": _unit("1.602176634e-19", kg=1, m=2, s=-2),
+    "L": _unit("0.001", m=3), "l": _unit("0.001", m=3),
+    "eV": _unit("1.602176634e-19", kg=1, m=2, s=-2),
     "cal": _unit("4.184", kg=1, m=2, s=-2), "bar": _unit(100000, kg=1, m=-1, s=-2),
     "Wh": _unit(3600, kg=1, m=2, s=-2), "B": _unit(8, bit=1), "bit": _unit(1, bit=1),
 }  # fmt: skip

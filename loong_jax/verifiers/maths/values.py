@@ -20,8 +20,26 @@ FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
 _POINTS = (  # values of the symbols, by trial: positive, then with signs
     ("1273/1009", "719/1013", "2111/997", "389/641", "1789/773", "503/881", "1301/499", "271/563"),
     ("311/1031", "1613/607", "863/1019", "2243/811", "421/947", "1129/557", "173/769", "1931/983"),
-    ("-1249/983", "887/1021", "-433/1033", "1657/701", "-613/859", "-1483/673", "347/991", "-991/467"),
-    ("641/1049", "-1907/853", "-1063/617", "-277/1039", "1321/709", "787/1051", "-1543/911", "659/521"),
+    (
+        "-1249/983",
+        "887/1021",
+        "-433/1033",
+        "1657/701",
+        "-613/859",
+        "-1483/673",
+        "347/991",
+        "-991/467",
+    ),
+    (
+        "641/1049",
+        "-1907/853",
+        "-1063/617",
+        "-277/1039",
+        "1321/709",
+        "787/1051",
+        "-1543/911",
+        "659/521",
+    ),
 )
 _WHOLE_NAMES = frozenset("nkmjN")
 
@@ -104,15 +122,10 @@ def _equal_numbers(
     if not (context.isfinite(evaluator.real(a)) and context.isfinite(evaluator.real(b))):
         return bool(a == b)
     if rounding is not _no_rounding or not tolerance.is_zero:
-        gap = abs(evaluator.real(a) - evaluator.real(b))
-        size = max(abs(evaluator.real(a)), abs(evaluator.real(b)))
-        if _fraction(gap) <= max(
-            tolerance.absolute,
-            tolerance.relative * _fraction(abs(evaluator.real(a))),
-            rounding(_fraction(size), _fraction(gap)),
-        ):
-            return True
-        return False
+        left, right = evaluator.real(a), evaluator.real(b)
+        gap, size = _fraction(abs(left - right)), _fraction(max(abs(left), abs(right)))
+        wanted = tolerance.relative * _fraction(abs(left))
+        return gap <= max(tolerance.absolute, wanted, rounding(size, gap))
     digits = HIGH_DIGITS + int(max(evaluator.max_bits, other.max_bits) / 3.3)
     digits = min(digits, 12_000)
     try:
@@ -158,7 +171,9 @@ def _no_rounding(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
     return Fraction(0)
 
 
-def _rounding(gold: Node, answer: Node) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
+def _rounding(
+    gold: Node, answer: Node
+) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
     """How far apart the two may be because one of them is a rounded decimal."""
     digits = max(_digits(gold), _digits(answer))
     if digits >= FLOAT_DIGITS:
@@ -245,7 +260,7 @@ def _needs_integers(node: Node) -> bool:
     if found & {"sum", "product"}:
         return True
     return any(
-        n.head == "call" and n.args[0] in ("sin", "cos", "floor", "ceiling", "mod", "gcd", "lcm")
+        (n.head == "call" and n.args[0] in ("sin", "cos", "floor", "ceiling", "mod", "gcd", "lcm"))
         or (n.head == "pow" and n.args[0].head == "number" and n.args[0].args[0] < 0)
         for n in walk(node)
     )

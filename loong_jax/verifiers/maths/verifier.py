@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE_CHARS = 300
 MAX_CANDIDATES = 4
-_MATHS = frozenset("\\=^<>+*/√∪≤≥")
+_MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
 
 
 class MathVerifier:
@@ -31,12 +31,12 @@ class MathVerifier:
     parser builds a tree, and only known arithmetic runs on it, within a budget.
 
     Gold first: the gold's type says what is extracted and compared, and the relation is not
-    symmetric. A gold with a unit accepts the number alone; a gold number accepts a name and a unit
-    around it; an equation is not answered by one of its sides.
+    symmetric. A gold with a unit accepts the number alone, a gold number accepts a name and a
+    unit around it, and an equation is not answered by one of its sides.
 
-    Known false classes. Accepts: a wrong unit where the gold has none; log for ln. Rejects: decimals
-    of fewer than ten digits for values they only approximate; answers in a language whose words it
-    does not know. Ungradable: what costs too much to evaluate, what the parser does not know, and
+    Known false classes. Accepts: a wrong unit where the gold has none; log for ln. Rejects:
+    decimals of fewer than ten digits for values they only approximate; answers in a language whose
+    words it does not know. Ungradable: what costs too much to evaluate, what the parser does not know, and
     what depends on a convention (28 % for a gold 28).
     """
 
@@ -94,7 +94,10 @@ class MathVerifier:
         return [self.judge(gold_text, answer_text) for gold_text, answer_text in pairs]
 
     def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps `type`, `tolerance`, `question`."""
+        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps more.
+
+        That is `type`, `tolerance` and `question`.
+        """
         gold_text, answer_text = record.get("gold"), record.get("answer")
         if not isinstance(gold_text, (str, int, float)) or isinstance(gold_text, bool):
             return verdict.ungradable("record", "gold is missing or no text")
@@ -140,9 +143,7 @@ class MathVerifier:
         settings = {"tolerance": limits, "symbolic": self._symbolic, "conventions": conventions}
         return self._by_value(reference, answer_text, settings)
 
-    def _by_value(
-        self, reference: Gold, answer_text: str, settings: Mapping[str, Any]
-    ) -> Verdict:
+    def _by_value(self, reference: Gold, answer_text: str, settings: Mapping[str, Any]) -> Verdict:
         unread: ParseError | None = None
         looked_like_maths = False
         for count, span in enumerate(extract.spans(answer_text)):
@@ -154,7 +155,9 @@ class MathVerifier:
                 answers = gold.readings(span.text)
             except ParseError as error:
                 unread = unread or error
-                looked_like_maths |= count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
+                looked_like_maths |= (
+                    count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
+                )
                 if span.rule == "boxed":
                     break
                 continue
@@ -169,7 +172,10 @@ class MathVerifier:
         """A gold that the parser does not know: only the same text answers it."""
         wanted = phrases.normal(reference.text)
         for span in extract.spans(answer_text):
-            if _squeezed(span.text) == _squeezed(reference.text) or phrases.normal(span.text) == wanted:
+            if (
+                _squeezed(span.text) == _squeezed(reference.text)
+                or phrases.normal(span.text) == wanted
+            ):
                 return verdict.correct(f"exact ({span.rule}): {span.text}")
         return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
 
@@ -209,7 +215,9 @@ def _options(source: Mapping[str, Any]) -> dict[str, Any]:
     if kind is not None and kind not in gold.TYPES:
         raise VerifierError(f"type={kind!r} is unknown. Choose one of {', '.join(gold.TYPES)}.")
     if tolerance is not None and (
-        isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1e9
+        isinstance(tolerance, bool)
+        or not isinstance(tolerance, (int, float))
+        or not 0 <= tolerance < 1e9
     ):
         raise VerifierError(f"tolerance={tolerance!r} is not a number of at least 0. Leave it out.")
     return {"kind": kind, "tolerance": tolerance}
@@ -235,7 +243,12 @@ def _by_words(reference: Gold, answer_text: str) -> Verdict | None:
         if reference.kind == "date":
             return _by_date(reference, span, evidence)
         answer = phrases.yes_or_no(span.text)
-        if phrases.yes_or_no(reference.text) is not None and wanted in ("yes", "no", "true", "false"):
+        if phrases.yes_or_no(reference.text) is not None and wanted in (
+            "yes",
+            "no",
+            "true",
+            "false",
+        ):
             if answer is not None:
                 same = answer == phrases.yes_or_no(reference.text)
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
@@ -251,7 +264,9 @@ def _by_date(reference: Gold, span: extract.Span, evidence: str) -> Verdict | No
     wanted, given = phrases.date(reference.text), phrases.date(span.text)
     if given is None or wanted is None:
         return None
-    same = wanted[1:] == given[1:] and (wanted[0] is None or given[0] is None or wanted[0] == given[0])
+    same = wanted[1:] == given[1:] and (
+        wanted[0] is None or given[0] is None or wanted[0] == given[0]
+    )
     if same and wanted[0] is not None and given[0] is None:
         return verdict.ungradable("undecided", f"{evidence}; the year is missing")
     return verdict.correct(evidence) if same else verdict.wrong("value", evidence)

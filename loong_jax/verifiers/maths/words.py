@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from loong_jax.verifiers.maths.parser import Parser
 
 _SHORT_WORDS = frozenset(
-    "is of in to or an at by if we be it so no do me go us as on am up he my ok vs".split()
+    str.split("is of in to or an at by if we be it so no do me go us as on am up he my ok vs")
 )
-_PRODUCTS = frozenset("abc abcd abcde xyz bac acb cab".split())
+_PRODUCTS = frozenset(str.split("abc abcd abcde xyz bac acb cab"))
 _VOWELS = frozenset("aeiou")
 OBJECTS = frozenset(
-    "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix MutableDenseMatrix Eq Ne Lt Le Gt Ge "
-    "And Or Tuple Point Point2D Point3D EmptySet Reals S Symbol array Set set tuple list "
-    "frozenset StrictLessThan LessThan GreaterThan StrictGreaterThan Equality Unequality Poly".split()
+    str.split(
+        "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix MutableDenseMatrix "
+        "Eq Ne Lt Le Gt Ge And Or Tuple Point Point2D Point3D EmptySet Reals S Symbol array Set set tuple list "
+        "frozenset StrictLessThan LessThan GreaterThan StrictGreaterThan Equality Unequality Poly"
+    )
 )
 _FILLERS = frozenset(("per", "the", "of", "a"))
 _SINGLE_FUNCTION = frozenset("fgh")
@@ -63,8 +65,10 @@ def is_leading(token: Token, following: Token) -> bool:
     if token.kind not in ("word", "text"):
         return False
     word = token.text.lower()
-    if token.kind == "word" and len(word) == 1 and not (
-        word == "a" and (following.kind == "number" or following.text == "total")
+    if (
+        token.kind == "word"
+        and len(word) == 1
+        and not (word == "a" and (following.kind == "number" or following.text == "total"))
     ):
         return False
     return word in names.LEADING_WORDS or (word == "either")
@@ -76,7 +80,7 @@ def is_leading(token: Token, following: Token) -> bool:
 def take_unit(parser: Parser, left: Node) -> Unit | None:
     """The unit that follows a number, such as `cm`, `km/h`, `square feet` or `m^2`."""
     token = parser.token
-    if token.kind == "sign" and token.text == "$" or token.text in units.CURRENCIES:
+    if (token.kind == "sign" and token.text == "$") or token.text in units.CURRENCIES:
         parser.take()
         return units.CURRENCIES[token.text]
     if token.kind not in ("word", "text") or not _is_numeric(left):
@@ -167,14 +171,16 @@ def _exponent(parser: Parser) -> int:
 
 # ---- numbers as words
 
-_ONES = {word: value for value, word in enumerate(
+_UNITS = str.split(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen".split())}  # fmt: skip
-_TENS = {word: 10 * value for value, word in enumerate(
-    "twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}  # fmt: skip
+    "sixteen seventeen eighteen nineteen"
+)
+_ONES = {word: value for value, word in enumerate(_UNITS)}
+_DECADES = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
+_TENS = {word: 10 * value for value, word in enumerate(_DECADES, 2)}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
           "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
-_CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
+_CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
 _CJK_TENS = {"十": 10, "百": 100, "千": 1000}
 
 
