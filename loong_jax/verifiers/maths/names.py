@@ -3,9 +3,9 @@
 
 GREEK = frozenset(
     str.split(
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu "
-        "xi omicron rho varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi "
-        "Sigma Upsilon Phi Psi Omega ell hbar nabla partial aleph"
+        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda "
+        "mu nu xi omicron rho varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta "
+        "Theta Lambda Xi Sigma Upsilon Phi Psi Omega ell hbar nabla partial aleph"
     )
 )
 
@@ -160,8 +160,8 @@ SPACING = frozenset(
 WRAPPERS = frozenset(
     str.split(
         "\\boxed \\fbox \\mathbf \\boldsymbol \\bm \\mathit \\mathcal \\mathsf \\mathscr "
-        "\\mathfrak \\underline \\ensuremath \\displaystyle \\smash \\color \\mathop \\vcenter \\mathord "
-        "\\mathrel \\mathbin \\emph \\pmb \\cancel"
+        "\\mathfrak \\underline \\ensuremath \\displaystyle \\smash \\color \\mathop "
+        "\\vcenter \\mathord \\mathrel \\mathbin \\emph \\pmb \\cancel"
     )
 )
 # commands around words

@@ -35,9 +35,9 @@ class MathVerifier:
     unit around it, and an equation is not answered by one of its sides.
 
     Known false classes. Accepts: a wrong unit where the gold has none; log for ln. Rejects:
-    decimals of fewer than ten digits for values they only approximate; answers in a language whose
-    words it does not know. Ungradable: what costs too much to evaluate, what the parser does not know, and
-    what depends on a convention (28 % for a gold 28).
+    decimals of fewer than ten digits for values they only approximate; answers in a language
+    whose words it does not know. Ungradable: what costs too much to evaluate, what the parser
+    does not know, and what depends on a convention (28 % for a gold 28).
     """
 
     def __init__(

@@ -20,9 +20,10 @@ _PRODUCTS = frozenset(str.split("abc abcd abcde xyz bac acb cab"))
 _VOWELS = frozenset("aeiou")
 OBJECTS = frozenset(
     str.split(
-        "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix MutableDenseMatrix "
-        "Eq Ne Lt Le Gt Ge And Or Tuple Point Point2D Point3D EmptySet Reals S Symbol array Set set tuple list "
-        "frozenset StrictLessThan LessThan GreaterThan StrictGreaterThan Equality Unequality Poly"
+        "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix "
+        "MutableDenseMatrix Eq Ne Lt Le Gt Ge And Or Tuple Point Point2D Point3D EmptySet "
+        "Reals S Symbol array Set set tuple list frozenset StrictLessThan LessThan "
+        "GreaterThan StrictGreaterThan Equality Unequality Poly"
     )
 )
 _FILLERS = frozenset(("per", "the", "of", "a"))
