@@ -273,6 +273,45 @@ def report(arguments: Arguments) -> int:
     return 0
 
 
+# ---- verify
+
+
+def verify(arguments: Arguments) -> int:
+    from loong_jax.verifiers import command
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(verify_help_text(command.VERIFIERS))
+        return 0
+    name, *rest = arguments
+    if name not in command.VERIFIERS:
+        raise ConfigError(
+            f"{name!r} judges no files. Choose one of: {', '.join(command.VERIFIERS)}."
+        )
+    from loong_jax import options
+
+    chosen = options.parse(options.VerifyOptions, f"loong verify {name}", rest)
+    counts = command.verify_file(name, chosen.input, chosen.output)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return 0
+
+
+def verify_help_text(names: Iterable[str]) -> str:
+    return "\n".join(
+        [
+            "usage: loong verify VERIFIER --input FILE.jsonl --output FILE.jsonl",
+            "",
+            "Judges answers: one record a line comes in, one verdict a line goes out, in order.",
+            "",
+            f"verifiers: {', '.join(names)}",
+            "",
+            "example:",
+            "  loong verify math --input cases.jsonl --output verdicts.jsonl",
+            "",
+            "docs/verifiers.md says what each verifier reads, and where it errs.",
+        ]
+    )
+
+
 # ---- bench
 
 
@@ -353,7 +392,12 @@ COMMANDS = {
         summary="a checkpoint of ours in the published layout",
         run=export_hf,
     ),
-    "bench": Command(usage="bench NAME", summary="measure this machine: model", run=bench),
+    "verify": Command(
+        usage="verify VERIFIER",
+        summary="judge answers in a JSON-lines file: math",
+        run=verify,
+    ),
+    "bench": Command(usage="bench NAME", summary="measure this machine: model, verify", run=bench),
     "plan": Command(
         usage="plan MODEL",
         summary="memory, schedule and roofline of a model on a TPU slice, without a TPU",

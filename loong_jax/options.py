@@ -59,6 +59,19 @@ class ExportHfOptions:
     max_shard_gb: float = 5.0  # of one file, in 10^9 bytes
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Judges every line of a JSON-lines file; the output has one verdict a line, in order.
+
+    Records for math: `gold` and `answer` (a whole response or the answer alone), perhaps `type`,
+    `tolerance` and `question`. A line that is no record is ungradable.
+    Example: loong verify math --input cases.jsonl --output verdicts.jsonl
+    """
+
+    input: Path  # records, one JSON object a line
+    output: Path  # {"verdict", "reason", "evidence", ...} a line; replaced when all is done
+
+
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
 

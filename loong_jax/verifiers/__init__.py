@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # environments import the verdict from here
 
 VERIFIERS: dict[str, str] = {
     "environment": "loong_jax.verifiers.environment:EnvironmentVerifier",
+    "math": "loong_jax.verifiers.maths.verifier:MathVerifier",
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]

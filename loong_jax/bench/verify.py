@@ -1,0 +1,226 @@
+"""`loong bench verify`: accuracy and speed of the maths verifier, alone and beside Math-Verify."""
+
+import collections
+import dataclasses
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loong_jax import options
+from loong_jax.errors import ConfigError
+from loong_jax.verifiers import get_verifier
+from loong_jax.verifiers.maths import gold as gold_room
+
+PEER = "math_verify"
+_LONG_CHARS = 60_000
+
+Judge = Callable[[str, str], bool | None]  # None: ungradable, a time-out or a crash
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Judges cases with our verifier and, where it is installed, with Math-Verify.
+
+    Both run in this process, in turns, on one thread. Accuracy is per class of cases; speed is the
+    median over rounds of the seconds that all cases take.
+    Example: loong bench verify --cases tests/verifiers/maths/cases --json verify.json
+    """
+
+    cases: tuple[Path, ...] = (Path("tests/verifiers/maths/cases"),)
+    """JSON-lines files, or directories of them, with `gold`, `answer`, `expected`."""
+    json: Path | None = None  # all figures
+    rounds: int = 3  # of timing
+    peer: bool = True  # compare with Math-Verify if it is installed
+
+
+class Case(NamedTuple):
+    kind: str
+    gold: str
+    answer: str
+    is_correct: bool
+    is_hostile: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(Options, "loong bench verify", arguments)
+    if chosen.rounds < 1:
+        raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
+    result = measure(read_cases(chosen.cases), rounds=chosen.rounds, with_peer=chosen.peer)
+    print(as_text(result))
+    if chosen.json is not None:
+        from loong_jax.data import json_files
+
+        json_files.write_json(chosen.json, result)
+    return 0
+
+
+def read_cases(paths: Sequence[Path]) -> list[Case]:
+    """Cases of all files. `expected` is a bool, or "correct", "not correct" or "ungradable"."""
+    files = [
+        f for path in paths for f in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
+    ]
+    cases = []
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError(f"{file}: {error.strerror}. Name files of cases.") from error
+        for line in lines:
+            record = json.loads(line)
+            if record.get("contested"):
+                continue
+            expected = record["expected"]
+            kind = record.get("class", file.stem)
+            is_correct = expected is True or expected == "correct"
+            cases.append(
+                Case(kind, record["gold"], record["answer"], is_correct, expected == "ungradable")
+            )
+    if not cases:
+        raise ConfigError(f"{', '.join(map(str, paths))} hold no cases. Name files of cases.")
+    return cases
+
+
+def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str, Any]:
+    """Accuracy and speed of each judge; `speedup` compares them on the same cases."""
+    verifier = get_verifier("math")
+    judges: dict[str, Judge] = {"loong_jax": _ours(verifier)}
+    if with_peer and importlib.util.find_spec(PEER) is not None:
+        judges["Math-Verify"] = _peer()
+    result: dict[str, Any] = {"cases": len(cases), "load": os.getloadavg()[0], "judges": {}}
+    for name, judge in judges.items():
+        said, seconds = _run(judge, cases)
+        result["judges"][name] = {"accuracy": _accuracy(cases, said), "latency": _latency(seconds)}
+    ordinary = [case for case in cases if not case.is_hostile]
+    groups = {
+        "all cases": ordinary,
+        "boxed integers": [_boxed(number, "So it is ") for number in range(200)],
+        "60,000 characters": [
+            _boxed(number, "So we add 1 and get $n + 1$. " * (_LONG_CHARS // 29))
+            for number in range(5)
+        ],
+    }
+    result["speed"] = {key: _speed(judges, group, rounds) for key, group in groups.items()}
+    result["versions"] = _versions(judges)
+    verifier.close()
+    return result
+
+
+def _boxed(number: int, before: str) -> Case:
+    return Case("", str(number), f"{before}\\boxed{{{number}}}.", True, False)
+
+
+def _ours(verifier: Any) -> Judge:
+    def judge(gold: str, answer: str) -> bool | None:
+        judged = verifier.judge(gold, answer)
+        return judged.is_correct if judged.is_graded else None
+
+    return judge
+
+
+def _peer() -> Judge:
+    """Math-Verify as its readers use it: both sides as LaTeX or expression, gold first."""
+    from math_verify import parse, verify  # type: ignore[import-not-found]
+
+    def judge(gold: str, answer: str) -> bool | None:
+        try:
+            wanted = parse(gold if "$" in gold or "\\boxed" in gold else f"${gold}$")
+            plain = "$" in answer or "\\boxed" in answer or " " in answer.strip()
+            return bool(verify(wanted, parse(answer if plain else f"${answer}$")))
+        except Exception:  # a crash and its own time-out alike: no verdict
+            return None
+
+    return judge
+
+
+def _run(judge: Judge, cases: Sequence[Case]) -> tuple[list[bool | None], list[float]]:
+    said, seconds = [], []
+    for case in cases:
+        start = time.perf_counter()
+        said.append(judge(case.gold, case.answer))
+        seconds.append(time.perf_counter() - start)
+    return said, seconds
+
+
+def _accuracy(cases: Sequence[Case], said: Sequence[bool | None]) -> dict[str, dict[str, Any]]:
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for case, outcome in zip(cases, said, strict=True):
+        for kind in (case.kind, "total"):
+            if case.is_correct:
+                counts[kind]["positives"] += 1
+                counts[kind]["accepted"] += outcome is True
+            else:
+                counts[kind]["negatives"] += 1
+                counts[kind]["false positives"] += outcome is True
+            counts[kind]["ungradable"] += outcome is None
+    return {kind: dict(counter) for kind, counter in counts.items()}
+
+
+def _latency(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "median_s": statistics.median(ordered),
+        "p99_s": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        "max_s": ordered[-1],
+    }
+
+
+def _speed(judges: dict[str, Judge], cases: Sequence[Case], rounds: int) -> dict[str, Any]:
+    """Verdicts per second; the judges take turns, so that other load meets them alike."""
+    times: dict[str, list[float]] = {name: [] for name in judges}
+    for _ in range(rounds):
+        for name, judge in judges.items():
+            gc.collect()
+            gold_room.clear_caches()  # no parsed text is carried from one round to the next
+            start = time.process_time()
+            for case in cases:
+                judge(case.gold, case.answer)
+            times[name].append(time.process_time() - start)
+    speeds = {name: len(cases) / statistics.median(values) for name, values in times.items()}
+    figures: dict[str, Any] = {"verdicts_per_cpu_s": speeds}
+    if len(speeds) == 2:
+        ours, other = speeds.values()
+        figures["speedup"] = ours / other
+    return figures
+
+
+def _versions(judges: dict[str, Judge]) -> dict[str, str]:
+    versions = {"python": sys.version.split()[0], "sympy": importlib.metadata.version("sympy")}
+    if "Math-Verify" in judges:
+        versions["math-verify"] = importlib.metadata.version("math-verify")
+    return versions
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """The tables for people."""
+    names = list(result["judges"])
+    lines = [f"{result['cases']} cases, load {result['load']:.1f}", ""]
+    lines.append(f"{'class':28}" + "".join(f"{name:>34}" for name in names))
+    lines.append(f"{'':28}" + "".join(f"{'accepted  false pos.  ungradable':>34}" for _ in names))
+    for kind in sorted(result["judges"][names[0]]["accuracy"], key=lambda k: (k == "total", k)):
+        row = f"{kind:28}"
+        for name in names:
+            counts = result["judges"][name]["accuracy"][kind]
+            positive = f"{counts.get('accepted', 0)}/{counts.get('positives', 0)}"
+            negative = f"{counts.get('false positives', 0)}/{counts.get('negatives', 0)}"
+            row += f"{positive:>12}{negative:>11}{counts['ungradable']:>11}"
+        lines.append(row)
+    lines.append("")
+    for name in names:
+        latency = result["judges"][name]["latency"]
+        lines.append(
+            f"{name}: median {1e3 * latency['median_s']:.2f} ms, "
+            f"p99 {1e3 * latency['p99_s']:.1f} ms, worst {1e3 * latency['max_s']:.0f} ms"
+        )
+    for key, figures in result["speed"].items():
+        speeds = ", ".join(f"{n} {s:,.0f}/s" for n, s in figures["verdicts_per_cpu_s"].items())
+        ratio = f", ratio {figures['speedup']:.1f}" if "speedup" in figures else ""
+        lines.append(f"{key}: {speeds}{ratio} (verdicts per CPU second)")
+    return "\n".join(lines)

@@ -1,0 +1,69 @@
+"""`loong verify`: a file of records in, a file of verdicts out, line by line and in order."""
+
+import collections
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from loong_jax import verifiers
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.verdict import Verdict
+
+VERIFIERS = ("math",)  # those that judge records: they have `verify_record(record)`
+_NAMES = ("id", "uid")  # of the record, repeated beside its verdict
+
+
+def verify_file(name: str, source: Path, destination: Path, **options: Any) -> dict[str, int]:
+    """Judges every line of `source`; returns how often each outcome was given.
+
+    `destination` is replaced once all verdicts are known. Raises VerifierError where `source`
+    cannot be read.
+    """
+    verifier = verifiers.get_verifier(name, **options)
+    counts = collections.Counter(dict.fromkeys(("correct", "wrong", "ungradable"), 0))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    partial = destination.with_name(destination.name + ".partial")
+    try:
+        with open(source, "rb") as lines, open(partial, "w", encoding="utf-8") as out:
+            for line in lines:
+                record, judged = _judge(verifier, line)
+                counts[judged.outcome] += 1
+                out.write(json.dumps(_named(record) | as_record(judged)) + "\n")
+    except OSError as error:
+        raise VerifierError(
+            f"{error.filename}: {error.strerror}. Name files that can be read and written."
+        ) from error
+    finally:
+        verifier.close()
+    os.replace(partial, destination)
+    return dict(counts)
+
+
+def as_record(judged: Verdict) -> dict[str, Any]:
+    """A verdict as one line of output has it."""
+    fields = dataclasses.asdict(judged)
+    return {"verdict": fields.pop("outcome"), **fields}
+
+
+def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, verdict.ungradable("record", f"no JSON: {error}"[:200])
+    if not isinstance(record, dict):
+        return None, verdict.ungradable("record", "no JSON object")
+    try:
+        return record, verifier.verify_record(record)
+    except Exception as error:
+        return record, verdict.ungradable(
+            "verifier raised", f"{type(error).__name__}: {error}"[:200]
+        )
+
+
+def _named(record: Any) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        return {}
+    return {name: record[name] for name in _NAMES if isinstance(record.get(name), str | int)}

@@ -1,0 +1,166 @@
+"""Expressions: what the parser builds and everything else reads. Plain immutable trees.
+
+A tree holds names and exact numbers and nothing that could be called: building one evaluates
+nothing, so its cost is bounded by the length of the text.
+
+| head | args |
+| --- | --- |
+| number | exact value (int or Fraction), significant digits if written as a decimal, else 0 |
+| symbol, constant, text | its name; constants are pi, e, i, inf |
+| add, mul, div, pow, neg, pm | operands; `pm` is plus-minus, unary or binary |
+| call | name of a known function, then arguments |
+| apply | name of an unknown function such as f, then arguments |
+| percent, degree | operand |
+| based | value (int), base (int): 1101_2 |
+| quantity | operand, unit (see units.py) |
+| labelled | operand, words that followed it: "12 ways" |
+| chain | operators (tuple of str), then one operand more: a = b < c |
+| list, and, or | items without brackets around them, by what joined them |
+| tuple, bracket, set | items in (), in [], in braces |
+| interval | low, high, whether low is left out, whether high is |
+| union, intersection, setminus, builder | operands |
+| matrix | rows, each a tuple |
+| ratio | 2:3:4 as operands |
+| sum, product, integral, limit | variable, low, high, body (limit: variable, point, body) |
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+
+class Node(NamedTuple):
+    head: str
+    args: tuple[Any, ...]
+
+
+class ParseError(ValueError):
+    """The text is no expression we know."""
+
+
+class CostError(Exception):
+    """Parsing or evaluating would cost more than the limit; nothing was decided."""
+
+
+BARE_LISTS = ("list", "and", "or")
+COLLECTIONS = (*BARE_LISTS, "tuple", "bracket", "set")
+REAL_SETS = ("interval", "union", "intersection", "setminus", "builder")
+
+
+def number(value: int | Fraction, digits: int = 0) -> Node:
+    return Node("number", (value, digits))
+
+
+def symbol(name: str) -> Node:
+    return Node("symbol", (name,))
+
+
+def constant(name: str) -> Node:
+    return Node("constant", (name,))
+
+
+def call(name: str, *arguments: Node) -> Node:
+    return Node("call", (name, *arguments))
+
+
+ZERO, ONE = number(0), number(1)
+INFINITY = constant("inf")
+REALS = Node("interval", (Node("neg", (INFINITY,)), INFINITY, True, True))
+EMPTY = Node("set", ())
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of the tree, the root first."""
+    stack: list[Any] = [node]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Node):
+            yield item
+            stack.extend(item.args)
+        elif isinstance(item, tuple):
+            stack.extend(item)
+
+
+def symbols(node: Node) -> frozenset[str]:
+    """Names of its symbols."""
+    return frozenset(item.args[0] for item in walk(node) if item.head == "symbol")
+
+
+def heads(node: Node) -> frozenset[str]:
+    return frozenset(item.head for item in walk(node))
+
+
+def is_constant(node: Node) -> bool:
+    """Whether it stands for one number: no symbols, no collections, no relations."""
+    return all(item.head in _NUMERIC for item in walk(node))
+
+
+_NUMERIC = frozenset(
+    str.split("number constant add mul div pow neg call percent degree based sum product integral")
+)
+
+
+def strip_labels(node: Node) -> Node:
+    while node.head == "labelled":
+        node = node.args[0]
+    return node
+
+
+def negate(node: Node) -> Node:
+    if node.head == "number":
+        return Node("number", (-node.args[0], node.args[1]))
+    return Node("neg", (node,))
+
+
+def render(node: Node, limit: int = 80) -> str:
+    """A short plain form, for evidence that people read."""
+    text = _render(node, 40)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+_INFIX = {"add": " + ", "mul": "*", "div": "/", "pow": "**", "ratio": ":", "union": " U "}
+_AROUND = {"tuple": "()", "bracket": "[]", "set": "{}"}
+
+
+def _render(item: Any, depth: int) -> str:
+    if not isinstance(item, Node):
+        return _short(item)
+    head, args = item
+    if depth == 0:
+        return "..."
+    if head == "number":
+        return _short(args[0])
+    if head in ("symbol", "constant", "text"):
+        return args[0]
+    parts = [_render(arg, depth - 1) for arg in args]
+    if head in _INFIX:
+        return "(" + _INFIX[head].join(parts) + ")"
+    if head in ("call", "apply"):
+        return f"{parts[0]}({', '.join(parts[1:])})"
+    if head == "neg":
+        return f"-{parts[0]}"
+    if head in _AROUND:
+        return _AROUND[head][0] + ", ".join(parts) + _AROUND[head][1]
+    if head in BARE_LISTS:
+        return ", ".join(parts)
+    if head == "chain":
+        words = [parts[1]]
+        for operator, operand in zip(args[0], parts[2:], strict=True):
+            words += [operator, operand]
+        return " ".join(words)
+    if head == "interval":
+        return f"{'(' if args[2] else '['}{parts[0]}, {parts[1]}{')' if args[3] else ']'}"
+    return f"{head}({', '.join(parts)})"
+
+
+def _short(value: Any) -> str:
+    """Huge integers are named by their size: printing one takes time that grows as its square."""
+    if isinstance(value, Fraction):
+        if value.denominator == 1:
+            return _short(value.numerator)
+        return f"{_short(value.numerator)}/{_short(value.denominator)}"
+    if isinstance(value, int) and value.bit_length() > 400:
+        return f"<integer of {value.bit_length()} bits>"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_render(item, 10) for item in value) + "]"
+    return str(value)

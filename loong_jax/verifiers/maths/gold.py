@@ -1,0 +1,245 @@
+"""Golds: a text with the type it declares, parsed once and kept."""
+
+import dataclasses
+import functools
+import re
+from fractions import Fraction
+
+from loong_jax.verifiers.maths import extract, names, phrases, real_sets, words
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    EMPTY,
+    REALS,
+    CostError,
+    Node,
+    ParseError,
+    number,
+    strip_labels,
+    walk,
+)
+from loong_jax.verifiers.maths.parser import parse
+
+TYPES = (
+    "number",
+    "expression",
+    "equation",
+    "interval",
+    "set",
+    "tuple",
+    "list",
+    "matrix",
+    "relation",
+    "choice",
+    "text",
+    "quantity",
+    "percentage",
+    "base-n",
+    "date",
+    "ratio",
+)
+
+_LETTERS = re.compile(r"[^\W\d_]")
+_WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
+_ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
+_EXCEPT = re.compile(
+    r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE
+)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gold:
+    """What an answer is compared with. `readings` is empty where only words can match."""
+
+    text: str  # the span that counts
+    kind: str  # one of TYPES
+    readings: tuple[Node, ...]
+    problem: str = ""  # why there is no reading
+
+
+@functools.lru_cache(maxsize=16384)
+def read_gold(text: str, kind: str | None = None) -> Gold:
+    """Parses a gold, whose type is `kind` or else what its form says."""
+    span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
+    body = _bare(span.text if span else text)
+    if kind in ("text", "choice", "date"):
+        return Gold(body, kind, ())
+    if kind is None:
+        if phrases.is_choice(body):
+            return Gold(body, "choice", _readings(body))
+        if phrases.date(body) is not None and _LETTERS.search(body):
+            return Gold(body, "date", ())
+        if _are_words(body):
+            return Gold(body, "text", _readings_of_words(body))
+    found: tuple[Node, ...] = ()
+    problem = ""
+    try:
+        found = readings(body)
+    except CostError as error:
+        problem = str(error)
+    except ParseError as error:
+        problem = str(error)
+        if phrases.date(body) is not None:
+            return Gold(body, "date", ())
+    if not found:
+        is_maths = "\\" in body.replace("\\text", "") or any(c in body for c in "=^<>+")
+        return Gold(body, kind or ("expression" if is_maths else "text"), (), problem)
+    return Gold(body, kind or type_of(found[0]), found)
+
+
+def _is_wrapped(text: str) -> bool:
+    return "\\boxed" in text or "\\fbox" in text or (len(text) > 60 and "answer" in text.lower())
+
+
+def _bare(text: str) -> str:
+    text = text.strip()
+    for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        inner = text[len(opening) : -len(closing)]
+        if (
+            len(text) > 2 * len(opening) - 1
+            and text.startswith(opening)
+            and text.endswith(closing)
+            and opening not in inner
+            and not inner.endswith("\\")
+        ):
+            return inner.strip()
+    return text
+
+
+def _are_words(text: str) -> bool:
+    stripped = phrases.normal(text)
+    if not stripped or not _LETTERS.search(stripped):
+        return False
+    bare = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}", r" \1 ", text)
+    bare = bare.strip(" $.")
+    if not bare.isascii():
+        return not any(character.isdigit() or character in "\\=+^_<>/*" for character in bare)
+    if _WORD.fullmatch(bare) is None or len(bare) < 2:
+        return False
+    parts = bare.split()
+    if all(len(part) == 1 for part in parts):
+        return False  # p - q
+    return not any(part in names.PREFIX_FUNCTIONS or part in names.GREEK for part in parts)
+
+
+def _may_be_maths(text: str) -> bool:
+    """A row of letters such as xy or AB; "pi"; "oo"."""
+    bare = text.strip(" $.")
+    return (
+        bare.isalpha() and words.letters_of(bare) is not None and "\\text" not in text
+    ) or bare in ("pi", "oo", "inf", "infinity")
+
+
+def _readings_of_words(text: str) -> tuple[Node, ...]:
+    """What words such as "twelve", "no solution" or "xy" may stand for besides themselves."""
+    bare = phrases.normal(text)
+    if (
+        phrases.is_nothing(bare)
+        or phrases.is_everything(bare)
+        or words.number_from_words(bare) is not None
+        or _may_be_maths(text)
+    ):
+        return _readings(text)
+    return ()
+
+
+def _readings(text: str) -> tuple[Node, ...]:
+    try:
+        return readings(text)
+    except (ParseError, CostError):
+        return ()
+
+
+def readings(text: str) -> tuple[Node, ...]:
+    """All expressions a text may stand for, the likeliest first. Raises where there is none."""
+    if len(text) <= 400:
+        return _cached_readings(text)
+    return _read(text)
+
+
+def _read(text: str) -> tuple[Node, ...]:
+    text = text.strip()
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].strip()
+    if len(text) < 80 and _LETTERS.search(text):
+        bare = phrases.normal(text)
+        if text in ("\\emptyset", "\\varnothing") or phrases.is_nothing(bare):
+            return (EMPTY,)
+        if phrases.is_everything(bare):
+            return (REALS,)
+        value = words.number_from_words(bare)
+        if value is not None:
+            return (number(value),)
+    bare = text.strip(" $")
+    if match := _ZERO_COMMA.fullmatch(bare):
+        return (_decimal(match[1], match[2]),)
+    if match := _EXCEPT.fullmatch(text):
+        left_out = parse(match[1])
+        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
+        return (Node("setminus", (REALS, Node("set", items))),)
+    found = [_without_domains(parse(text))]
+    if match := _DECIMAL_COMMA.fullmatch(bare):
+        found.append(_decimal(match[1], match[2]))
+    elif _GROUPED.fullmatch(bare):
+        items = tuple(number(int(part)) for part in bare.split(","))
+        found.append(Node("list", items))
+    return tuple(found)
+
+
+def _without_domains(node: Node) -> Node:
+    """A list without what only says where its parameters live: n in Z."""
+    if node.head not in BARE_LISTS:
+        return node
+    kept = tuple(item for item in node.args if not _is_domain(item))
+    if not kept or len(kept) == len(node.args):
+        return node
+    return kept[0] if len(kept) == 1 else Node(node.head, kept)
+
+
+def _is_domain(node: Node) -> bool:
+    node = strip_labels(node)
+    return (
+        node.head == "chain"
+        and node.args[0] == ("in",)
+        and node.args[2].head == "symbol"
+        and node.args[2].args[0].startswith("set ")
+    )
+
+
+_cached_readings = functools.lru_cache(maxsize=65536)(_read)
+
+
+def clear_caches() -> None:
+    """Forgets all parsed texts; for measurements."""
+    read_gold.cache_clear()
+    _cached_readings.cache_clear()
+
+
+def _decimal(whole: str, decimals: str) -> Node:
+    text = f"{whole}.{decimals}"
+    return number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
+
+
+def type_of(node: Node) -> str:
+    """The declared type of a parsed gold."""
+    node = strip_labels(node)
+    head = node.head
+    if head in ("quantity", "degree"):
+        return "quantity"
+    if head == "percent":
+        return "percentage"
+    if head == "based":
+        return "base-n"
+    if head == "chain":
+        return "equation" if set(node.args[0]) <= {"=", "~"} else "relation"
+    if real_sets.is_set(node):
+        return "interval"
+    if head == "bracket":
+        return "interval" if len(node.args) == 2 else "list"
+    if head in ("set", "tuple", "matrix", "ratio"):
+        return head
+    if head in BARE_LISTS or head == "pm":
+        return "list"
+    is_number = all(n.head not in ("symbol", "apply") for n in walk(node))
+    return "number" if is_number else "expression"

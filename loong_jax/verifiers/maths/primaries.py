@@ -1,0 +1,722 @@
+"""Primaries of the grammar: numbers, names, calls, fractions, roots, brackets, matrices."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from loong_jax.verifiers.maths import names, objects, words
+from loong_jax.verifiers.maths.expression import (
+    EMPTY,
+    INFINITY,
+    REALS,
+    CostError,
+    Node,
+    ParseError,
+    call,
+    constant,
+    number,
+    symbol,
+)
+from loong_jax.verifiers.maths.tokens import Token, digits_of
+from loong_jax.verifiers.maths.units import CURRENCIES, UNITS
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.parser import Parser
+
+MAX_EXPONENT = 5000  # of 1e5000
+_FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac")
+_BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
+_BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+          "ten": 10, "twelve": 12, "sixteen": 16}  # fmt: skip
+_STARTERS = frozenset(
+    (*_FRACTIONS, *_BINOMIALS, *_BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
+     "\\lfloor",
+     "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
+     "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
+     "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack")
+) | names.WRAPPERS | names.ACCENTS  # fmt: skip
+_PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
+
+
+def starts_command(text: str) -> bool:
+    return (
+        text in _STARTERS
+        or text in _PLAIN_FUNCTIONS
+        or text[1:] in names.GREEK
+        or (text[1:] in names.CONSTANTS)
+    )
+
+
+def primary(parser: Parser) -> Node:
+    token = parser.take()
+    if token.kind == "number":
+        return _number(parser, token)
+    if token.kind == "recurring":
+        whole, _, cycle = token.text[:-1].partition("(")
+        return _recurring(whole, cycle)
+    if token.kind in ("word", "text"):
+        return _word(parser, token)
+    if token.kind == "command":
+        return _command(parser, token)
+    if token.text == "(":
+        return _round(parser)
+    if token.text in ("[", "]"):
+        return _square(parser, token.text)
+    if token.text == "{":
+        return _braces(parser)
+    if token.text == "|":
+        return _bars(parser, "|", "abs")
+    if token.text in CURRENCIES:
+        return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
+    if token.text in ("-", "+"):
+        raise ParseError("a sign stands where a factor belongs")
+    if token.text in ("_", "^"):
+        return _prescript(parser)
+    if token.text.startswith("..."):
+        return symbol("...")
+    raise ParseError(f"{token.text or 'the end'!r} starts no expression")
+
+
+def with_postfixes(parser: Parser, node: Node) -> Node:
+    while True:
+        token = parser.token
+        if token.kind in ("word", "text"):
+            if token.text in ("percent", "pct", "percentage"):
+                parser.take()
+                node = Node("percent", (node,))
+            elif token.text == "per" and parser.peek().text == "cent":
+                parser.take()
+                parser.take()
+                node = Node("percent", (node,))
+            elif token.text in ("rad", "radian", "radians"):
+                parser.take()
+                node = Node("mul", (node, number(1)))
+            elif token.text in ("degrees", "degree", "deg"):
+                parser.take()
+                node = _degrees(parser, node)
+            else:
+                return node
+        elif token.text == "!" and token.kind == "sign":
+            parser.take()
+            node = call("double_factorial", node) if parser.accept("!") else call("factorial", node)
+        elif token.text in ("%", "\\%"):
+            parser.take()
+            node = Node("percent", (node,))
+        elif token.text == "\\degree":
+            parser.take()
+            node = _degrees(parser, node)
+        elif token.text in ("^", "**") and token.kind == "sign":
+            parser.take()
+            node = _power(parser, node)
+        elif token.text == "'" and token.kind == "sign" and node.head in ("symbol", "apply"):
+            parser.take()
+            node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
+            if node.head == "symbol" and parser.at("("):
+                node = Node("apply", (node.args[0], *_arguments(parser)))
+        elif token.text == "_" and token.kind == "sign" and node.head in ("number", "tuple"):
+            node = _based(parser, node)
+        else:
+            return node
+
+
+def argument(parser: Parser) -> Node:
+    """The argument of a LaTeX command: a group in braces, or one token."""
+    if parser.accept("{"):
+        node = parser.nested(parser.items)
+        parser.expect("}")
+        return node
+    token = parser.token
+    if token.kind == "number" and len(token.text) > 1 and token.text.isdigit():
+        parser.replace(Token("number", token.text[0]), Token("number", token.text[1:]))
+    elif token.kind == "word" and len(token.text) > 1:
+        parser.replace(Token("word", token.text[0]), Token("word", token.text[1:]))
+    return parser.nested(lambda: primary(parser))
+
+
+def raw_argument(parser: Parser) -> str:
+    """The letters and digits of an argument, as a name."""
+    if not parser.accept("{"):
+        return parser.take().text.lstrip("\\")
+    parts, depth = [], 0
+    while parser.token.kind != "end":
+        if parser.at("}") and not depth:
+            parser.take()
+            return "".join(parts)
+        depth += parser.at("{") - parser.at("}")
+        parts.append(parser.take().text.lstrip("\\"))
+    raise ParseError("a brace is not closed")
+
+
+# ---- numbers
+
+
+def _number(parser: Parser, token: Token) -> Node:
+    text = token.text.replace(",", "")
+    if parser.at("\\overline", "\\bar", "\\dot") and "." in text:
+        dotted = parser.at("\\dot")
+        parser.take()
+        cycle = raw_argument(parser)
+        if dotted and parser.token.kind == "number" and parser.peek().text == "\\dot":
+            cycle += parser.take().text
+        if dotted and parser.accept("\\dot"):
+            cycle += raw_argument(parser)
+        return _recurring(text, cycle)
+    mantissa, _, exponent = text.lower().partition("e")
+    if exponent and abs(int(exponent)) > MAX_EXPONENT:
+        raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
+    if "." not in mantissa and not exponent:
+        if mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced:
+            return _prefixed(parser)
+        return number(int(mantissa))
+    digits = len(mantissa.replace(".", "").lstrip("0"))
+    if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
+        parser.take()
+        return _repeating(mantissa)
+    value = Fraction(text)
+    if value.denominator == 1:
+        return number(value.numerator, max(digits, 1))
+    return number(value, max(digits, 1))
+
+
+def _prefixed(parser: Parser) -> Node:
+    word = parser.token.text.lower()
+    for letter, base in (("b", 2), ("x", 16), ("o", 8)):
+        if word.startswith(letter) and word[1:].isalnum() and len(word) < 20:
+            try:
+                value = int(word[1:], base)
+            except ValueError:
+                break
+            parser.take()
+            return Node("based", (value, base))
+    return number(0)
+
+
+def _recurring(whole: str, cycle: str) -> Node:
+    if not cycle.isdigit() or len(cycle) > 40:
+        raise ParseError(f"{cycle[:20]!r} is no row of digits")
+    places = len(whole.partition(".")[2])
+    repeated = Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
+    return number(Fraction(whole.rstrip(".") or "0") + repeated)
+
+
+def _repeating(text: str) -> Node:
+    """0.1666... : the shortest cycle that the digits end on at least twice, thrice if single."""
+    decimals = text.partition(".")[2]
+    for length in range(1, len(decimals) // 2 + 1):
+        cycle = decimals[-length:]
+        if decimals.endswith(cycle * (3 if length == 1 else 2)):
+            return _recurring(text[: len(text) - length], cycle)
+    raise ParseError(f"{text[:20]}... goes on in a way we cannot tell")
+
+
+def _based(parser: Parser, node: Node) -> Node:
+    parser.expect("_")
+    text = raw_argument(parser).strip("()")
+    base = int(text) if text.isdigit() and len(text) < 3 else _BASES.get(text.lower())
+    value = node.args[0] if node.head == "number" else None
+    if base is None or not 2 <= base <= 36 or not isinstance(value, int):
+        raise ParseError(f"{text[:20]!r} is no base")
+    try:
+        return Node("based", (int(str(value), base), base))
+    except ValueError as error:
+        raise ParseError(str(error)[:80]) from None
+
+
+def _degrees(parser: Parser, node: Node) -> Node:
+    token = parser.token
+    if token.kind in ("word", "text") and token.text in ("C", "F", "Celsius", "Fahrenheit"):
+        parser.take()
+        return Node("labelled", (node, ("degrees" + token.text[0],)))
+    return Node("degree", (node,))
+
+
+# ---- words
+
+
+def _word(parser: Parser, token: Token) -> Node:
+    word = token.text
+    if word in words.OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
+        return objects.build(parser, word)
+    if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
+        parser.take()
+        token = parser.take()
+        if token.kind not in ("word", "text"):
+            raise ParseError(f"{token.text!r} is no name")
+        return _word(parser, token)
+    if word in names.CONSTANTS:
+        return constant(names.CONSTANTS[word])
+    bare = word.rstrip("0123456789")
+    if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
+        parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
+        return _function(parser, bare)
+    if word in names.FUNCTIONS and (
+        parser.at("(", "^", "_", "{") or word in names.PREFIX_FUNCTIONS
+    ):
+        return _function(parser, word)
+    if token.kind == "text" and len(word) > 1:
+        if parser.at("=", "\\approx", ":", "(", "_", "^"):
+            return _subscripted(parser, word)
+        raise ParseError(f"{word!r} is a word")
+    letters = words.letters_of(word)
+    if letters is None:
+        if parser.at("=", "_") and word.isalpha():
+            return _subscripted(parser, word)  # Area = 5
+        raise ParseError(f"{word!r} is a word")
+    if len(letters) > 1:
+        parser.replace(Token("word", letters[-1]), parser.token)
+        factors = [_letter(name) for name in letters[:-1]]
+        last = with_postfixes(parser, primary(parser))
+        return Node("mul", (*factors, last))
+    return _subscripted(parser, letters[0])
+
+
+def _letter(name: str) -> Node:
+    if name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    return symbol(name)
+
+
+def _subscripted(parser: Parser, name: str) -> Node:
+    """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
+    if parser.at("_"):
+        parser.take()
+        below = raw_argument(parser)
+        if name in ("C", "P", "A") and parser.at("^") and _counts(below):
+            parser.take()
+            above = argument(parser)
+            lower = number(int(below)) if below.isdigit() else symbol(below)
+            return call("binomial" if name == "C" else "permutations", lower, above)
+        if name == "log":
+            raise ParseError("log without argument")
+        name = f"{name}_{below}"
+    elif name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
+        if parser.at("(") and not parser.token.spaced:
+            return Node("apply", (name, *_arguments(parser)))
+        if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
+            mark = parser.mark()
+            parser.take()
+            if raw_argument(parser) == "-1" and parser.at("("):
+                return Node("apply", (name + "^-1", *_arguments(parser)))
+            parser.reset(mark)
+    if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
+        mark = parser.mark()
+        arguments = _arguments(parser)
+        if len(arguments) == 2:
+            return call("binomial" if name == "C" else "permutations", *arguments)
+        parser.reset(mark)
+    return symbol(name)
+
+
+def _counts(below: str) -> bool:
+    return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
+
+
+def _prescript(parser: Parser) -> Node:
+    """_5C_2 and ^5C_2 after an empty group."""
+    above = argument(parser)
+    token = parser.take()
+    if token.text not in ("C", "P") or not parser.accept("_"):
+        raise ParseError("a subscript without its letter")
+    return call("binomial" if token.text == "C" else "permutations", above, argument(parser))
+
+
+# ---- functions
+
+
+def _arguments(parser: Parser) -> tuple[Node, ...]:
+    parser.expect("(")
+    if parser.accept(")"):
+        return ()
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    parser.expect(")")
+    return node.args if node.head == "list" else (node,)
+
+
+def _function(parser: Parser, spelled: str) -> Node:
+    name = names.FUNCTIONS[spelled]
+    power: Node | None = None
+    base: Node | None = None
+    while parser.at("^", "_", "**"):
+        if parser.take().text == "_":
+            base = argument(parser)
+        else:
+            power = argument(parser)
+    if power == Node("neg", (number(1),)) or power == number(-1):
+        if name not in names.INVERSES:
+            raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
+        name, power = names.INVERSES[name], None
+    if parser.at("(") or (parser.at("{") and name != "set"):
+        arguments = _arguments(parser) if parser.at("(") else (argument(parser),)
+        if parser.at("^", "**") and power is not None:
+            raise ParseError("two powers of one function")
+    elif parser.at("[") and name not in ("sqrt",):
+        parser.take()
+        arguments = (parser.nested(parser.sum),)
+        parser.expect("]")
+    else:
+        arguments = (_run(parser),)
+    if not arguments:
+        raise ParseError(f"{spelled}() without argument")
+    if base is not None:
+        if name not in ("log", "max", "min"):
+            raise ParseError(f"{spelled} with a subscript")
+        arguments = (*arguments, base) if name == "log" else arguments
+    if name in ("gcd", "lcm", "max", "min", "mod") and len(arguments) == 1:
+        inner = arguments[0]
+        arguments = inner.args if inner.head in ("list", "tuple", "bracket", "set") else arguments
+    node = objects.simple_call(name, arguments)
+    return node if power is None else Node("pow", (node, power))
+
+
+def _run(parser: Parser) -> Node:
+    """The argument of sin in "sin 2x cos x": factors up to a sign or another function."""
+    negative = parser.accept("-")
+    node = parser.nested(parser.factor)
+    while True:
+        token = parser.token
+        if token.text in _PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
+            break
+        if token.kind == "word" and words.letters_of(token.text) and not _is_join(token):
+            pass
+        elif not (token.kind == "command" and starts_command(token.text)):
+            break
+        node = Node("mul", (node, parser.nested(parser.factor)))
+    return Node("neg", (node,)) if negative else node
+
+
+def _is_join(token: Token) -> bool:
+    return len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
+
+
+def _power(parser: Parser, base: Node) -> Node:
+    if parser.at("\\circ"):
+        parser.take()
+        return _degrees(parser, base)
+    if parser.at("\\prime"):
+        parser.take()
+        return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
+    if (
+        parser.at("{")
+        and parser.peek().text in ("\\circ", "\\prime", "o")
+        and (parser.peek(2).text == "}")
+    ):
+        parser.take()
+        is_degree = parser.take().text != "\\prime"
+        parser.take()
+        return _degrees(parser, base) if is_degree else base
+    if parser.at("-", "+"):
+        sign = parser.take().text
+        exponent = parser.nested(parser.factor)
+        exponent = Node("neg", (exponent,)) if sign == "-" else exponent
+    elif parser.accept("{"):
+        exponent = parser.nested(parser.sum)
+        parser.expect("}")
+    else:
+        exponent = parser.nested(parser.factor)
+    if base.head == "percent" or exponent.head in ("tuple", "list", "bracket", "chain"):
+        raise ParseError("no such power")
+    return Node("pow", (base, exponent))
+
+
+# ---- commands
+
+
+def _command(parser: Parser, token: Token) -> Node:
+    text = token.text
+    name = text[1:]
+    if text in _FRACTIONS:
+        above, below = argument(parser), argument(parser)
+        return Node("div", (above, below))
+    if text in _BINOMIALS:
+        above, below = argument(parser), argument(parser)
+        return call("binomial", above, below)
+    if text == "\\sqrt":
+        degree = None
+        if parser.accept("["):
+            degree = parser.nested(parser.sum)
+            parser.expect("]")
+        is_group = parser.at("{")
+        inner = argument(parser) if is_group else parser.nested(lambda: primary(parser))
+        return call("sqrt", inner) if degree is None else call("root", inner, degree)
+    if name in names.FUNCTIONS and text in _PLAIN_FUNCTIONS:
+        return _function(parser, name)
+    if name in names.CONSTANTS:
+        return constant(names.CONSTANTS[name])
+    if name == "Gamma" and parser.at("("):
+        return _function(parser, name)
+    if name in names.GREEK:
+        return _subscripted(parser, name)
+    if text in ("\\emptyset", "\\varnothing"):
+        return EMPTY
+    if text == "\\mathbb":
+        return _number_set(parser)
+    if text in names.WRAPPERS:
+        if parser.at("{"):
+            return argument(parser)
+        return primary(parser)
+    if text in names.ACCENTS:
+        return symbol(f"{name}({raw_argument(parser)})")
+    if text in ("\\ldots", "\\dots", "\\cdots", "\\vdots"):
+        return symbol("...")
+    if text in ("\\{", "\\lbrace"):
+        return _set(parser, ("\\}", "\\rbrace"))
+    if text in ("\\langle",):
+        node = parser.nested(parser.items)
+        parser.expect("\\rangle", ">")
+        return Node("tuple", node.args) if node.head in ("list", "and") else node
+    if text in ("\\lfloor", "\\lceil"):
+        node = parser.nested(parser.sum)
+        parser.expect("\\rfloor" if text == "\\lfloor" else "\\rceil")
+        return call("floor" if text == "\\lfloor" else "ceiling", node)
+    if text in ("\\lvert", "\\vert", "\\|", "\\lVert", "\\Vert"):
+        closing = {"\\lvert": "\\rvert", "\\lVert": "\\rVert"}.get(text, text)
+        return _bars(parser, closing, "norm" if text in ("\\|", "\\lVert", "\\Vert") else "abs")
+    if text == "\\begin":
+        return _environment(parser)
+    if text in _BIG:
+        return _big(parser, _BIG[text])
+    if text == "\\lim":
+        return _limit(parser)
+    if text in ("\\$", "\\pounds", "\\euro"):
+        return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
+    if text in ("\\angle", "\\triangle"):
+        return symbol(f"{name} {raw_argument(parser)}")
+    raise ParseError(f"{text} is no command we know")
+
+
+def _number_set(parser: Parser) -> Node:
+    name = raw_argument(parser)
+    positive = ""
+    if parser.at("^", "_") and parser.peek().text in ("+", "*", "{"):
+        parser.take()
+        positive = raw_argument(parser)
+    if name == "R" and positive in ("+", ">0"):
+        return Node("interval", (number(0), INFINITY, True, True))
+    if name == "R" and not positive:
+        return REALS
+    return symbol(f"set {name}{positive}")
+
+
+def _big(parser: Parser, head: str) -> Node:
+    low = high = variable = None
+    while parser.at("_", "^"):
+        if parser.take().text == "^":
+            high = argument(parser)
+        else:
+            low = argument(parser)
+    if head != "integral":
+        if (
+            low is None
+            or high is None
+            or low.head != "chain"
+            or low.args[1].head
+            not in (
+                "symbol",
+                "constant",
+            )
+        ):
+            raise ParseError(f"{head} without bounds")
+        variable, low = low.args[1].args[0], low.args[2]
+        body = _with_index(parser.nested(parser.product), variable)
+        return Node(head, (variable, low, high, body))
+    factors = _factors(parser.nested(parser.sum))
+    names_ = [f.args[0] for f in factors if f.head == "symbol"]
+    if low is None or high is None or len(names_) < 2 or names_[-2] != "d":
+        raise ParseError("only integrals with bounds and dx at their end are read")
+    variable = names_[-1]
+    rest = factors[:-2] or [number(1)]
+    inner = rest[0] if len(rest) == 1 else Node("mul", tuple(rest))
+    return Node("integral", (variable, low, high, inner))
+
+
+def _with_index(item: Any, name: str) -> Any:
+    """The body of a sum over i, whose i is no imaginary unit."""
+    if item == constant(name):
+        return symbol(name)
+    if isinstance(item, Node):
+        return Node(item.head, tuple(_with_index(arg, name) for arg in item.args))
+    return item
+
+
+def _factors(node: Node) -> list[Node]:
+    if node.head != "mul":
+        return [node]
+    return [factor for arg in node.args for factor in _factors(arg)]
+
+
+def _limit(parser: Parser) -> Node:
+    if not parser.accept("_"):
+        raise ParseError("lim without its variable")
+    approach = argument(parser)
+    if approach.head != "chain" or approach.args[0] != ("->",) or approach.args[1].head != "symbol":
+        raise ParseError("lim without its variable")
+    body = parser.nested(parser.product)
+    return Node("limit", (approach.args[1].args[0], approach.args[2], body))
+
+
+# ---- brackets
+
+
+def _round(parser: Parser) -> Node:
+    if parser.accept(")"):
+        return Node("tuple", ())
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    closing = parser.expect(")", "]", "[")
+    if node.head == "list":
+        if closing in "][" and len(node.args) == 2:
+            return Node("interval", (*node.args, True, closing == "["))
+        return Node("tuple", node.args)
+    if closing != ")":
+        raise ParseError("brackets do not match")
+    return node
+
+
+def _square(parser: Parser, opening: str) -> Node:
+    if opening == "[" and parser.accept("]"):
+        return Node("bracket", ())
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    closing = parser.expect("]", ")", "[")
+    items = node.args if node.head in ("list", "and", "or") else (node,)
+    if opening == "]" or closing != "]":
+        if len(items) != 2:
+            raise ParseError("an interval has two ends")
+        return Node("interval", (*items, opening == "]", closing in ")["))
+    if len(items) == 1 and node.head == "matrix":
+        return node
+    return Node("bracket", items)
+
+
+def _braces(parser: Parser) -> Node:
+    """A LaTeX group, or a set or dictionary of Python."""
+    if parser.accept("}"):
+        if parser.at("_", "^"):
+            parser.take()
+            return _prescript(parser)
+        return EMPTY
+    node = _set(parser, ("}",))
+    items = node.args
+    if node.head == "set":
+        return items[0] if len(items) == 1 else Node("list", items)
+    return node
+
+
+def _set(parser: Parser, closing: tuple[str, ...]) -> Node:
+    if parser.accept(*closing):
+        return EMPTY
+    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (
+        (parser.bars, 1),
+        (parser.colon_is_ratio, False),
+    )
+    node = parser.nested(parser.items)
+    if parser.accept(":", "\\mid", "|", "\\colon", "\\vert"):
+        if node.head == "list" or (
+            node.head in ("number", "symbol") and _is_dictionary(parser, closing)
+        ):
+            node = _dictionary(parser, node)
+        else:
+            node = Node("builder", (node, parser.nested(parser.items)))
+    elif node.head in ("list", "and", "or"):
+        node = Node("set", node.args)
+    else:
+        node = Node("set", (node,))
+    parser.bars, parser.colon_is_ratio = bars, ratio
+    parser.expect(*closing)
+    return node
+
+
+def _is_dictionary(parser: Parser, closing: tuple[str, ...]) -> bool:
+    """After the first colon: {x: 1, y: 2} has a value and then a comma or the end."""
+    mark = parser.mark()
+    try:
+        value = parser.nested(parser.relation)
+        return value.head != "chain" and parser.at(",", *closing)
+    finally:
+        parser.reset(mark)
+
+
+def _dictionary(parser: Parser, first: Node) -> Node:
+    if first.head == "list":
+        raise ParseError("a list stands before a colon")
+    pairs = [Node("chain", (("=",), first, parser.nested(parser.relation)))]
+    while parser.accept(","):
+        key = parser.nested(parser.union)
+        parser.expect(":")
+        pairs.append(Node("chain", (("=",), key, parser.nested(parser.relation))))
+    return Node("set", tuple(pairs))
+
+
+def _bars(parser: Parser, closing: str, name: str) -> Node:
+    parser.bars += 1
+    node = parser.nested(parser.sum)
+    parser.bars -= 1
+    parser.expect(closing)
+    return call(name, node)
+
+
+def _environment(parser: Parser) -> Node:
+    name = raw_argument(parser)
+    if name in names.MATRIX_ENVIRONMENTS:
+        if name == "array" and parser.at("{"):
+            raw_argument(parser)
+        rows = _rows(parser)
+        if raw_argument(parser) != name:
+            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        node = Node("matrix", rows)
+        return _determinant(rows) if name == "vmatrix" else node
+    if name in names.LIST_ENVIRONMENTS:
+        items = [item for row in _rows(parser) for item in row]
+        if raw_argument(parser) != name:
+            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        return items[0] if len(items) == 1 else Node("and", tuple(items))
+    raise ParseError(f"{name[:20]} is no environment we know")
+
+
+def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
+    """The expansion along the first row."""
+    if len(rows) > 4 or any(len(row) != len(rows) for row in rows):
+        raise ParseError("no determinant of this size is read")
+    if len(rows) == 1:
+        return rows[0][0]
+    terms = []
+    for column, entry in enumerate(rows[0]):
+        minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
+        sign = number(-1 if column % 2 else 1)
+        terms.append(Node("mul", (sign, entry, _determinant(minor))))
+    return Node("add", tuple(terms))
+
+
+def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:
+    rows: list[tuple[Node, ...]] = []
+    row: list[Node] = []
+    while True:
+        if parser.accept("\\end"):
+            break
+        if parser.accept("\\\\"):
+            if row:
+                rows.append(tuple(row))
+            row = []
+        elif parser.accept("&"):
+            continue
+        else:
+            row.append(parser.nested(parser.relation))
+            parser.accept(",", ".")
+            if not parser.at("&", "\\\\", "\\end"):
+                raise ParseError(f"{parser.token.text!r} stands in a matrix")
+    if row:
+        rows.append(tuple(row))
+    if not rows:
+        raise ParseError("an empty matrix")
+    return tuple(rows)
+
+
+__all__ = ["argument", "digits_of", "primary", "raw_argument", "starts_command", "with_postfixes"]

@@ -1,0 +1,255 @@
+"""Sets of real numbers: intervals, unions, differences, inequalities in one unknown.
+
+Two sets are compared without building either: all their ends, in order, cut the line into points
+and gaps, and on each of those both sets hold or do not.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.expression import (
+    INFINITY,
+    REALS,
+    Node,
+    number,
+    strip_labels,
+    symbols,
+)
+from loong_jax.verifiers.maths.names import FLIPPED
+
+MAX_ENDS = 64
+
+
+class RealSet(NamedTuple):
+    """A tree of intervals: kind "interval" has two ends and what leaves them out."""
+
+    kind: str
+    parts: tuple[Any, ...]
+
+
+_ALL = RealSet("all", ())
+
+
+def real_set(node: Node) -> RealSet | None:
+    """The set of reals that an expression stands for; None if it stands for something else."""
+    node = strip_labels(node)
+    head, args = node
+    if head == "interval":
+        return RealSet("interval", args)
+    if head == "symbol" and args[0] == "R":
+        return _ALL
+    if head in ("tuple", "bracket") and len(args) == 2:
+        return RealSet("interval", (*args, head == "tuple", head == "tuple"))
+    if head == "set":
+        if any(item.head in ("tuple", "chain", "list") for item in args):
+            return None
+        return RealSet("union", tuple(RealSet("interval", (x, x, False, False)) for x in args))
+    if head in ("union", "intersection", "setminus"):
+        left, right = real_set(args[0]), real_set(args[1])
+        return None if left is None or right is None else RealSet(head, (left, right))
+    if head == "builder":
+        return _builder(*args)
+    if head == "chain":
+        return _relation(node)
+    if head in ("or", "and", "list"):
+        parts = [real_set(item) for item in args]
+        if any(part is None for part in parts):
+            return None
+        names = {name for item in args for name in symbols(item)}
+        if all(item.head == "chain" for item in args) and len(names) == 1:
+            join = "union" if head == "or" else "intersection"
+        elif all(item.head in ("interval", "union") for item in args):
+            join = "union"
+        else:
+            return None
+        return functools.reduce(lambda a, b: RealSet(join, (a, b)), parts)
+    return None
+
+
+def is_set(node: Node) -> bool:
+    """Whether it can only be a set: brackets around two numbers might be a point or a list."""
+    node = strip_labels(node)
+    if node.head in ("interval", "union", "intersection", "setminus", "builder"):
+        return True
+    if node.head in ("tuple", "bracket"):
+        return len(node.args) == 2 and any(_is_infinite(item) for item in node.args)
+    return False
+
+
+def _is_infinite(node: Node) -> bool:
+    return node in (INFINITY, Node("neg", (INFINITY,)))
+
+
+def _builder(variable: Node, condition: Node) -> RealSet | None:
+    base = _ALL
+    if variable.head == "chain" and variable.args[0] == ("in",):
+        domain = real_set(variable.args[2])
+        if domain is None:
+            return None
+        base, variable = domain, variable.args[1]
+    if variable.head != "symbol" or not symbols(condition) <= {variable.args[0]}:
+        return None
+    inner = real_set(condition)
+    return None if inner is None else RealSet("intersection", (base, inner))
+
+
+def _relation(node: Node) -> RealSet | None:
+    operators, *operands = node.args
+    if operators == ("in",) and operands[0].head == "symbol":
+        return real_set(operands[1])
+    if operators == ("notin",) and operands[0].head == "symbol":
+        inner = real_set(operands[1])
+        return None if inner is None else RealSet("setminus", (_ALL, inner))
+    names = symbols(node)
+    if len(names) != 1 or not set(operators) <= {"<", "<=", ">", ">=", "!=", "="}:
+        return None
+    if operators == ("=",):
+        return None  # an assignment is a value
+    (name,) = names
+    parts = [
+        _affine(left, operator, right, name)
+        for operator, left, right in zip(operators, operands, operands[1:], strict=False)
+    ]
+    if any(part is None for part in parts):
+        return None
+    return functools.reduce(lambda a, b: RealSet("intersection", (a, b)), parts)
+
+
+def substitute(node: Any, name: str, value: Node) -> Any:
+    if isinstance(node, Node):
+        if node.head == "symbol" and node.args[0] == name:
+            return value
+        return Node(node.head, tuple(substitute(arg, name, value) for arg in node.args))
+    if isinstance(node, tuple):
+        return tuple(substitute(item, name, value) for item in node)
+    return node
+
+
+def difference(left: Node, right: Node) -> Node:
+    return Node("add", (left, Node("neg", (right,))))
+
+
+def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None:
+    """The solutions of one inequality whose difference of sides is affine in its unknown."""
+    if not symbols(left) and not symbols(right):
+        return None
+    if left.head == "symbol" and not symbols(right):
+        return _ray(operator, right)
+    if right.head == "symbol" and not symbols(left):
+        return _ray(FLIPPED[operator], left)
+    if left.head == "call" and left.args[0] == "abs" and not symbols(right) and operator != "!=":
+        inner, minus = left.args[1], Node("neg", (right,))
+        low, high = (
+            _affine(inner, FLIPPED[operator], minus, name),
+            _affine(inner, operator, right, name),
+        )
+        if low is None or high is None:
+            return None
+        return RealSet("intersection" if operator in ("<", "<=") else "union", (low, high))
+    if right.head == "call" and right.args[0] == "abs":
+        return _affine(right, FLIPPED[operator], left, name)
+    gap = difference(left, right)
+    at = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
+    if any(value is None for value in at):
+        return None
+    slope = at[1] - at[0]
+    if slope == 0 or abs(at[2] - at[1] - slope) > abs(slope) * 1e-20:
+        return None
+    start, end = (substitute(gap, name, number(x)) for x in (0, 1))
+    root = Node("div", (start, difference(start, end)))
+    return _ray(operator if slope > 0 else FLIPPED[operator], root)
+
+
+def _ray(operator: str, end: Node) -> RealSet:
+    if operator in ("<", "<="):
+        return RealSet("interval", (Node("neg", (INFINITY,)), end, True, operator == "<"))
+    if operator in (">", ">="):
+        return RealSet("interval", (end, INFINITY, operator == ">", True))
+    point = RealSet("interval", (end, end, False, False))
+    return RealSet("setminus", (_ALL, point)) if operator == "!=" else point
+
+
+# ---- comparison
+
+
+def equal(gold: RealSet, answer: RealSet) -> bool | None:
+    """Whether two sets hold the same numbers; None where an end has no real value."""
+    nodes: list[Node] = []
+    for part in (gold, answer):
+        _ends(part, nodes)
+    if len(nodes) > MAX_ENDS:
+        return None
+    ends: list[tuple[Any, Node]] = []
+    for node in nodes:
+        value = values.real_value(node)
+        if value is None:
+            return _same_shape(gold, answer)
+        if not any(_is_same(value, node, known) for known in ends):
+            ends.append((value, node))
+    ends.sort(key=functools.cmp_to_key(lambda a, b: (a[0] > b[0]) - (a[0] < b[0])))
+
+    def place(node: Node) -> int:
+        value = values.real_value(node)
+        return next(i for i, known in enumerate(ends) if _is_same(value, node, known))
+
+    finite = [i for i, (value, _) in enumerate(ends) if abs(value) != float("inf")]
+    places: list[float] = [*finite]
+    places += [i + 0.5 for i in range(-1, len(ends))]
+    return all(_holds(gold, at, place) == _holds(answer, at, place) for at in places)
+
+
+def _is_same(value: Any, node: Node, known: tuple[Any, Node]) -> bool:
+    if value == known[0]:
+        return True
+    return values.equal(known[1], node) is True
+
+
+def _ends(part: RealSet, into: list[Node]) -> None:
+    if part.kind == "interval":
+        into += [end for end in part.parts[:2] if not _is_infinite(end)]
+    else:
+        for inner in part.parts:
+            _ends(inner, into)
+
+
+def _holds(part: RealSet, at: float, place: Callable[[Node], int]) -> bool:
+    if part.kind == "all":
+        return True
+    if part.kind == "interval":
+        low, high, no_low, no_high = part.parts
+        start = -1 if _is_infinite(low) else place(low)
+        end = float("inf") if _is_infinite(high) else place(high)
+        if low == INFINITY or high == Node("neg", (INFINITY,)):
+            return False
+        after = at > start if no_low else at >= start
+        return after and (at < end if no_high else at <= end)
+    holds = [_holds(inner, at, place) for inner in part.parts]
+    if part.kind == "union":
+        return any(holds)
+    return holds[0] and holds[1] if part.kind == "intersection" else holds[0] and not holds[1]
+
+
+def _same_shape(gold: RealSet, answer: RealSet) -> bool | None:
+    """For ends with unknowns: the same intervals in the same order."""
+    if gold.kind != answer.kind or len(gold.parts) != len(answer.parts):
+        return None
+    if gold.kind == "all":
+        return True
+    if gold.kind == "interval":
+        if gold.parts[2:] != answer.parts[2:]:
+            return False
+        return _all_true(
+            [values.equal(g, a) for g, a in zip(gold.parts[:2], answer.parts[:2], strict=True)]
+        )
+    return _all_true([_same_shape(g, a) for g, a in zip(gold.parts, answer.parts, strict=True)])
+
+
+def _all_true(outcomes: Sequence[bool | None]) -> bool | None:
+    if all(outcomes):
+        return True
+    return False if False in outcomes else None
+
+
+__all__ = ["REALS", "RealSet", "difference", "equal", "is_set", "real_set", "substitute"]

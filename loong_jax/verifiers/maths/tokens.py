@@ -1,0 +1,182 @@
+"""From text to tokens: LaTeX, plain text and Python notation become one stream.
+
+Everything is a table or one regular expression without nested repetition, so the time is linear
+in the length of the text, which `MAX_CHARS` bounds.
+"""
+# ruff: noqa: RUF001 - look-alikes are what these tables are about
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import CostError, ParseError
+
+MAX_CHARS = 4000  # of one expression
+MAX_TOKENS = 2000
+MAX_DIGITS = 2000  # of one number
+
+
+class Token(NamedTuple):
+    kind: str  # number, word, text (a word inside \text), command, sign, end
+    text: str
+    spaced: bool = False  # white space stands before it
+
+
+END = Token("end", "")
+
+_SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True)}
+_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_CHARACTERS = {
+    "√": r" \sqrt ", "π": r" \pi ", "∞": r" \infty ", "≤": r" \le ", "≥": r" \ge ", "≠": r" \ne ",
+    "⩽": r" \le ", "⩾": r" \ge ", "≦": r" \le ", "≧": r" \ge ",
+    "∪": r" \cup ", "∩": r" \cap ", "∈": r" \in ", "∉": r" \notin ", "±": r" \pm ",
+    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ",
+    "∙": r" \cdot ",
+    "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
+    "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
+    "→": r" \to ", "⇒": r" \implies ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
+    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
+    "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
+    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ",
+    "ℤ": r" \mathbb{Z} ",
+    "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
+    "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
+    "㎝": " cm", "∣": "|", "∥": r" \parallel ", "Ω": " ohm",
+}  # fmt: skip
+_TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
+
+
+def plain(text: str) -> str:
+    """ASCII-like text: full-width digits, superscripts and signs written as LaTeX would."""
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
+    text = text.translate(_TRANSLATE)
+    for name in names.GREEK_LETTERS:
+        if name in text:
+            text = text.replace(name, names.GREEK_LETTERS[name])
+    return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
+
+
+_GROUPS = (  # thousands that LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+    (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+)
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
+_ENVIRONMENT = re.compile(r"\\begin\b|&")
+_SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<recurring>\d*\.\d*\(\d+\))
+  | (?P<number>
+        (?: \d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?
+          | \d+\.\d+
+          | \.\d+
+          | \d+\.(?=\s*\\(?:overline|bar|dot)\b)
+          | \d+
+        )
+        (?:[eE][-+]?\d+(?![A-Za-z\d]))?
+    )
+  | (?P<command>\\(?:[A-Za-z]+\*?|\\(?:\[[\d. ]+(?:pt|ex|em|mm|cm)\])?|.))
+  | (?P<word>[A-Za-z]+\d*)
+  | (?P<sign>\*\*|//|<=|>=|==|!=|<>|=<|=>|->|:=|\.\.\.+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_TEXT_ARGUMENT = re.compile(r"\s*\{([^{}]*)\}")
+
+
+def prepare(text: str) -> str:
+    """What the tokenizer reads: see `plain`, and digits of one number put together."""
+    text = plain(text).strip()
+    if len(text) > MAX_CHARS:
+        raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
+    if "\\" in text or "{" in text:
+        if "\\\\" in text and not _ENVIRONMENT.search(text):
+            text = _DOUBLED.sub(r"\\", text)
+        for pattern, replacement in _GROUPS:
+            text = pattern.sub(replacement, text)
+    elif _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "")
+    return text
+
+
+def tokenize(text: str) -> list[Token]:
+    """Tokens of a prepared text, END last; commands that only space out are dropped."""
+    tokens: list[Token] = []
+    position, spaced, inside = 0, False, []
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        assert match is not None
+        kind, value = match.lastgroup, match[0]
+        position = match.end()
+        if kind == "space":
+            spaced = True
+            continue
+        if len(tokens) > MAX_TOKENS:
+            raise CostError(f"more than {MAX_TOKENS} tokens")
+        if kind in ("number", "recurring"):
+            if kind == "number" and "," in value and inside and inside[-1] in "([S":
+                short = _PLAIN_NUMBER.match(value)  # (1,234) is a pair
+                assert short is not None
+                value = short[0]
+                position = match.start() + len(value)
+            if len(value) > MAX_DIGITS:
+                raise CostError(f"a number of {len(value)} characters is above {MAX_DIGITS}")
+        elif kind == "command":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in names.TEXT_WRAPPERS:
+                argument = _TEXT_ARGUMENT.match(text, position)
+                if argument is not None:
+                    position = argument.end()
+                    tokens += _text_tokens(argument[1])
+                    spaced = True
+                continue
+            if value.startswith("\\\\"):
+                value = "\\\\"
+        elif kind == "sign":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in "([{":
+                is_set = value == "{" and (
+                    not tokens or (tokens[-1].kind == "sign" and tokens[-1].text in "=(,{[")
+                )
+                inside.append("S" if is_set else value)
+            elif value in ")]}" and inside:
+                inside.pop()
+        if kind == "command" and value in ("\\{", "\\lbrace"):
+            inside.append("S")
+        elif kind == "command" and value in ("\\}", "\\rbrace") and inside:
+            inside.pop()
+        assert kind is not None
+        tokens.append(Token(kind, value, spaced))
+        spaced = False
+    tokens.append(END)
+    return tokens
+
+
+def _text_tokens(text: str) -> list[Token]:
+    """Tokens of what stood inside \\text{...}: its words are words, its signs stay signs."""
+    tokens = []
+    for token in tokenize(text)[:-1]:
+        kind = "text" if token.kind == "word" else token.kind
+        tokens.append(Token(kind, token.text, True))
+    return tokens
+
+
+def digits_of(token: Token) -> str:
+    if token.kind != "number" or not token.text.isdigit():
+        raise ParseError(f"{token.text!r} is no row of digits")
+    return token.text

@@ -1,0 +1,275 @@
+"""Verifier "math": compares the answer a response states with a typed gold."""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.maths import extract, gold, phrases, values
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, render
+from loong_jax.verifiers.maths.gold import Gold
+from loong_jax.verifiers.maths.matching import Matcher
+from loong_jax.verifiers.maths.symbolic import SymbolicChild
+from loong_jax.verifiers.maths.values import Tolerance
+from loong_jax.verifiers.verdict import Verdict
+
+if TYPE_CHECKING:
+    from loong_jax.environments.problem import Problem
+
+MAX_EVIDENCE_CHARS = 300
+MAX_CANDIDATES = 4
+_MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
+
+
+class MathVerifier:
+    """Judges mathematical answers by rules.
+
+    Deterministic, and safe to use from many threads. Nothing of a text is ever evaluated: our own
+    parser builds a tree, and only known arithmetic runs on it, within a budget.
+
+    Gold first: the gold's type says what is extracted and compared, and the relation is not
+    symmetric. A gold with a unit accepts the number alone, a gold number accepts a name and a
+    unit around it, and an equation is not answered by one of its sides.
+
+    Known false classes. Accepts: a wrong unit where the gold has none; log for ln. Rejects:
+    decimals of fewer than ten digits for values they only approximate; answers in a language
+    whose words it does not know. Ungradable: what costs too much to evaluate, what the parser
+    does not know, and what depends on a convention (28 % for a gold 28).
+    """
+
+    def __init__(
+        self,
+        *,
+        relative_tolerance: float = 0.0,
+        absolute_tolerance: float = 0.0,
+        symbolic_cpu_s: float = 0.5,
+    ):
+        if relative_tolerance < 0 or absolute_tolerance < 0:
+            raise VerifierError(
+                f"relative_tolerance={relative_tolerance}, absolute_tolerance={absolute_tolerance} "
+                "are not both at least 0. Leave them out to compare exactly."
+            )
+        self._tolerance = Tolerance(
+            relative=Fraction(str(relative_tolerance)), absolute=Fraction(str(absolute_tolerance))
+        )
+        self._symbolic = SymbolicChild(cpu_s=symbolic_cpu_s)
+
+    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+        """Judges a response to `problem.gold`; its arguments may give `type` and `tolerance`."""
+        options = _options(problem.arguments)
+        return self.judge(problem.gold, response_text, question=problem.prompt, **options)
+
+    def judge(
+        self,
+        gold_text: str | None,
+        answer_text: str,
+        *,
+        kind: str | None = None,
+        tolerance: float | None = None,
+        question: str = "",
+    ) -> Verdict:
+        """Verdict on one pair; never raises for what a text holds.
+
+        `tolerance` is absolute. `question` settles conventions: who asks for a number in base 5 or
+        for a percentage takes it without its mark.
+        """
+        start = time.perf_counter()
+        try:
+            judged = self._judge(gold_text, answer_text, kind, tolerance, _conventions(question))
+        except CostError as error:
+            judged = verdict.ungradable("cost", str(error))
+        except RecursionError:
+            judged = verdict.ungradable("cost", "nested too deeply")
+        return dataclasses.replace(
+            judged,
+            evidence=judged.evidence[:MAX_EVIDENCE_CHARS],
+            cost_s=time.perf_counter() - start,
+        )
+
+    def judge_many(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
+        """Verdicts in order."""
+        return [self.judge(gold_text, answer_text) for gold_text, answer_text in pairs]
+
+    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
+        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps more.
+
+        That is `type`, `tolerance` and `question`.
+        """
+        gold_text, answer_text = record.get("gold"), record.get("answer")
+        if not isinstance(gold_text, (str, int, float)) or isinstance(gold_text, bool):
+            return verdict.ungradable("record", "gold is missing or no text")
+        if not isinstance(answer_text, str):
+            return verdict.ungradable("record", "answer is missing or no text")
+        try:
+            options = _options(record)
+        except VerifierError as error:
+            return verdict.ungradable("record", str(error))
+        question = record.get("question")
+        options["question"] = question if isinstance(question, str) else ""
+        return self.judge(str(gold_text), answer_text, **options)
+
+    def close(self) -> None:
+        self._symbolic.close()
+
+    # ---- one verdict
+
+    def _judge(
+        self,
+        gold_text: str | None,
+        answer_text: str,
+        kind: str | None,
+        tolerance: float | None,
+        conventions: frozenset[str],
+    ) -> Verdict:
+        if gold_text is None or not gold_text.strip():
+            return verdict.ungradable("no gold", "the problem has no reference answer")
+        if not answer_text.strip():
+            return verdict.wrong("no answer", "the response is empty")
+        reference = gold.read_gold(gold_text, kind)
+        if reference.kind in ("choice", "text", "date"):
+            said = _by_words(reference, answer_text)
+            if said is not None:
+                return said
+            if not reference.readings:
+                return verdict.wrong("value", f"not {reference.text!r} in words")
+        elif not reference.readings:
+            return self._unread_gold(reference, answer_text)
+        limits = self._tolerance
+        if tolerance:
+            limits = dataclasses.replace(limits, absolute=Fraction(str(tolerance)))
+        settings = {"tolerance": limits, "symbolic": self._symbolic, "conventions": conventions}
+        return self._by_value(reference, answer_text, settings)
+
+    def _by_value(self, reference: Gold, answer_text: str, settings: Mapping[str, Any]) -> Verdict:
+        unread: ParseError | None = None
+        looked_like_maths = False
+        for count, span in enumerate(extract.spans(answer_text)):
+            if count == MAX_CANDIDATES:
+                break
+            if " ".join(span.text.split()) == " ".join(reference.text.split()):
+                return verdict.correct(f"exact ({span.rule}): {span.text}")
+            try:
+                answers = gold.readings(span.text)
+            except ParseError as error:
+                unread = unread or error
+                looked_like_maths |= (
+                    count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
+                )
+                if span.rule == "boxed":
+                    break
+                continue
+            return _match(reference, answers, span, settings)
+        if unread is None:
+            return verdict.wrong("no answer", "the response states none")
+        if looked_like_maths:
+            return verdict.ungradable("unparsed", str(unread))
+        return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
+
+    def _unread_gold(self, reference: Gold, answer_text: str) -> Verdict:
+        """A gold that the parser does not know: only the same text answers it."""
+        wanted = phrases.normal(reference.text)
+        for span in extract.spans(answer_text):
+            if (
+                _squeezed(span.text) == _squeezed(reference.text)
+                or phrases.normal(span.text) == wanted
+            ):
+                return verdict.correct(f"exact ({span.rule}): {span.text}")
+        return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
+
+
+def _match(
+    reference: Gold, answers: tuple[Node, ...], span: extract.Span, settings: Mapping[str, Any]
+) -> Verdict:
+    outcomes: list[tuple[bool | None, Matcher, Node]] = []
+    for wanted in reference.readings:
+        for given in answers:
+            matcher = Matcher(**settings)
+            outcome = matcher.match(wanted, given)
+            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+            if outcome:
+                return verdict.correct(evidence)
+            outcomes.append((outcome, matcher, given))
+    undecided = [o for o in outcomes if o[0] is None]
+    outcome, matcher, given = (undecided or outcomes)[0]
+    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
+    if matcher.note:
+        evidence += f"; {matcher.note}"
+    if outcome is None:
+        return verdict.ungradable("undecided", evidence)
+    return verdict.wrong("value", evidence)
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _conventions(question: str) -> frozenset[str]:
+    return frozenset(word for word in ("base", "percent") if word in question.lower())
+
+
+def _options(source: Mapping[str, Any]) -> dict[str, Any]:
+    kind, tolerance = source.get("type"), source.get("tolerance")
+    if kind is not None and kind not in gold.TYPES:
+        raise VerifierError(f"type={kind!r} is unknown. Choose one of {', '.join(gold.TYPES)}.")
+    if tolerance is not None and (
+        isinstance(tolerance, bool)
+        or not isinstance(tolerance, (int, float))
+        or not 0 <= tolerance < 1e9
+    ):
+        raise VerifierError(f"tolerance={tolerance!r} is not a number of at least 0. Leave it out.")
+    return {"kind": kind, "tolerance": tolerance}
+
+
+def _by_words(reference: Gold, answer_text: str) -> Verdict | None:
+    """Verdict on golds that are words; None where a reading as maths may still match."""
+    wanted = phrases.normal(reference.text)
+    spans = list(extract.spans(answer_text))[:MAX_CANDIDATES]
+    if not spans or spans[0].rule in ("formula", "number"):
+        spans.insert(0, extract.Span(extract.last_sentence(answer_text), "sentence"))
+    for span in spans:
+        given = phrases.normal(span.text)
+        evidence = f"words ({span.rule}): {span.text}"
+        if given == wanted:
+            return verdict.correct(evidence)
+        if reference.kind == "choice":
+            letter = phrases.choice(span.text)
+            if letter is not None:
+                same = letter.casefold() == wanted
+                return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
+            continue
+        if reference.kind == "date":
+            return _by_date(reference, span, evidence)
+        answer = phrases.yes_or_no(span.text)
+        if phrases.yes_or_no(reference.text) is not None and wanted in (
+            "yes",
+            "no",
+            "true",
+            "false",
+        ):
+            if answer is not None:
+                same = answer == phrases.yes_or_no(reference.text)
+                return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
+            continue
+        if phrases.parts(given) == phrases.parts(wanted):
+            return verdict.correct(evidence)
+        if span.rule != "boxed" and phrases.concludes(given, wanted):
+            return verdict.correct(evidence)
+    return None
+
+
+def _by_date(reference: Gold, span: extract.Span, evidence: str) -> Verdict | None:
+    wanted, given = phrases.date(reference.text), phrases.date(span.text)
+    if given is None or wanted is None:
+        return None
+    same = wanted[1:] == given[1:] and (
+        wanted[0] is None or given[0] is None or wanted[0] == given[0]
+    )
+    if same and wanted[0] is not None and given[0] is None:
+        return verdict.ungradable("undecided", f"{evidence}; the year is missing")
+    return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
+
+
+__all__ = ["MathVerifier", "values"]

@@ -1,0 +1,66 @@
+"""Verdicts on our own cases by class, and on the shared development cases where they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loong_jax.verifiers import get_verifier
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.jsonl"))
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "math_cases_dev.jsonl"
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    verifier = get_verifier("math")
+    yield verifier
+    verifier.close()
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_own_cases(verifier, path):
+    mistakes = []
+    for case in read(path):
+        judged = verifier.judge(case["gold"], case["answer"])
+        good = {
+            "correct": judged.outcome == "correct",
+            "not correct": judged.outcome != "correct",
+            "ungradable": judged.outcome == "ungradable",
+        }[case["expected"]]
+        if not good:
+            mistakes.append((case, judged.outcome, judged.reason, judged.evidence))
+    assert not mistakes
+
+
+def test_there_are_enough_cases():
+    cases = [case for path in CASES for case in read(path)]
+    assert len(cases) >= 300
+    assert sum(case["expected"] != "correct" for case in cases) >= 200
+    assert len({(case["gold"], case["answer"]) for case in cases}) > 0.97 * len(cases)
+
+
+def test_every_gold_answers_itself(verifier):
+    """Gold passes, bare and boxed, save what is too dear to evaluate: that is ungradable."""
+    for path in CASES:
+        for case in read(path):
+            gold = case["gold"]
+            for answer in (gold, f"Therefore the answer is $\\boxed{{{gold.strip('$')}}}$."):
+                judged = verifier.judge(gold, answer)
+                assert judged.outcome == "correct", (gold, answer, judged)
+
+
+def test_development_cases(verifier):
+    """Cases read from a peer's tests: no false positive, and at least 97 % of the positives."""
+    if not SHARED.exists():
+        pytest.skip(f"the shared development cases are not here: {SHARED.name}")
+    cases = [case for case in read(SHARED) if not case["contested"]]
+    accepted = [verifier.judge(case["gold"], case["answer"]).is_correct for case in cases]
+    positives = [said for case, said in zip(cases, accepted, strict=True) if case["expected"]]
+    negatives = [said for case, said in zip(cases, accepted, strict=True) if not case["expected"]]
+    assert not any(negatives)
+    assert sum(positives) >= 0.97 * len(positives)

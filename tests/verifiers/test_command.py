@@ -1,0 +1,42 @@
+"""`loong verify`: one verdict a line, in order, whatever the lines hold."""
+
+import json
+
+import pytest
+
+from loong_jax import cli
+
+
+def test_a_file_of_records(tmp_path, capsys):
+    lines = [
+        json.dumps({"gold": "1/2", "answer": "So \\boxed{0.5}", "id": "a"}),
+        json.dumps({"gold": "2", "answer": "2 or 3"}),
+        "not json",
+        "[" * 100_000,
+        json.dumps([1, 2]),
+        json.dumps({"gold": "5"}),
+        json.dumps({"gold": "5", "answer": 5}),
+        json.dumps({"gold": "5", "answer": "5", "type": "nonsense"}),
+        json.dumps({"gold": "5", "answer": "9**9**9**9"}),
+        json.dumps({"gold": "1103_6", "answer": "1103", "question": "Write it in base six."}),
+        json.dumps({"gold": "3.1", "answer": "3.2", "tolerance": 0.1}),
+        json.dumps({"gold": 7, "answer": "7"}),
+    ]
+    source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\n")
+    assert cli.main(["verify", "math", "--input", str(source), "--output", str(destination)]) == 0
+    verdicts = [json.loads(line) for line in destination.read_text().splitlines()]
+    assert [v["verdict"] for v in verdicts] == [
+        "correct", "wrong", *["ungradable"] * 7, "correct", "correct", "correct", "ungradable",
+    ]  # fmt: skip
+    assert verdicts[0]["id"] == "a"
+    assert {"verdict", "reason", "evidence"} <= set(verdicts[0])
+    assert all(v["reason"] for v in verdicts if v["verdict"] == "ungradable")
+    assert "4 correct, 1 wrong, 8 ungradable" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["verify", "nonsense"], ["verify", "math", "--input", "absent"]])
+def test_bad_usage_is_named(words, tmp_path, capsys):
+    arguments = [*words, "--output", str(tmp_path / "out")] if len(words) > 2 else words
+    assert cli.main(arguments) == 1
+    assert "loong verify" in capsys.readouterr().err
