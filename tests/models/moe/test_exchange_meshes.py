@@ -71,9 +71,19 @@ def alone():
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "kind"), CASES, ids=str)
 def test_logits_and_gradients_are_those_of_one_device(sizes, kind):
+    check(sizes, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXCHANGES, ids=str)
+def test_so_they_are_with_tokens_in_chunks(kind):
+    check(dict(data=2, expert=2, context=2), kind, token_chunks=2)
+
+
+def check(sizes, kind, token_chunks=1):
     weights, expected, output, wanted = alone()
     remat = "off" if isinstance(kind, exchange.GatherExchange) else "all_but_dispatched"
-    config = dataclasses.replace(CONFIG, exchange=kind, remat=remat)
+    config = dataclasses.replace(CONFIG, exchange=kind, remat=remat, token_chunks=token_chunks)
     rules = ShardingRules(mesh=make_mesh(**sizes))
     _, logits, sharded, gradient = loss_and_gradient(config, rules, weights)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
