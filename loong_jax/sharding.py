@@ -168,6 +168,14 @@ class ShardingRules:
 
         return PartitionSpec(*map(kept, names, self.partition(*names)))
 
+    def gathers(self, *names: str | None) -> bool:
+        """Whether `gather` moves anything of a parameter with these logical axes."""
+        before, after = (
+            math.prod(self.size(axis) for axes in partition for axis in _as_tuple(axes))
+            for partition in (self.partition(*names), self.gathered(*names))
+        )
+        return before != after
+
     def gather(self, weight: Array, *names: str | None, meets: Array | None = None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.
 

@@ -42,6 +42,7 @@ class PlanOptions:
     batch: int | None = None  # sequences over all devices; default one per device that takes any
     length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode
     num_microbatches: int = 1  # gradient accumulation
+    num_steps: int = 1  # decode: steps in one call, as the engine decodes by blocks
     num_drafts: int = 0  # decode: drafted tokens verified per step and sequence
     acceptance: float = 0.8  # the chance that a drafted token stays
     num_layers: int | None = None  # plan a shorter model
@@ -125,6 +126,7 @@ def make_request(
         batch=chosen.batch or shards,
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
+        num_steps=chosen.num_steps,
         num_drafts=chosen.num_drafts,
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         compiler_options=compiler_options.compiler_options(topology.slice_name, config.exchange),

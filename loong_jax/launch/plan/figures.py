@@ -94,7 +94,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             result["decode"] = decode_figures(plan, reference)
         result |= {
             "roofline_mfu": reference.mfu,
-            "roofline_step_s": reference.step_s,
+            "roofline_step_s": reference.step_s / request.num_steps,
             "expert_traffic_hidden_share": reference.hidden_share,
             "tokens_per_s_per_chip": tokens_per_s,
             "torus_all_to_all_gb_per_s": (plan.torus_all_to_all or 0) / GB or None,
@@ -117,8 +117,8 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
     request, chip = plan.request, plan.request.topology.chip
     kept = request.num_kept_tokens / request.topology.num_chips
     per_byte = chip.num_devices / chip.hbm_bandwidth
-    cache_s = plan.compiled.arguments["cache"] * per_byte
-    all_s = cache_s + plan.compiled.arguments["weights"] * per_byte
+    cache_s = request.num_steps * plan.compiled.arguments["cache"] * per_byte
+    all_s = cache_s + request.num_steps * plan.compiled.arguments["weights"] * per_byte
     reached = kept / timing.step_s
     target = H800_TOKENS_PER_S * chip.hbm_bandwidth / H800_HBM_BANDWIDTH
     return {
@@ -126,6 +126,7 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
         "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
         "acceptance": request.acceptance,
         "num_drafts": request.num_drafts,
+        "steps_per_call": request.num_steps,
         "target_tokens_per_s_per_chip": target,
         "share_of_target": reached / target,
         "cache_bound_tokens_per_s_per_chip": kept / cache_s,

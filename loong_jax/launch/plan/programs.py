@@ -181,8 +181,19 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
 
     def decode(weights, cache, tokens, positions):
         model = nnx.merge(graphdef, nnx.State(weights))
-        logits, _, cache = model.extend(tokens, positions, cache)
-        return jnp.argmax(logits, axis=-1), cache
+
+        def step(carry, _):
+            tokens, positions, cache = carry
+            logits, _, cache = model.extend(tokens, positions, cache)
+            # The same number of tokens again, as if all but the first were drafts.
+            return (jnp.argmax(logits, axis=-1).astype(tokens.dtype), positions + 1, cache), None
+
+        carry = tokens, positions, cache
+        if request.num_steps == 1:
+            carry, _ = step(carry, None)
+        else:
+            carry, _ = jax.lax.scan(step, carry, length=request.num_steps)
+        return carry[0], carry[2]
 
     # In a layout of the caller's the loop over layers would begin and end by copying both.
     free_weights, free_cache = (

@@ -85,7 +85,8 @@ def _time(plan: Plan) -> Table:
     assert timing is not None
     tokens = plan.request.num_kept_tokens / timing.step_s / plan.request.topology.num_chips
     table = Table(
-        title=f"Roofline: {timing.step_s:.4f} s per step, MFU {timing.mfu:.1%}, "
+        title=f"Roofline: {timing.step_s / plan.request.num_steps:.4f} s per step, "
+        f"MFU {timing.mfu:.1%}, "
         f"{tokens:.0f} tokens/s per chip",
         title_justify="left",
     )

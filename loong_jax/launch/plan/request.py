@@ -35,6 +35,7 @@ class Request:
     batch: int
     length: int
     num_microbatches: int = 1
+    num_steps: int = 1  # decoding: steps of one call, a block of the engine's
     num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
     acceptance: float = 0.0  # the chance that a drafted token stays
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,6 +57,11 @@ class Request:
                 f"batch={self.batch} is no multiple of {shards}, the devices along "
                 f"{'+'.join(BATCH_AXES)} times the micro-batches. Choose a multiple."
             )
+        if self.num_steps < 1 or (self.num_steps > 1 and self.mode != "decode"):
+            raise ConfigError(
+                f"num_steps={self.num_steps} in mode {self.mode}: a call decodes one step or more, "
+                "and other modes have one. Set 1."
+            )
         if self.num_drafts < 0 or not 0 <= self.acceptance <= 1:
             raise ConfigError(
                 f"num_drafts={self.num_drafts} must not be negative and acceptance="
@@ -73,15 +79,18 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that one step computes, over all devices."""
-        return self.batch * (1 + self.num_drafts if self.mode == "decode" else self.length)
+        """Tokens that one call computes, over all devices."""
+        if self.mode == "decode":
+            return self.batch * self.num_steps * (1 + self.num_drafts)
+        return self.batch * self.length
 
     @property
     def num_kept_tokens(self) -> float:
         """The same without drafts that are rejected: one, and drafts until the first rejection."""
         if self.mode != "decode":
             return self.num_tokens
-        return self.batch * sum(self.acceptance**i for i in range(self.num_drafts + 1))
+        per_step = sum(self.acceptance**i for i in range(self.num_drafts + 1))
+        return self.batch * self.num_steps * per_step
 
     def to_json(self) -> dict[str, Any]:
         """For the child process that compiles."""
@@ -94,6 +103,7 @@ class Request:
             "batch": self.batch,
             "length": self.length,
             "num_microbatches": self.num_microbatches,
+            "num_steps": self.num_steps,
             "num_drafts": self.num_drafts,
             "acceptance": self.acceptance,
             "compiler_options": dict(self.compiler_options),

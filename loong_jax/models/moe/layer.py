@@ -60,6 +60,13 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
+    def gathered_early(self, x: Float[Array, "B T D"]) -> "DenseWeights | None":
+        """Its weights, if any device lacks some: their traffic should not meet that of rows.
+
+        None where all are at hand, to be read when they are multiplied with.
+        """
+        return self.weights(x) if self.rules.gathers("embed", "ffn") else None
+
     def weights(self, x: Float[Array, "B T D"]) -> "DenseWeights":
         """Gathered for inputs that lie on the mesh as `x` does."""
         gather = functools.partial(self.rules.gather, meets=x)
@@ -124,12 +131,12 @@ class ShortcutLayer(nnx.Module):
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
             routing, score = self.router(u, score_shift)
-            weights = self.ffn_0.weights(u)
+            weights = self.ffn_0.gathered_early(u)
             mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
             h2 = checkpoint_name(h1 + self.ffn_0(u, weights, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            weights = self.ffn_1.weights(u)
+            weights = self.ffn_1.gathered_early(u)
             mixture, h2, weights = self.experts.compute(mixture, h2, weights)
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
