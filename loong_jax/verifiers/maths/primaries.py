@@ -687,9 +687,8 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
         raise ParseError("no determinant of this size is read")
     if len(rows) == 1:
         return rows[0][0]
-    terms = []
-    first, *_ = rows
-    for column, entry in enumerate(first):
+    terms: list[Node] = []
+    for column, entry in enumerate(next(iter(rows), ())):
         minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
         sign = number(-1 if column % 2 else 1)
         terms.append(Node("mul", (sign, entry, _determinant(minor))))
