@@ -39,7 +39,7 @@ def verify_file(name: str, source: Path, destination: Path, **options: Any) -> d
     finally:
         verifier.close()
     os.replace(partial, destination)
-    return dict(counts)
+    return {str(outcome): count for outcome, count in counts.items()}
 
 
 def as_record(judged: Verdict) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from loong_jax.verifiers.maths.expression import CostError, Node
 
 MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
 MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
-BUDGET = 4_000_000  # steps of about 50 ns
+BUDGET = 400_000  # steps of some 100 ns
 _BITS_PER_DIGIT = 3.33
 
 
@@ -183,7 +183,7 @@ class Evaluator:
         growth = abs(exponent) * (1 + abs(self.context.mag(base)))
         if growth > MAX_EXPONENT_BITS:
             raise CostError("a power of too many digits")
-        self.pay(self.digits * 20)
+        self.pay(self.digits * 4)
         return self.context.power(base, exponent)
 
     def _small(self, value: Value) -> None:
@@ -208,7 +208,7 @@ class Evaluator:
         if function is None:
             raise Undefined(f"{name} has no value")
         values = [self.value(node) for node in nodes]
-        self.pay(self.digits * 20)
+        self.pay(self.digits * 4)
         for value in values:
             self._small(value)
         try:

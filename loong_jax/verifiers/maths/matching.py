@@ -75,9 +75,10 @@ class Matcher:
     # ---- values
 
     def _value(self, gold: Node, answer: Node) -> bool | None:
-        answer = self._value_of(answer, gold)
-        if answer is None:
+        stated = self._value_of(answer, gold)
+        if stated is None:
             return False
+        answer = stated
         if answer.head in COLLECTIONS or "pm" in heads(answer):
             items = answer.args if answer.head in COLLECTIONS else _spread(answer)
             if len(items) == 1:
@@ -343,9 +344,10 @@ class Matcher:
     def _matrix(self, gold: Node, answer: Node) -> bool | None:
         if answer.head == "chain":
             answer = answer.args[-1]
-        answer = _matrix_of(answer)
-        if answer is None:
+        matrix = _matrix_of(answer)
+        if matrix is None:
             return False
+        answer = matrix
         if _size(gold) != _size(answer):
             flat = 1 in _size(gold) and 1 in _size(answer) and answer.args != ()
             is_vector = flat and _size(gold) == _size(answer)[::-1] and answer.head == "vector"

@@ -269,7 +269,7 @@ def _word(parser: Parser, token: Token) -> Node:
         factors = [_letter(name) for name in letters[:-1]]
         last = with_postfixes(parser, primary(parser))
         return Node("mul", (*factors, last))
-    return _subscripted(parser, letters[0])
+    return _subscripted(parser, "".join(letters))
 
 
 def _letter(name: str) -> Node:
@@ -687,8 +687,8 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
         raise ParseError("no determinant of this size is read")
     if len(rows) == 1:
         return rows[0][0]
-    terms = []
-    for column, entry in enumerate(rows[0]):
+    terms: list[Node] = []
+    for column, entry in enumerate(next(iter(rows), ())):
         minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
         sign = number(-1 if column % 2 else 1)
         terms.append(Node("mul", (sign, entry, _determinant(minor))))

@@ -55,7 +55,7 @@ def real_set(node: Node) -> RealSet | None:
         return _relation(node)
     if head in ("or", "and", "list"):
         parts = [real_set(item) for item in args]
-        if any(part is None for part in parts):
+        if None in parts:
             return None
         names = {name for item in args for name in symbols(item)}
         if all(item.head == "chain" for item in args) and len(names) == 1:
@@ -64,7 +64,7 @@ def real_set(node: Node) -> RealSet | None:
             join = "union"
         else:
             return None
-        return functools.reduce(lambda a, b: RealSet(join, (a, b)), parts)
+        return functools.reduce(lambda a, b: RealSet(join, (a, b)), filter(None, parts))
     return None
 
 
@@ -114,7 +114,7 @@ def _relation(node: Node) -> RealSet | None:
     ]
     if any(part is None for part in parts):
         return None
-    return functools.reduce(lambda a, b: RealSet("intersection", (a, b)), parts)
+    return functools.reduce(lambda a, b: RealSet("intersection", (a, b)), filter(None, parts))
 
 
 def substitute(node: Any, name: str, value: Node) -> Any:
@@ -151,7 +151,7 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
     if right.head == "call" and right.args[0] == "abs":
         return _affine(right, FLIPPED[operator], left, name)
     gap = difference(left, right)
-    at = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
+    at: list[Any] = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
     if any(value is None for value in at):
         return None
     slope = at[1] - at[0]
