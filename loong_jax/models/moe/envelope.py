@@ -70,9 +70,7 @@ class Envelope:
         halves = sealed.dtype.itemsize == 1
         sizes = [jnp.dtype(dtype).itemsize * width for dtype, width in dtypes_and_widths]
         num_digits = sum(sizes) * (2 if halves else 1)
-        # Every stride-th row of a flat array: a slice of the blocks would have TPUs turn all of it.
-        flat = sealed.reshape(-1, self.width)
-        digits = jnp.concatenate([flat[i :: self.stride] for i in range(self.rows, self.stride)], 1)
+        digits = sealed[:, self.rows :].reshape(self.num_blocks, -1)
         digits = digits[:, : self.rows * num_digits].astype(jnp.float32).astype(jnp.uint8)
         digits = digits.reshape(self.num_blocks, self.rows, num_digits)
         digits = jnp.pad(digits, ((0, 0), (0, self.number_rows), (0, 0))).reshape(-1, num_digits)
@@ -84,7 +82,7 @@ class Envelope:
             these = digits[:, start : start + size]
             numbers.append(_numbers_of(these, dtype, width))
             start += size
-        return flat, *numbers
+        return sealed.reshape(-1, self.width), *numbers
 
 
 def _bytes_of(a: Array) -> Array:
