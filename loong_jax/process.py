@@ -27,21 +27,23 @@ def prepare() -> None:
 
 
 # glibc's mallopt parameters, from malloc.h
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
     """Lets glibc's malloc keep what is freed, for processes that compute on CPU.
 
     XLA allocates the temporaries of a program anew each time it runs. By default large ones come
-    from the kernel, zeroed page by page at first touch, which is up to a fifth of a training step;
-    kept ones are simply used again. The process then holds its peak memory until it ends. Does
-    nothing on other systems.
+    from the kernel, zeroed page by page at first touch; kept ones are simply used again. Threads
+    share one arena, since only the first arena obeys: others give back what is freed at once. The
+    process then holds its peak memory until it ends. To be called before threads are started.
+    Does nothing on other systems.
     """
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 64 * 2**20)
