@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe.model import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -243,6 +244,22 @@ def loss_and_gradient(graphdef):
         return jnp.sum(jnp.where(mask[..., None], logprob, 0)) / 1000, output
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def test_what_a_layer_keeps_saves_products_and_changes_no_gradient():
+    weights, arguments = fresh()[1], (random_tokens(2, 12), np.ones((2, 12), bool))
+    products, gradients = [], []
+    for remat in ("layer", ("residual", "ffn_0", "ffn_1"), "off"):
+        graphdef, _ = moe.abstract_weights(dataclasses.replace(CONFIG, remat=remat))
+        both = loss_and_gradient(graphdef)
+        products.append(str(jax.make_jaxpr(both)(weights, *arguments)).count("dot_general"))
+        gradients.append(both(weights, *arguments)[1])
+    assert products[0] > products[1] > products[2]
+    for others in gradients[1:]:
+        for a, b in zip(jax.tree.leaves(others), jax.tree.leaves(gradients[0]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+    with pytest.raises(ConfigError, match="ffn_2"):
+        dataclasses.replace(CONFIG, remat=("ffn_2",))
 
 
 @functools.cache
