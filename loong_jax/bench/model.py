@@ -46,8 +46,6 @@ def main(arguments: Sequence[str]) -> int:
 
     settings = [grid.setting(name) for name in chosen.settings] or list(grid.GRID)
     result = measure(chosen, settings)
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
     if chosen.chart is not None:
         from loong_jax.bench import figures
 
@@ -56,8 +54,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
-    """All figures, as a dict for JSON; prints them as they come."""
+    """All figures, as a dict for JSON; prints them as they come and saves them part by part."""
     from loong_jax.bench import curves, versus
+
+    def save() -> None:
+        if chosen.json is not None:
+            chosen.json.write_text(json.dumps(result, indent=1) + "\n")
 
     result: dict[str, Any] = {"machine": _machine(), "load_before": os.getloadavg()[0]}
     if result["load_before"] > 0.5:
@@ -71,6 +73,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
             peer.set_num_threads(result["machine"]["threads"])
             result["machine"] |= peer.versions()
             result["transformers"] = _grid(chosen, settings, peer)
+        save()
     if "ffn" in chosen.parts:
         print("MoE FFN over one dense product of equal FLOPs: forward, forward and backward")
         result["ffn"] = curves.ffn_against_dense(EXPERTS, ROWS, chosen.budget_s / 5)
@@ -79,6 +82,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
                 f"  {point['experts']:4d} experts x {point['rows_per_expert']:4d} rows  "
                 f"{point['forward_over_dense']:.2f}  {point['forward_backward_over_dense']:.2f}"
             )
+        save()
     if "zero_share" in chosen.parts:
         print("MoE FFN by share of zero choices: time, share of ideal")
         result["zero_share"] = curves.zero_shares(ZERO_SHARES, ZERO_TOKENS, chosen.budget_s)
@@ -87,6 +91,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
                 f"  {point['zero_share']:.0%}  {1e3 * point['forward_s']:.2f} ms  "
                 f"{point['share_of_ideal']:.0%}"
             )
+        save()
     if "cost" in chosen.parts:
         base = settings[0]
         print(f"Cost of {base.name} by one size: forward, training step")
@@ -98,6 +103,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
                     f"{1e3 * point['train_step_s']:.1f} ms"
                 )
     result["load_after"] = os.getloadavg()[0]
+    save()
     return result
 
 
