@@ -60,14 +60,14 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def gathered_early(self, x: Float[Array, "B T D"]) -> "DenseWeights | None":
+    def gathered_early(self, x: Float[Array, "B T D"]) -> DenseWeights | None:
         """Its weights, if any device lacks some: their traffic should not meet that of rows.
 
         None where all are at hand, to be read when they are multiplied with.
         """
         return self.weights(x) if self.rules.gathers("embed", "ffn") else None
 
-    def weights(self, x: Float[Array, "B T D"]) -> "DenseWeights":
+    def weights(self, x: Float[Array, "B T D"]) -> DenseWeights:
         """Gathered for inputs that lie on the mesh as `x` does."""
         gather = functools.partial(self.rules.gather, meets=x)
         return DenseWeights(
@@ -79,7 +79,7 @@ class DenseFFN(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        weights: "DenseWeights | None" = None,
+        weights: DenseWeights | None = None,
         kept_as: str = "ffn",
     ) -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""

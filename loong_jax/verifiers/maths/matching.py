@@ -6,27 +6,23 @@ the gold 11, while "1" does not answer the gold x + z = 1.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from loong_jax.verifiers.maths import real_sets, values
+from loong_jax.verifiers.maths import forms, real_sets, values
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     EMPTY,
-    ONE,
     CostError,
     Node,
     heads,
     is_constant,
-    negate,
     number,
     render,
     strip_labels,
     symbols,
-    walk,
 )
 from loong_jax.verifiers.maths.names import FLIPPED
-from loong_jax.verifiers.maths.units import AMBIGUOUS, UNITS, Unit
+from loong_jax.verifiers.maths.units import Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
 PI = Node("constant", ("pi",))
@@ -51,8 +47,8 @@ class Matcher:
         if gold == answer:
             return True
         self.rung = "canonical"
-        gold_label, answer_label = _label(gold), _label(answer)
-        if _labels_conflict(gold_label, answer_label):
+        gold_label, answer_label = forms.label(gold), forms.label(answer)
+        if forms.labels_conflict(gold_label, answer_label):
             self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
             return None
         gold, answer = strip_labels(gold), strip_labels(answer)
@@ -67,7 +63,7 @@ class Matcher:
         if gold.head == "matrix":
             return self._matrix(gold, answer)
         if gold.head not in COLLECTIONS and "pm" in heads(gold):
-            return self._collection(Node("list", _spread(gold)), answer)
+            return self._collection(Node("list", forms.spread(gold)), answer)
         if gold.head == "ratio":
             return self._ratio(gold, answer)
         return self._value(gold, answer)
@@ -80,7 +76,7 @@ class Matcher:
             return False
         answer = stated
         if answer.head in COLLECTIONS or "pm" in heads(answer):
-            items = answer.args if answer.head in COLLECTIONS else _spread(answer)
+            items = answer.args if answer.head in COLLECTIONS else forms.spread(answer)
             if len(items) == 1:
                 return self.match(gold, items[0])
             if answer.head == "bracket" or answer.head == "tuple":
@@ -90,16 +86,17 @@ class Matcher:
             return self._quantity(gold, answer)
         if gold.head == "based" and (outcome := self._bare_digits(gold, answer)) is not False:
             return outcome
-        if gold.head == "percent" and _is_plain(answer) and "percent" in self.conventions:
+        if gold.head == "percent" and forms.is_plain(answer) and "percent" in self.conventions:
             return self._equal(gold, answer) or self._equal(gold.args[0], answer)
         if answer.head == "quantity":
             return self._unasked_unit(gold, answer)
         if answer.head == "matrix":
-            return self.match(gold, answer.args[0][0]) if _size(answer) == (1, 1) else False
-        if answer.head == "degree" and gold.head != "degree" and _is_plain(gold):
+            return self.match(gold, answer.args[0][0]) if forms.size(answer) == (1, 1) else False
+        if answer.head == "degree" and gold.head != "degree" and forms.is_plain(gold):
             return self._equal(gold, answer) or self._equal(gold, answer.args[0])
         if gold.head == "degree" and answer.head != "degree" and self._equal(gold.args[0], answer):
-            return _is_plain(answer) and not _has_pi(answer)  # 90 where the degrees were asked for
+            # 90 where the degrees were asked for
+            return forms.is_plain(answer) and not forms.has_pi(answer)
         if answer.head == "ratio" and len(answer.args) == 2:
             answer = Node("div", answer.args)
         if answer.head in (
@@ -112,7 +109,7 @@ class Matcher:
             "ratio",
         ):
             return False
-        if answer.head == "percent" and _is_plain(gold) and self._equal(gold, answer.args[0]):
+        if answer.head == "percent" and forms.is_plain(gold) and self._equal(gold, answer.args[0]):
             self.note = "the gold has no percent sign"
             return True if "percent" in self.conventions else None
         return self._equal(gold, answer)
@@ -138,14 +135,14 @@ class Matcher:
             self.rung = "numeric" if is_constant(gold) else "identity"
             return True
         if outcome is False:
-            renamed = _renamed_constant(gold, answer) or _with_constants(gold, answer)
+            renamed = forms.renamed_constant(gold, answer) or forms.with_constants(gold, answer)
             if renamed is not None and values.equal(*renamed, self.tolerance):
                 return True
             self.rung = "numeric" if is_constant(gold) else "identity"
             return False
-        if _needs_symbolic(gold) or _needs_symbolic(answer):
+        if forms.needs_symbolic(gold) or forms.needs_symbolic(answer):
             return self._ask(gold, answer)
-        return False if _structure(gold) != _structure(answer) else None
+        return False if forms.structure(gold) != forms.structure(answer) else None
 
     def _ask(self, gold: Node, answer: Node) -> bool | None:
         self.rung = "symbolic"
@@ -184,23 +181,23 @@ class Matcher:
 
     def _equal_or_none(self, gold: Node, answer: Node) -> bool:
         target = gold.args[0] if gold.head == "quantity" else gold
-        return _is_value(answer) and values.equal(target, answer, self.tolerance) is True
+        return forms.is_value(answer) and values.equal(target, answer, self.tolerance) is True
 
     def _contradicts(self, operators: Sequence[str], operands: Sequence[Node]) -> bool:
         """Whether two numbers of the chain that should agree differ: "6 = 5"."""
         known: Node | None = None
         for index, operand in enumerate(operands):
             operand = strip_labels(operand)
-            if operand.head == "quantity" or symbols(operand) or not _is_value(operand):
+            if operand.head == "quantity" or symbols(operand) or not forms.is_value(operand):
                 continue
             if known is None:
                 known = operand
                 continue
             if operators[index - 1] == "~":
-                if not _is_roughly(known, operand):
+                if not forms.is_roughly(known, operand):
                     return True
             elif values.equal(known, operand) is False and not (
-                "~" in operators[: index - 1] and _is_roughly(known, operand)
+                "~" in operators[: index - 1] and forms.is_roughly(known, operand)
             ):
                 return True
         return False
@@ -210,7 +207,7 @@ class Matcher:
     def _quantity(self, gold: Node, answer: Node) -> bool | None:
         value, unit = gold.args
         if answer.head != "quantity":
-            converted = _as_quantity(answer)
+            converted = forms.as_quantity(answer)
             if converted is not None and converted.args[1].dimensions == unit.dimensions:
                 answer = converted
             elif answer.head in ("percent", "degree") or symbols(answer) - symbols(value):
@@ -228,7 +225,7 @@ class Matcher:
 
     def _unasked_unit(self, gold: Node, answer: Node) -> bool | None:
         """An answer with a unit for a gold without one: the number counts."""
-        as_unit = _as_quantity(gold)
+        as_unit = forms.as_quantity(gold)
         if as_unit is not None:
             return self._quantity(as_unit, answer)
         return self._equal(gold, answer.args[0])
@@ -236,7 +233,7 @@ class Matcher:
     # ---- collections
 
     def _collection(self, gold: Node, answer: Node) -> bool | None:
-        items = _flat(gold)
+        items = forms.flat(gold)
         if answer.head == "chain":
             operators, *operands = answer.args
             if operators[-1] in ("=", "in", "~", "->"):
@@ -247,13 +244,13 @@ class Matcher:
                 return False
         answer = strip_labels(answer)
         if answer.head not in COLLECTIONS and "pm" in heads(answer):
-            answer = Node("list", _spread(answer))
+            answer = Node("list", forms.spread(answer))
         if gold == EMPTY:
             return answer == EMPTY
         if answer.head == "matrix":
             if gold.head == "bracket" and items and all(i.head == "bracket" for i in items):
                 return self._matrix(Node("matrix", tuple(i.args for i in items)), answer)
-            if gold.head in ("tuple", "bracket", "list") and 1 in _size(answer):
+            if gold.head in ("tuple", "bracket", "list") and 1 in forms.size(answer):
                 answer = Node("tuple", tuple(x for row in answer.args for x in row))
         if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
             return self._real_set(gold, answer)
@@ -267,15 +264,15 @@ class Matcher:
             if len(items) == 1:
                 return self.match(items[0], answer)
             return False
-        given = _flat(answer)
+        given = forms.flat(answer)
         if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
             return self._collection(gold, given[0])  # [(4, 112)]
         if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
             raise CostError(f"more than {MAX_ITEMS} items")
-        if gold.head == "bracket" and answer.head == "tuple" and _may_be_interval(items):
+        if gold.head == "bracket" and answer.head == "tuple" and forms.may_be_interval(items):
             return False
         if {gold.head, answer.head} == {"set", "bracket"} and (
-            _may_be_interval(items) or _may_be_interval(given)
+            forms.may_be_interval(items) or forms.may_be_interval(given)
         ):
             self.note = "square brackets may hold two elements or all between them"
             return None
@@ -283,13 +280,16 @@ class Matcher:
             return False
         if gold.head == "tuple" and answer.head == "set":
             return False
-        gold_values, given_values = [_right_side(i) for i in items], [_right_side(i) for i in given]
-        names = [_left_side(i) for i in given]
+        gold_values, given_values = (
+            [forms.right_side(i) for i in items],
+            [forms.right_side(i) for i in given],
+        )
+        names = [forms.left_side(i) for i in given]
         in_order = gold.head == "tuple" or (gold.head == "bracket" and answer.head != "set")
         if gold.head == answer.head == "bracket" and len(items) == 2:
             in_order = all(values.real_value(item) is not None for item in items)
         if all(names) and len(set(names)) == len(names) > 1:
-            own = [_left_side(i) for i in items]
+            own = [forms.left_side(i) for i in items]
             if all(own) and set(own) == set(names):
                 order = [names.index(name) for name in own]
                 given_values, in_order = [given_values[i] for i in order], True
@@ -299,10 +299,10 @@ class Matcher:
             if len(gold_values) != len(given_values):
                 return False
             return self._all(zip(gold_values, given_values, strict=True))
-        different = _distinct(given_values)
+        different = forms.distinct(given_values)
         if len(given_values) > len(different) + MAX_REPEATS:
             return False  # no list of solutions names them again and again
-        return self._unordered(_distinct(gold_values), different)
+        return self._unordered(forms.distinct(gold_values), different)
 
     def _all(self, pairs) -> bool | None:
         unknown = False
@@ -335,7 +335,9 @@ class Matcher:
             return items
         kept: list[Node] = []
         for item in items:
-            if not any(_is_value(item) and _is_value(k) and values.equal(k, item) for k in kept):
+            if not any(
+                forms.is_value(item) and forms.is_value(k) and values.equal(k, item) for k in kept
+            ):
                 kept.append(item)
         return kept
 
@@ -344,13 +346,15 @@ class Matcher:
     def _matrix(self, gold: Node, answer: Node) -> bool | None:
         if answer.head == "chain":
             answer = answer.args[-1]
-        matrix = _matrix_of(answer)
+        matrix = forms.matrix_of(answer)
         if matrix is None:
             return False
         answer = matrix
-        if _size(gold) != _size(answer):
-            flat = 1 in _size(gold) and 1 in _size(answer) and answer.args != ()
-            is_vector = flat and _size(gold) == _size(answer)[::-1] and answer.head == "vector"
+        if forms.size(gold) != forms.size(answer):
+            flat = 1 in forms.size(gold) and 1 in forms.size(answer) and answer.args != ()
+            is_vector = (
+                flat and forms.size(gold) == forms.size(answer)[::-1] and answer.head == "vector"
+            )
             if not is_vector:
                 return False
         pairs = zip(
@@ -378,13 +382,17 @@ class Matcher:
     # ---- relations
 
     def _real_set(self, gold: Node, answer: Node) -> bool | None:
-        if answer.head == "chain" and answer.args[0] == ("=",) and _names_something(answer.args[1]):
+        if (
+            answer.head == "chain"
+            and answer.args[0] == ("=",)
+            and forms.names_something(answer.args[1])
+        ):
             answer = answer.args[2]
         left, right = real_sets.real_set(gold), real_sets.real_set(answer)
         if left is None or right is None:
             if left is None and right is None:
                 return self._structural(gold, answer)
-            return False if _is_value(answer) else None
+            return False if forms.is_value(answer) else None
         if gold.head == "tuple" and answer.head == "bracket":
             return False
         self.rung = "numeric"
@@ -394,7 +402,7 @@ class Matcher:
         """Trees of the same shape whose leaves match."""
         if gold == answer:
             return True
-        if _is_value(gold) and _is_value(answer):
+        if forms.is_value(gold) and forms.is_value(answer):
             return values.equal(gold, answer)
         if gold.head != answer.head or len(gold.args) != len(answer.args):
             return None
@@ -409,16 +417,16 @@ class Matcher:
 
     def _relation(self, gold: Node, answer: Node) -> bool | None:
         operators, *operands = gold.args
-        if set(operators) <= {"=", "~"} and _names_something(operands[0]):
+        if set(operators) <= {"=", "~"} and forms.names_something(operands[0]):
             target = next(
                 (o for op, o in zip(operators, operands, strict=False) if op == "~"), operands[-1]
             )
             target = operands[-1] if target is operands[0] else target
             if answer.head != "chain":
                 return self.match(target, answer)
-            if _is_assignment(answer):
+            if forms.is_assignment(answer):
                 name, other = operands[0], answer.args[1]
-                if name != other and not _may_rename(name, other):
+                if name != other and not forms.may_rename(name, other):
                     return self._equation(gold, answer) if len(operators) == 1 else False
                 return self.match(target, answer)
             if len(operators) > 1:
@@ -444,7 +452,7 @@ class Matcher:
             if operators == ("in",) and answer.head != "chain":
                 return self.match(operands[1], answer)
         if answer.head != "chain":
-            if set(operators) <= {"=", "~", "=="} and not symbols(gold) and _is_value(answer):
+            if set(operators) <= {"=", "~", "=="} and not symbols(gold) and forms.is_value(answer):
                 return self.match(operands[-1], answer)
             return False
         return self._equation(gold, answer)
@@ -472,7 +480,7 @@ class Matcher:
             )
         if operator != "=" or other != "=":
             return False
-        numerators = _numerator(left), _numerator(right)
+        numerators = forms.numerator(left), forms.numerator(right)
         if values.constant_ratio(*numerators):
             return True
         if numerators == (left, right):
@@ -501,218 +509,21 @@ class Matcher:
             if left is not None and right is not None:
                 self.rung = "numeric"
                 return real_sets.equal(left, right)
-        if all(_is_assignment(i) for i in items):
-            names = [_left_side(i) for i in items]
+        if all(forms.is_assignment(i) for i in items):
+            names = [forms.left_side(i) for i in items]
             bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
             if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
-                given = _flat(answer)
-                if not any(_left_side(i) for i in given):  # bare values, in the order of the names
-                    return self._collection(Node("tuple", tuple(map(_right_side, items))), answer)
+                given = forms.flat(answer)
+                if not any(
+                    forms.left_side(i) for i in given
+                ):  # bare values, in the order of the names
+                    return self._collection(
+                        Node("tuple", tuple(map(forms.right_side, items))), answer
+                    )
             return self._collection(gold, answer)
         if answer.head not in COLLECTIONS:
             return False
         return self._unordered(list(items), list(answer.args))
-
-
-def _label(node: Node) -> tuple[str, ...]:
-    return node.args[1] if node.head == "labelled" else ()
-
-
-def _labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
-    if not gold or not answer:
-        return False
-    stems = [{word.lower().rstrip("s.") for word in label} for label in (gold, answer)]
-    return not stems[0] & stems[1]
-
-
-def _is_value(node: Node) -> bool:
-    return not heads(node) & {
-        "chain",
-        "interval",
-        "union",
-        "intersection",
-        "setminus",
-        "builder",
-        "matrix",
-        "set",
-        "tuple",
-        "bracket",
-        "list",
-        "and",
-        "or",
-        "pm",
-        "text",
-    }
-
-
-def _is_plain(node: Node) -> bool:
-    return node.head in ("number", "neg", "div") and not symbols(node)
-
-
-def _has_pi(node: Node) -> bool:
-    return "constant" in heads(node)
-
-
-def _needs_symbolic(node: Node) -> bool:
-    return bool(heads(node) & {"integral", "limit", "sum", "product"})
-
-
-def _structure(node: Node) -> frozenset[str]:
-    return frozenset(item for item in heads(node) if item in COLLECTIONS or item == "chain")
-
-
-def _is_roughly(exact: Node, rounded: Node) -> bool:
-    a, b = values.real_value(exact), values.real_value(rounded)
-    if a is None or b is None:
-        return True
-    gap = abs(float(a) - float(b)) if abs(a) < 10**300 and abs(b) < 10**300 else 0.0
-    return gap <= 0.01 * max(abs(float(a)), abs(float(b)), 1e-300) if gap else True
-
-
-def _names_something(node: Node) -> bool:
-    node = strip_labels(node)
-    if node.head in ("symbol", "apply"):
-        return True
-    if node.head == "call" and node.args[0] in ("abs", "norm"):
-        return all(item.head in ("symbol", "mul") for item in node.args[1:])
-    return node.head == "tuple" and all(item.head == "symbol" for item in node.args)
-
-
-def _is_assignment(node: Node) -> bool:
-    node = strip_labels(node)
-    return (
-        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and _names_something(node.args[1])
-    )
-
-
-def _may_rename(name: Node, other: Node) -> bool:
-    """y and f(x) name the same thing, as do a long name and another."""
-    if name.head == "apply" or other.head == "apply":
-        return True
-    if name.head == other.head == "symbol":
-        return (
-            len(name.args[0]) > 1
-            and len(other.args[0]) > 1
-            and name.args[0][:1] == other.args[0][:1]
-        )
-    return False
-
-
-def _left_side(node: Node) -> str | None:
-    node = strip_labels(node)
-    return render(node.args[1]) if _is_assignment(node) else None
-
-
-def _right_side(node: Node) -> Node:
-    return strip_labels(node).args[-1] if _is_assignment(node) else node
-
-
-def _flat(node: Node) -> tuple[Node, ...]:
-    """Items with a plus-minus spread out; (x, y) = (1, 2) inside a list stays one item."""
-    items: list[Node] = []
-    for item in node.args:
-        items += _spread(item)
-    return tuple(items)
-
-
-def _spread(node: Node) -> tuple[Node, ...]:
-    """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
-    if node.head in (*COLLECTIONS, "matrix") or "pm" not in heads(node):
-        return (node,)
-    return _with_sign(node, 1), _with_sign(node, -1)
-
-
-def _with_sign(item: Any, sign: int) -> Any:
-    if isinstance(item, tuple) and not isinstance(item, Node):
-        return tuple(_with_sign(part, sign) for part in item)
-    if not isinstance(item, Node):
-        return item
-    args = tuple(_with_sign(arg, sign) for arg in item.args)
-    if item.head != "pm":
-        return Node(item.head, args)
-    last = args[-1] if sign > 0 else negate(args[-1])
-    return last if len(args) == 1 else Node("add", (args[0], last))
-
-
-def _distinct(items: Sequence[Node]) -> list[Node]:
-    return list(dict.fromkeys(items))
-
-
-def _may_be_interval(items: Sequence[Node]) -> bool:
-    ends = [values.real_value(item) for item in items]
-    return len(ends) == 2 and None not in ends and ends[0] < ends[1]  # type: ignore[operator]
-
-
-def _size(matrix: Node) -> tuple[int, int]:
-    return len(matrix.args), len(matrix.args[0]) if matrix.args else 0
-
-
-def _matrix_of(node: Node) -> Node | None:
-    """A matrix, a nested list, a vector, or a sum and product of matrices, as one matrix."""
-    node = strip_labels(node)
-    if node.head == "matrix":
-        return node
-    if node.head in ("bracket", "tuple") and node.args:
-        rows = node.args
-        if all(row.head in ("bracket", "tuple") for row in rows):
-            if len({len(row.args) for row in rows}) == 1 and rows[0].args:
-                return Node("matrix", tuple(row.args for row in rows))
-            return None
-        if node.head == "tuple":
-            return Node("matrix", tuple((item,) for item in rows))
-        return Node("vector", (rows,))
-    if node.head == "add":
-        parts = [_matrix_of(item) for item in node.args]
-        if any(part is None for part in parts) or len({_size(p) for p in parts if p}) != 1:
-            return None
-        cells = zip(*([x for row in p.args for x in row] for p in parts if p), strict=True)
-        flat = [Node("add", tuple(cell)) for cell in cells]
-        return _shaped(flat, _size(parts[0]))  # type: ignore[arg-type]
-    if node.head in ("mul", "div", "neg"):
-        found = [(i, _matrix_of(a)) for i, a in enumerate(node.args) if a.head == "matrix"]
-        if len(found) != 1 or (node.head == "div" and found[0][0] == 1):
-            return None
-        index, matrix = found[0]
-        assert matrix is not None
-        flat = [
-            Node(node.head, (*node.args[:index], x, *node.args[index + 1 :]))
-            for row in matrix.args
-            for x in row
-        ]
-        return _shaped(flat, _size(matrix))
-    return None
-
-
-def _shaped(flat: list[Node], size: tuple[int, int]) -> Node:
-    rows, columns = size
-    return Node("matrix", tuple(tuple(flat[i * columns : (i + 1) * columns]) for i in range(rows)))
-
-
-def _as_quantity(node: Node) -> Node | None:
-    """5 m, whose m was read as a variable, as five metres."""
-    power = 1
-    if node.head == "symbol" and node.args[0] in UNITS:
-        return Node("quantity", (ONE, UNITS[node.args[0]]))
-    if node.head in ("mul", "div") and len(node.args) == 2:
-        factor, letter = node.args
-        if letter.head == "pow" and letter.args[1].head == "number":
-            letter, power = letter.args[0], letter.args[1].args[0]
-        if (
-            node.head == "mul"
-            and letter.head == "symbol"
-            and letter.args[0] in UNITS
-            and not symbols(factor)
-        ):
-            unit: Unit = Unit(UNITS[letter.args[0]].factor ** 0, ()).times(
-                UNITS[letter.args[0]], power
-            )
-            return Node("quantity", (factor, unit))
-        if node.head == "div":
-            above = factor if factor.head == "quantity" else _as_quantity(factor)
-            if above is not None and letter.head == "symbol" and letter.args[0] in UNITS:
-                unit = above.args[1].times(UNITS[letter.args[0]], -power)
-                return Node("quantity", (above.args[0], unit))
-    return None
 
 
 def _sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
@@ -728,74 +539,3 @@ def _sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> b
     total = Node("add", tuple(Node("mul", (p.args[0], number(p.args[1].factor))) for p in parts))
     unit = Unit(gold.args[1].factor ** 0, parts[0].args[1].dimensions)
     return matcher.match(gold, Node("quantity", (total, unit)))
-
-
-def _numerator(node: Node) -> Node:
-    """The expression times its denominators; itself where no unknown stands in one."""
-    above, below = _fraction(node)
-    return above if symbols(below) else node
-
-
-def _fraction(node: Node) -> tuple[Node, Node]:
-    head, args = node
-    if head == "neg":
-        above, below = _fraction(args[0])
-        return Node("neg", (above,)), below
-    if head == "div":
-        (a, b), (c, d) = _fraction(args[0]), _fraction(args[1])
-        return _product(a, d), _product(b, c)
-    if head == "mul":
-        parts = [_fraction(arg) for arg in args]
-        return _product(*(p[0] for p in parts)), _product(*(p[1] for p in parts))
-    if head == "add":
-        above, below = _fraction(args[0])
-        for arg in args[1:]:
-            a, b = _fraction(arg)
-            if b == below:
-                above = Node("add", (above, a))
-            else:
-                above = Node("add", (_product(above, b), _product(a, below)))
-                below = _product(below, b)
-        return above, below
-    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
-        above, below = _fraction(args[0])
-        if args[1].args[0] < 0:
-            above, below = below, above
-        exponent = number(abs(args[1].args[0]))
-        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
-    return node, ONE
-
-
-def _product(*factors: Node) -> Node:
-    kept = [factor for factor in factors if factor != ONE]
-    if not kept:
-        return ONE
-    return kept[0] if len(kept) == 1 else Node("mul", tuple(kept))
-
-
-def _renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
-    own, other = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
-    if len(own) != 1 or len(other) != 1:
-        return None
-    (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and PI in walk(gold)
-    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
-        return gold, real_sets.substitute(answer, given, Node("symbol", (name,)))
-    return None
-
-
-_ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
-
-
-def _with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with I, j and E as the constants they may be; not where both have such a variable."""
-    shared = symbols(gold) & symbols(answer)
-    pair = [gold, answer]
-    for name, meant in _ALIASES.items():
-        if name not in shared:
-            pair = [real_sets.substitute(node, name, Node("constant", (meant,))) for node in pair]
-    return None if pair == [gold, answer] else (pair[0], pair[1])
-
-
-__all__ = ["AMBIGUOUS", "Matcher"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from loong_jax.verifiers.maths import names, objects, words
+from loong_jax.verifiers.maths import brackets, names, numerals, objects, words
 from loong_jax.verifiers.maths.expression import (
     EMPTY,
     INFINITY,
     REALS,
-    CostError,
     Node,
     ParseError,
     call,
@@ -18,18 +16,15 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.tokens import Token, digits_of
+from loong_jax.verifiers.maths.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES, UNITS
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.parser import Parser
 
-MAX_EXPONENT = 5000  # of 1e5000
 _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac")
 _BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 _BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
-_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-          "ten": 10, "twelve": 12, "sixteen": 16}  # fmt: skip
 _STARTERS = frozenset(
     (*_FRACTIONS, *_BINOMIALS, *_BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
      "\\lfloor",
@@ -52,22 +47,22 @@ def starts_command(text: str) -> bool:
 def primary(parser: Parser) -> Node:
     token = parser.take()
     if token.kind == "number":
-        return _number(parser, token)
+        return numerals.numeral(parser, token)
     if token.kind == "recurring":
         whole, _, cycle = token.text[:-1].partition("(")
-        return _recurring(whole, cycle)
+        return numerals.recurring(whole, cycle)
     if token.kind in ("word", "text"):
         return _word(parser, token)
     if token.kind == "command":
         return _command(parser, token)
     if token.text == "(":
-        return _round(parser)
+        return brackets.parenthesised(parser)
     if token.text in ("[", "]"):
-        return _square(parser, token.text)
+        return brackets.square(parser, token.text)
     if token.text == "{":
         return _braces(parser)
     if token.text == "|":
-        return _bars(parser, "|", "abs")
+        return brackets.bars(parser, "|", "abs")
     if token.text in CURRENCIES:
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
     if token.text in ("-", "+"):
@@ -95,7 +90,7 @@ def with_postfixes(parser: Parser, node: Node) -> Node:
                 node = Node("mul", (node, number(1)))
             elif token.text in ("degrees", "degree", "deg"):
                 parser.take()
-                node = _degrees(parser, node)
+                node = numerals.degrees(parser, node)
             else:
                 return node
         elif token.text == "!" and token.kind == "sign":
@@ -106,7 +101,7 @@ def with_postfixes(parser: Parser, node: Node) -> Node:
             node = Node("percent", (node,))
         elif token.text == "\\degree":
             parser.take()
-            node = _degrees(parser, node)
+            node = numerals.degrees(parser, node)
         elif token.text in ("^", "**") and token.kind == "sign":
             parser.take()
             node = _power(parser, node)
@@ -116,7 +111,7 @@ def with_postfixes(parser: Parser, node: Node) -> Node:
             if node.head == "symbol" and parser.at("("):
                 node = Node("apply", (node.args[0], *_arguments(parser)))
         elif token.text == "_" and token.kind == "sign" and node.head in ("number", "tuple"):
-            node = _based(parser, node)
+            node = numerals.based(parser, node)
         else:
             return node
 
@@ -133,103 +128,6 @@ def argument(parser: Parser) -> Node:
     elif token.kind == "word" and len(token.text) > 1:
         parser.replace(Token("word", token.text[0]), Token("word", token.text[1:]))
     return parser.nested(lambda: primary(parser))
-
-
-def raw_argument(parser: Parser) -> str:
-    """The letters and digits of an argument, as a name."""
-    if not parser.accept("{"):
-        return parser.take().text.lstrip("\\")
-    parts, depth = [], 0
-    while parser.token.kind != "end":
-        if parser.at("}") and not depth:
-            parser.take()
-            return "".join(parts)
-        depth += parser.at("{") - parser.at("}")
-        parts.append(parser.take().text.lstrip("\\"))
-    raise ParseError("a brace is not closed")
-
-
-# ---- numbers
-
-
-def _number(parser: Parser, token: Token) -> Node:
-    text = token.text.replace(",", "")
-    if parser.at("\\overline", "\\bar", "\\dot") and "." in text:
-        dotted = parser.at("\\dot")
-        parser.take()
-        cycle = raw_argument(parser)
-        if dotted and parser.token.kind == "number" and parser.peek().text == "\\dot":
-            cycle += parser.take().text
-        if dotted and parser.accept("\\dot"):
-            cycle += raw_argument(parser)
-        return _recurring(text, cycle)
-    mantissa, _, exponent = text.lower().partition("e")
-    if exponent and abs(int(exponent)) > MAX_EXPONENT:
-        raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
-    if "." not in mantissa and not exponent:
-        if mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced:
-            return _prefixed(parser)
-        return number(int(mantissa))
-    digits = len(mantissa.replace(".", "").lstrip("0"))
-    if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
-        parser.take()
-        return _repeating(mantissa)
-    value = Fraction(text)
-    if value.denominator == 1:
-        return number(value.numerator, max(digits, 1))
-    return number(value, max(digits, 1))
-
-
-def _prefixed(parser: Parser) -> Node:
-    word = parser.token.text.lower()
-    for letter, base in (("b", 2), ("x", 16), ("o", 8)):
-        if word.startswith(letter) and word[1:].isalnum() and len(word) < 20:
-            try:
-                value = int(word[1:], base)
-            except ValueError:
-                break
-            parser.take()
-            return Node("based", (value, base))
-    return number(0)
-
-
-def _recurring(whole: str, cycle: str) -> Node:
-    if not cycle.isdigit() or len(cycle) > 40:
-        raise ParseError(f"{cycle[:20]!r} is no row of digits")
-    places = len(whole.partition(".")[2])
-    repeated = Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
-    return number(Fraction(whole.rstrip(".") or "0") + repeated)
-
-
-def _repeating(text: str) -> Node:
-    """0.1666... : the shortest cycle that the digits end on at least twice, thrice if single."""
-    decimals = text.partition(".")[2]
-    for length in range(1, len(decimals) // 2 + 1):
-        cycle = decimals[-length:]
-        if decimals.endswith(cycle * (3 if length == 1 else 2)):
-            return _recurring(text[: len(text) - length], cycle)
-    raise ParseError(f"{text[:20]}... goes on in a way we cannot tell")
-
-
-def _based(parser: Parser, node: Node) -> Node:
-    parser.expect("_")
-    text = raw_argument(parser).strip("()")
-    base = int(text) if text.isdigit() and len(text) < 3 else _BASES.get(text.lower())
-    value = node.args[0] if node.head == "number" else None
-    if base is None or not 2 <= base <= 36 or not isinstance(value, int):
-        raise ParseError(f"{text[:20]!r} is no base")
-    try:
-        return Node("based", (int(str(value), base), base))
-    except ValueError as error:
-        raise ParseError(str(error)[:80]) from None
-
-
-def _degrees(parser: Parser, node: Node) -> Node:
-    token = parser.token
-    if token.kind in ("word", "text") and token.text in ("C", "F", "Celsius", "Fahrenheit"):
-        parser.take()
-        return Node("labelled", (node, ("degrees" + token.text[0],)))
-    return Node("degree", (node,))
 
 
 # ---- words
@@ -282,7 +180,7 @@ def _subscripted(parser: Parser, name: str) -> Node:
     """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
     if parser.at("_"):
         parser.take()
-        below = raw_argument(parser)
+        below = brackets.raw_argument(parser)
         if name in ("C", "P", "A") and parser.at("^") and _counts(below):
             parser.take()
             above = argument(parser)
@@ -299,7 +197,7 @@ def _subscripted(parser: Parser, name: str) -> Node:
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
             mark = parser.mark()
             parser.take()
-            if raw_argument(parser) == "-1" and parser.at("("):
+            if brackets.raw_argument(parser) == "-1" and parser.at("("):
                 return Node("apply", (name + "^-1", *_arguments(parser)))
             parser.reset(mark)
     if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
@@ -397,7 +295,7 @@ def _is_join(token: Token) -> bool:
 def _power(parser: Parser, base: Node) -> Node:
     if parser.at("\\circ"):
         parser.take()
-        return _degrees(parser, base)
+        return numerals.degrees(parser, base)
     if parser.at("\\prime"):
         parser.take()
         return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
@@ -409,7 +307,7 @@ def _power(parser: Parser, base: Node) -> Node:
         parser.take()
         is_degree = parser.take().text != "\\prime"
         parser.take()
-        return _degrees(parser, base) if is_degree else base
+        return numerals.degrees(parser, base) if is_degree else base
     if parser.at("-", "+"):
         sign = parser.take().text
         exponent = parser.nested(parser.factor)
@@ -461,11 +359,11 @@ def _command(parser: Parser, token: Token) -> Node:
             return argument(parser)
         return primary(parser)
     if text in names.ACCENTS:
-        return symbol(f"{name}({raw_argument(parser)})")
+        return symbol(f"{name}({brackets.raw_argument(parser)})")
     if text in ("\\ldots", "\\dots", "\\cdots", "\\vdots"):
         return symbol("...")
     if text in ("\\{", "\\lbrace"):
-        return _set(parser, ("\\}", "\\rbrace"))
+        return brackets.braced_set(parser, ("\\}", "\\rbrace"))
     if text in ("\\langle",):
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")
@@ -476,9 +374,11 @@ def _command(parser: Parser, token: Token) -> Node:
         return call("floor" if text == "\\lfloor" else "ceiling", node)
     if text in ("\\lvert", "\\vert", "\\|", "\\lVert", "\\Vert"):
         closing = {"\\lvert": "\\rvert", "\\lVert": "\\rVert"}.get(text, text)
-        return _bars(parser, closing, "norm" if text in ("\\|", "\\lVert", "\\Vert") else "abs")
+        return brackets.bars(
+            parser, closing, "norm" if text in ("\\|", "\\lVert", "\\Vert") else "abs"
+        )
     if text == "\\begin":
-        return _environment(parser)
+        return brackets.environment(parser)
     if text in _BIG:
         return _big(parser, _BIG[text])
     if text == "\\lim":
@@ -486,16 +386,16 @@ def _command(parser: Parser, token: Token) -> Node:
     if text in ("\\$", "\\pounds", "\\euro"):
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
     if text in ("\\angle", "\\triangle"):
-        return symbol(f"{name} {raw_argument(parser)}")
+        return symbol(f"{name} {brackets.raw_argument(parser)}")
     raise ParseError(f"{text} is no command we know")
 
 
 def _number_set(parser: Parser) -> Node:
-    name = raw_argument(parser)
+    name = brackets.raw_argument(parser)
     positive = ""
     if parser.at("^", "_") and parser.peek().text in ("+", "*", "{"):
         parser.take()
-        positive = raw_argument(parser)
+        positive = brackets.raw_argument(parser)
     if name == "R" and positive in ("+", ">0"):
         return Node("interval", (number(0), INFINITY, True, True))
     if name == "R" and not positive:
@@ -560,40 +460,7 @@ def _limit(parser: Parser) -> Node:
     return Node("limit", (approach.args[1].args[0], approach.args[2], body))
 
 
-# ---- brackets
-
-
-def _round(parser: Parser) -> Node:
-    if parser.accept(")"):
-        return Node("tuple", ())
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
-    closing = parser.expect(")", "]", "[")
-    if node.head == "list":
-        if closing in "][" and len(node.args) == 2:
-            return Node("interval", (*node.args, True, closing == "["))
-        return Node("tuple", node.args)
-    if closing != ")":
-        raise ParseError("brackets do not match")
-    return node
-
-
-def _square(parser: Parser, opening: str) -> Node:
-    if opening == "[" and parser.accept("]"):
-        return Node("bracket", ())
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
-    closing = parser.expect("]", ")", "[")
-    items = node.args if node.head in ("list", "and", "or") else (node,)
-    if opening == "]" or closing != "]":
-        if len(items) != 2:
-            raise ParseError("an interval has two ends")
-        return Node("interval", (*items, opening == "]", closing in ")["))
-    if len(items) == 1 and node.head == "matrix":
-        return node
-    return Node("bracket", items)
+# ---- groups
 
 
 def _braces(parser: Parser) -> Node:
@@ -603,120 +470,8 @@ def _braces(parser: Parser) -> Node:
             parser.take()
             return _prescript(parser)
         return EMPTY
-    node = _set(parser, ("}",))
+    node = brackets.braced_set(parser, ("}",))
     items = node.args
     if node.head == "set":
         return items[0] if len(items) == 1 else Node("list", items)
     return node
-
-
-def _set(parser: Parser, closing: tuple[str, ...]) -> Node:
-    if parser.accept(*closing):
-        return EMPTY
-    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (
-        (parser.bars, 1),
-        (parser.colon_is_ratio, False),
-    )
-    node = parser.nested(parser.items)
-    if parser.accept(":", "\\mid", "|", "\\colon", "\\vert"):
-        if node.head == "list" or (
-            node.head in ("number", "symbol") and _is_dictionary(parser, closing)
-        ):
-            node = _dictionary(parser, node)
-        else:
-            node = Node("builder", (node, parser.nested(parser.items)))
-    elif node.head in ("list", "and", "or"):
-        node = Node("set", node.args)
-    else:
-        node = Node("set", (node,))
-    parser.bars, parser.colon_is_ratio = bars, ratio
-    parser.expect(*closing)
-    return node
-
-
-def _is_dictionary(parser: Parser, closing: tuple[str, ...]) -> bool:
-    """After the first colon: {x: 1, y: 2} has a value and then a comma or the end."""
-    mark = parser.mark()
-    try:
-        value = parser.nested(parser.relation)
-        return value.head != "chain" and parser.at(",", *closing)
-    finally:
-        parser.reset(mark)
-
-
-def _dictionary(parser: Parser, first: Node) -> Node:
-    if first.head == "list":
-        raise ParseError("a list stands before a colon")
-    pairs = [Node("chain", (("=",), first, parser.nested(parser.relation)))]
-    while parser.accept(","):
-        key = parser.nested(parser.union)
-        parser.expect(":")
-        pairs.append(Node("chain", (("=",), key, parser.nested(parser.relation))))
-    return Node("set", tuple(pairs))
-
-
-def _bars(parser: Parser, closing: str, name: str) -> Node:
-    parser.bars += 1
-    node = parser.nested(parser.sum)
-    parser.bars -= 1
-    parser.expect(closing)
-    return call(name, node)
-
-
-def _environment(parser: Parser) -> Node:
-    name = raw_argument(parser)
-    if name in names.MATRIX_ENVIRONMENTS:
-        if name == "array" and parser.at("{"):
-            raw_argument(parser)
-        rows = _rows(parser)
-        if raw_argument(parser) != name:
-            raise ParseError(f"\\begin{{{name}}} ends as something else")
-        node = Node("matrix", rows)
-        return _determinant(rows) if name == "vmatrix" else node
-    if name in names.LIST_ENVIRONMENTS:
-        items = [item for row in _rows(parser) for item in row]
-        if raw_argument(parser) != name:
-            raise ParseError(f"\\begin{{{name}}} ends as something else")
-        return items[0] if len(items) == 1 else Node("and", tuple(items))
-    raise ParseError(f"{name[:20]} is no environment we know")
-
-
-def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
-    """The expansion along the first row."""
-    if len(rows) > 4 or any(len(row) != len(rows) for row in rows):
-        raise ParseError("no determinant of this size is read")
-    if len(rows) == 1:
-        return rows[0][0]
-    terms: list[Node] = []
-    for column, entry in enumerate(next(iter(rows), ())):
-        minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
-        sign = number(-1 if column % 2 else 1)
-        terms.append(Node("mul", (sign, entry, _determinant(minor))))
-    return Node("add", tuple(terms))
-
-
-def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:
-    rows: list[tuple[Node, ...]] = []
-    row: list[Node] = []
-    while True:
-        if parser.accept("\\end"):
-            break
-        if parser.accept("\\\\"):
-            if row:
-                rows.append(tuple(row))
-            row = []
-        elif parser.accept("&"):
-            continue
-        else:
-            row.append(parser.nested(parser.relation))
-            parser.accept(",", ".")
-            if not parser.at("&", "\\\\", "\\end"):
-                raise ParseError(f"{parser.token.text!r} stands in a matrix")
-    if row:
-        rows.append(tuple(row))
-    if not rows:
-        raise ParseError("an empty matrix")
-    return tuple(rows)
-
-
-__all__ = ["argument", "digits_of", "primary", "raw_argument", "starts_command", "with_postfixes"]

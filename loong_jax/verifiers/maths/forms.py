@@ -1,0 +1,290 @@
+"""What a node is, and other forms of the same thing: signs spread, matrices, fractions, names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from loong_jax.verifiers.maths import real_sets, values
+from loong_jax.verifiers.maths.expression import (
+    COLLECTIONS,
+    ONE,
+    Node,
+    heads,
+    negate,
+    number,
+    render,
+    strip_labels,
+    symbols,
+    walk,
+)
+from loong_jax.verifiers.maths.units import UNITS, Unit
+
+PI = Node("constant", ("pi",))
+
+
+def label(node: Node) -> tuple[str, ...]:
+    return node.args[1] if node.head == "labelled" else ()
+
+
+def labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
+    if not gold or not answer:
+        return False
+    stems = [{word.lower().rstrip("s.") for word in label} for label in (gold, answer)]
+    return not stems[0] & stems[1]
+
+
+def is_value(node: Node) -> bool:
+    return not heads(node) & {
+        "chain",
+        "interval",
+        "union",
+        "intersection",
+        "setminus",
+        "builder",
+        "matrix",
+        "set",
+        "tuple",
+        "bracket",
+        "list",
+        "and",
+        "or",
+        "pm",
+        "text",
+    }
+
+
+def is_plain(node: Node) -> bool:
+    return node.head in ("number", "neg", "div") and not symbols(node)
+
+
+def has_pi(node: Node) -> bool:
+    return "constant" in heads(node)
+
+
+def needs_symbolic(node: Node) -> bool:
+    return bool(heads(node) & {"integral", "limit", "sum", "product"})
+
+
+def structure(node: Node) -> frozenset[str]:
+    return frozenset(item for item in heads(node) if item in COLLECTIONS or item == "chain")
+
+
+def is_roughly(exact: Node, rounded: Node) -> bool:
+    a, b = values.real_value(exact), values.real_value(rounded)
+    if a is None or b is None:
+        return True
+    gap = abs(float(a) - float(b)) if abs(a) < 10**300 and abs(b) < 10**300 else 0.0
+    return gap <= 0.01 * max(abs(float(a)), abs(float(b)), 1e-300) if gap else True
+
+
+def names_something(node: Node) -> bool:
+    node = strip_labels(node)
+    if node.head in ("symbol", "apply"):
+        return True
+    if node.head == "call" and node.args[0] in ("abs", "norm"):
+        return all(item.head in ("symbol", "mul") for item in node.args[1:])
+    return node.head == "tuple" and all(item.head == "symbol" for item in node.args)
+
+
+def is_assignment(node: Node) -> bool:
+    node = strip_labels(node)
+    return (
+        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
+    )
+
+
+def may_rename(name: Node, other: Node) -> bool:
+    """y and f(x) name the same thing, as do a long name and another."""
+    if name.head == "apply" or other.head == "apply":
+        return True
+    if name.head == other.head == "symbol":
+        return (
+            len(name.args[0]) > 1
+            and len(other.args[0]) > 1
+            and name.args[0][:1] == other.args[0][:1]
+        )
+    return False
+
+
+def left_side(node: Node) -> str | None:
+    node = strip_labels(node)
+    return render(node.args[1]) if is_assignment(node) else None
+
+
+def right_side(node: Node) -> Node:
+    return strip_labels(node).args[-1] if is_assignment(node) else node
+
+
+def flat(node: Node) -> tuple[Node, ...]:
+    """Items with a plus-minus spread out; (x, y) = (1, 2) inside a list stays one item."""
+    items: list[Node] = []
+    for item in node.args:
+        items += spread(item)
+    return tuple(items)
+
+
+def spread(node: Node) -> tuple[Node, ...]:
+    """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
+    if node.head in (*COLLECTIONS, "matrix") or "pm" not in heads(node):
+        return (node,)
+    return with_sign(node, 1), with_sign(node, -1)
+
+
+def with_sign(item: Any, sign: int) -> Any:
+    if isinstance(item, tuple) and not isinstance(item, Node):
+        return tuple(with_sign(part, sign) for part in item)
+    if not isinstance(item, Node):
+        return item
+    args = tuple(with_sign(arg, sign) for arg in item.args)
+    if item.head != "pm":
+        return Node(item.head, args)
+    last = args[-1] if sign > 0 else negate(args[-1])
+    return last if len(args) == 1 else Node("add", (args[0], last))
+
+
+def distinct(items: Sequence[Node]) -> list[Node]:
+    return list(dict.fromkeys(items))
+
+
+def may_be_interval(items: Sequence[Node]) -> bool:
+    ends = [values.real_value(item) for item in items]
+    return len(ends) == 2 and None not in ends and ends[0] < ends[1]  # type: ignore[operator]
+
+
+def size(matrix: Node) -> tuple[int, int]:
+    return len(matrix.args), len(matrix.args[0]) if matrix.args else 0
+
+
+def matrix_of(node: Node) -> Node | None:
+    """A matrix, a nested list, a vector, or a sum and product of matrices, as one matrix."""
+    node = strip_labels(node)
+    if node.head == "matrix":
+        return node
+    if node.head in ("bracket", "tuple") and node.args:
+        rows = node.args
+        if all(row.head in ("bracket", "tuple") for row in rows):
+            if len({len(row.args) for row in rows}) == 1 and rows[0].args:
+                return Node("matrix", tuple(row.args for row in rows))
+            return None
+        if node.head == "tuple":
+            return Node("matrix", tuple((item,) for item in rows))
+        return Node("vector", (rows,))
+    if node.head == "add":
+        parts = [matrix_of(item) for item in node.args]
+        if any(part is None for part in parts) or len({size(p) for p in parts if p}) != 1:
+            return None
+        cells = zip(*([x for row in p.args for x in row] for p in parts if p), strict=True)
+        flat = [Node("add", tuple(cell)) for cell in cells]
+        return shaped(flat, size(parts[0]))  # type: ignore[arg-type]
+    if node.head in ("mul", "div", "neg"):
+        found = [(i, matrix_of(a)) for i, a in enumerate(node.args) if a.head == "matrix"]
+        if len(found) != 1 or (node.head == "div" and found[0][0] == 1):
+            return None
+        index, matrix = found[0]
+        assert matrix is not None
+        flat = [
+            Node(node.head, (*node.args[:index], x, *node.args[index + 1 :]))
+            for row in matrix.args
+            for x in row
+        ]
+        return shaped(flat, size(matrix))
+    return None
+
+
+def shaped(flat: list[Node], size: tuple[int, int]) -> Node:
+    rows, columns = size
+    return Node("matrix", tuple(tuple(flat[i * columns : (i + 1) * columns]) for i in range(rows)))
+
+
+def as_quantity(node: Node) -> Node | None:
+    """5 m, whose m was read as a variable, as five metres."""
+    power = 1
+    if node.head == "symbol" and node.args[0] in UNITS:
+        return Node("quantity", (ONE, UNITS[node.args[0]]))
+    if node.head in ("mul", "div") and len(node.args) == 2:
+        factor, letter = node.args
+        if letter.head == "pow" and letter.args[1].head == "number":
+            letter, power = letter.args[0], letter.args[1].args[0]
+        if (
+            node.head == "mul"
+            and letter.head == "symbol"
+            and letter.args[0] in UNITS
+            and not symbols(factor)
+        ):
+            unit: Unit = Unit(UNITS[letter.args[0]].factor ** 0, ()).times(
+                UNITS[letter.args[0]], power
+            )
+            return Node("quantity", (factor, unit))
+        if node.head == "div":
+            above = factor if factor.head == "quantity" else as_quantity(factor)
+            if above is not None and letter.head == "symbol" and letter.args[0] in UNITS:
+                unit = above.args[1].times(UNITS[letter.args[0]], -power)
+                return Node("quantity", (above.args[0], unit))
+    return None
+
+
+def numerator(node: Node) -> Node:
+    """The expression times its denominators; itself where no unknown stands in one."""
+    above, below = fraction(node)
+    return above if symbols(below) else node
+
+
+def fraction(node: Node) -> tuple[Node, Node]:
+    head, args = node
+    if head == "neg":
+        above, below = fraction(args[0])
+        return Node("neg", (above,)), below
+    if head == "div":
+        (a, b), (c, d) = fraction(args[0]), fraction(args[1])
+        return product(a, d), product(b, c)
+    if head == "mul":
+        parts = [fraction(arg) for arg in args]
+        return product(*(p[0] for p in parts)), product(*(p[1] for p in parts))
+    if head == "add":
+        above, below = fraction(args[0])
+        for arg in args[1:]:
+            a, b = fraction(arg)
+            if b == below:
+                above = Node("add", (above, a))
+            else:
+                above = Node("add", (product(above, b), product(a, below)))
+                below = product(below, b)
+        return above, below
+    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
+        above, below = fraction(args[0])
+        if args[1].args[0] < 0:
+            above, below = below, above
+        exponent = number(abs(args[1].args[0]))
+        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
+    return node, ONE
+
+
+def product(*factors: Node) -> Node:
+    kept = [factor for factor in factors if factor != ONE]
+    if not kept:
+        return ONE
+    return kept[0] if len(kept) == 1 else Node("mul", tuple(kept))
+
+
+def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
+    own, other = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
+    if len(own) != 1 or len(other) != 1:
+        return None
+    (name,), (given,) = own, other
+    is_periodic = name in "kmn" and given in "kmn" and PI in walk(gold)
+    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
+        return gold, real_sets.substitute(answer, given, Node("symbol", (name,)))
+    return None
+
+
+_ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
+
+
+def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with I, j and E as the constants they may be; not where both have such a variable."""
+    shared = symbols(gold) & symbols(answer)
+    pair = [gold, answer]
+    for name, meant in _ALIASES.items():
+        if name not in shared:
+            pair = [real_sets.substitute(node, name, Node("constant", (meant,))) for node in pair]
+    return None if pair == [gold, answer] else (pair[0], pair[1])
