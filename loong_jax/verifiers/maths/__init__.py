@@ -1,7 +1,10 @@
 """Maths answers: typed golds, our own parser, and a ladder of equality.
 
-extract (where the answer stands) -> tokens -> parser -> expression -> matching, which asks values
-(exact, then numeric, then identities), real_sets, and sympy in a child process last.
+`extract` finds where an answer stands, `reading` makes an expression of it (`gold` with the type
+that its form declares), `wording` knows answers in words. `matching` compares by the kind of the
+gold: it asks `forms` for other forms of the same thing, `values` (exact, then numeric, then
+identities), `comparing` for sets and functions, and `symbolic`, sympy in a child process, last.
+`names` and `units` hold the tables.
 """
 
 from loong_jax.verifiers.maths.verifier import MathVerifier

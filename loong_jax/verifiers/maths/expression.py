@@ -47,7 +47,6 @@ class CostError(Exception):
 
 BARE_LISTS = ("list", "and", "or")
 COLLECTIONS = (*BARE_LISTS, "tuple", "bracket", "set")
-REAL_SETS = ("interval", "union", "intersection", "setminus", "builder")
 
 
 def number(value: int | Fraction, digits: int = 0) -> Node:
@@ -114,6 +113,20 @@ def with_names(item: Any, names: Mapping[str, str]) -> Any:
     if isinstance(item, tuple):
         return tuple(with_names(part, names) for part in item)
     return item
+
+
+def substitute(node: Any, name: str, value: Node) -> Any:
+    if isinstance(node, Node):
+        if node.head == "symbol" and node.args[0] == name:
+            return value
+        return Node(node.head, tuple(substitute(arg, name, value) for arg in node.args))
+    if isinstance(node, tuple):
+        return tuple(substitute(item, name, value) for item in node)
+    return node
+
+
+def difference(left: Node, right: Node) -> Node:
+    return Node("add", (left, Node("neg", (right,))))
 
 
 @functools.lru_cache(maxsize=512)

@@ -3,21 +3,19 @@
 import dataclasses
 import functools
 import re
-from fractions import Fraction
 
-from loong_jax.verifiers.maths import extract, names, numerals, phrases, real_sets, words
+from loong_jax.verifiers.maths import extract, names
+from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
-    EMPTY,
-    REALS,
     CostError,
     Node,
     ParseError,
-    number,
     strip_labels,
     walk,
 )
-from loong_jax.verifiers.maths.parser import parse
+from loong_jax.verifiers.maths.reading import bases, number_words, readings, words
+from loong_jax.verifiers.maths.wording import choices, dates, phrases
 
 TYPES = (
     "number",
@@ -37,42 +35,7 @@ TYPES = (
     "date",
     "ratio",
 )
-
-_LETTERS = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
-_POINT_GROUPS = re.compile(  # 3.456,78 and 1 234 567,89; 1.234.567 has no other reading
-    r"([-+]?\d{1,3}(?:\.\d{3}){2,}|[-+]?\d{1,3}(?:([. ])\d{3})(?:\2\d{3})*(?=,))(?:,(\d+))?"
-)
-_ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_EXCEPT = re.compile(
-    r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE
-)
-_RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
-_ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
-_BASED = re.compile(
-    r"(?:\\(?:text|mathrm)\{)?\(?([0-9A-Fa-f]{1,40})\)?\}?_\{?(1[1-6])\}?"  # 2A_{16}
-)
-_PARAMETER = re.compile(  # (k in Z); where k is an integer; for all integers k
-    r"(?<![\s,;~$])(?:\\[;,:! ]|\\q?quad|[\s,;~$])*(?:"
-    r"\(\s*\$?(?P<letter>[a-z])\s*(?:\\in|\u2208)\s*(?P<set>\\(?:mathbb|Bbb)\s*\{?\s*[ZN]\s*\}?|\u2124|\u2115)"
-    r"\s*\$?\)|(?:where|for|with|and)\s+(?:(?:any|all|some|every)\s+integers?\s+\$?(?P<any>[a-z])\$?|"
-    r"\$?(?P<one>[a-z])\$?\s+(?:is\s+)?(?:an|any)\s+integer))[\s.$]*\Z"
-)
-_EMPTY = r"(?:\\emptyset|\\varnothing|\u2205|\\\{\s*\\\})"
-_HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
-    rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
-)
-_IN_BASE = re.compile(
-    r"(?P<digits>[0-9A-Za-z]{1,40})(?:[\s,$]*\(?\s*(?:in\s+)?|_\{?\s*\\(?:text|mathrm)\{\s*)"
-    r"base[\s}-]*(?P<base>\d{1,2}|[a-z]{3,7})[\s)}]*",
-    re.IGNORECASE,
-)
-_BASE_FIRST = re.compile(
-    r"(?:in\s+)?base[\s-]*(?P<base>\d{1,2}|[a-z]{3,7})[\s:,]+\$?(?P<digits>[0-9A-Za-z]{1,40})",
-    re.IGNORECASE,
-)
-_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,21 +56,21 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
     if kind is None:
-        if phrases.is_choice(body) or phrases.choices(body) is not None:
+        if choices.is_choice(body) or choices.choices(body) is not None:
             return Gold(body, "choice", _readings(body))
-        if phrases.is_date(body):
+        if dates.is_date(body):
             return Gold(body, "date", ())
-        if _are_words(body) and _based(body.strip(" $")) is None:
+        if _are_words(body) and bases.based(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
     found: tuple[Node, ...] = ()
     problem = ""
     try:
-        found = readings(body)
+        found = readings.of(body)
     except CostError as error:
         problem = str(error)
     except ParseError as error:
         problem = str(error)
-        if phrases.date(body) is not None:
+        if dates.date(body) is not None:
             return Gold(body, "date", ())
     if not found:
         is_maths = "\\" in body.replace("\\text", "") or any(c in body for c in "=^<>+")
@@ -150,7 +113,7 @@ def _bare(text: str) -> str:
 
 def _are_words(text: str) -> bool:
     stripped = phrases.normal(text)
-    if not stripped or not _LETTERS.search(stripped):
+    if not stripped or not readings.LETTERS.search(stripped):
         return False
     bare = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}", r" \1 ", text)
     bare = bare.strip(" $.")
@@ -161,6 +124,8 @@ def _are_words(text: str) -> bool:
     parts = bare.replace("-", " ").split()
     if all(len(part) == 1 or part in names.COMMON_PRODUCTS for part in parts):
         return False  # p - q
+    if "-" in bare and all(len(part) < 3 and words.letters_of(part) for part in parts):
+        return False  # ad - bc, where "no" and "go" are words
     return not any(part in names.PREFIX_FUNCTIONS or part in names.GREEK for part in parts)
 
 
@@ -178,7 +143,7 @@ def _readings_of_words(text: str) -> tuple[Node, ...]:
     if (
         phrases.is_nothing(bare)
         or phrases.is_everything(bare)
-        or words.number_from_words(bare) is not None
+        or number_words.number_from_words(bare) is not None
         or _may_be_maths(text)
     ):
         return _readings(text)
@@ -187,149 +152,15 @@ def _readings_of_words(text: str) -> tuple[Node, ...]:
 
 def _readings(text: str) -> tuple[Node, ...]:
     try:
-        return readings(text)
+        return readings.of(text)
     except (ParseError, CostError):
         return ()
-
-
-def readings(text: str) -> tuple[Node, ...]:
-    """All expressions a text may stand for, the likeliest first. Raises where there is none."""
-    if len(text) <= 400:
-        return _cached_readings(text)
-    return _read(text)
-
-
-def _read(text: str) -> tuple[Node, ...]:
-    text = text.strip()
-    if text.endswith(".") and not text.endswith(".."):
-        text = text[:-1].strip()
-    if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):
-        return (Node("set", (EMPTY,)),)
-    if len(text) < 80 and _LETTERS.search(text):
-        bare = phrases.normal(text)
-        if text in ("\\emptyset", "\\varnothing") or phrases.is_nothing(bare):
-            return (EMPTY,)
-        if phrases.is_everything(bare):
-            return (REALS,)
-        value = words.number_from_words(bare)
-        if value is not None:
-            return (number(value),)
-        if text[:1].isalpha() and (digits := words.with_digits(text)) is not None:
-            text = digits
-    if len(text) < 300 and ("integer" in text or text.rstrip(" $.").endswith(")")):
-        text = _PARAMETER.sub(_domain, text, count=1)
-    bare = text.strip(" $")
-    if match := _RATIO_IN_WORDS.fullmatch(bare):
-        return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
-    if match := _ONE_IN.fullmatch(bare):
-        return (Node("div", (number(int(match[1])), number(int(match[2])))),)
-    based = _based(bare)
-    with_comma = bare.replace("{,}", ",")
-    if match := _ZERO_COMMA.fullmatch(with_comma):
-        return (_decimal(match[1], match[2]),)
-    grouped = _with_point_groups(bare.rstrip("€ "))
-    if match := _EXCEPT.fullmatch(text):
-        left_out = parse(match[1])
-        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
-        return (Node("setminus", (REALS, Node("set", items))),)
-    try:
-        found = [_without_domains(parse(text))]
-    except ParseError:
-        only = based or grouped
-        if only is None:
-            raise
-        return (only,)
-    if based is not None:
-        found.insert(0, based)
-    if grouped is not None:
-        found.append(grouped)
-    if match := _DECIMAL_COMMA.fullmatch(with_comma):
-        found.append(_decimal(match[1], match[2]))
-    elif _GROUPED.fullmatch(bare):
-        items = tuple(number(int(part)) for part in bare.split(","))
-        found.append(Node("list", items))
-    return tuple(found)
-
-
-def _without_domains(node: Node) -> Node:
-    """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    if node.head not in BARE_LISTS:
-        return node
-    kept = tuple(item for item in node.args if not _is_domain(item))
-    if not kept or len(kept) == len(node.args):
-        return node
-    domains = {strip_labels(i).args[2].args[0] for i in node.args if _is_domain(i)}
-    bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
-    labels = tuple(sorted(name.replace("set ", "in ") for name in domains))
-    return Node("labelled", (bare, labels))
-
-
-def _is_domain(node: Node) -> bool:
-    node = strip_labels(node)
-    return (
-        node.head == "chain"
-        and node.args[0] == ("in",)
-        and node.args[2].head == "symbol"
-        and node.args[2].args[0].startswith("set ")
-    )
-
-
-def _domain(said: re.Match[str]) -> str:
-    """What is said of a parameter, as the grammar reads it."""
-    letter = said["letter"] or said["any"] or said["one"]
-    where = said["set"] or "\\mathbb{Z}"
-    return f", {letter} \\in {where}"
-
-
-def _based(text: str) -> Node | None:
-    """2A_{16}: digits that are letters too; one letter alone is a variable with a subscript."""
-    match = _BASED.fullmatch(text)
-    if match is None and "base" in text.lower():
-        return _in_named_base(text)
-    if match is None or match[1].isdigit() or len(match[1]) < 2:
-        return None
-    return _in_base(match[1], int(match[2]))
-
-
-def _in_named_base(text: str) -> Node | None:
-    """204 (base 5); base 5: 204."""
-    match = _IN_BASE.fullmatch(text) or _BASE_FIRST.fullmatch(text)
-    if match is None:
-        return None
-    base, digits = match["base"].lower(), match["digits"]
-    if not any(character.isdigit() for character in digits) and not digits.isupper():
-        return None
-    return _in_base(digits, int(base) if base.isdigit() else numerals.BASES.get(base, 0))
-
-
-def _in_base(digits: str, base: int) -> Node | None:
-    try:
-        return Node("based", (int(digits, base), base)) if base > 1 else None
-    except ValueError:
-        return None
-
-
-_cached_readings = functools.lru_cache(maxsize=65536)(_read)
 
 
 def clear_caches() -> None:
     """Forgets all parsed texts; for measurements."""
     read_gold.cache_clear()
-    _cached_readings.cache_clear()
-
-
-def _decimal(whole: str, decimals: str) -> Node:
-    text = f"{whole}.{decimals}"
-    return number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
-
-
-def _with_point_groups(text: str) -> Node | None:
-    """3.456,78: a decimal comma, and thousands set apart by points or spaces."""
-    match = _POINT_GROUPS.fullmatch(text)
-    if match is None:
-        return None
-    whole = match[1].replace(".", "").replace(" ", "")
-    return _decimal(whole, match[3]) if match[3] else number(int(whole))
+    readings.cached.cache_clear()
 
 
 def type_of(node: Node) -> str:

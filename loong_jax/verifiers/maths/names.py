@@ -9,7 +9,7 @@ GREEK = frozenset(
     )
 )
 
-# every spelling of a function of numbers -> our name; `evaluate.FUNCTIONS` says what it does
+# every spelling of a function of numbers -> our name; `values.functions` says what it does
 FUNCTIONS = {
     name: name
     for name in [
@@ -94,6 +94,7 @@ FUNCTIONS = {
     "Re": "re",
     "Im": "im",
     "Gamma": "gamma",
+    "zeta": "zeta",
     "sgn": "sign",
     "Rational": "ratio_of",
     "Fraction": "ratio_of",
@@ -214,14 +215,19 @@ CHANGING_WORDS = frozenset(
         "fails"
     )
 )
+VERBS_OF_WRITERS = frozenset(
+    str.split(
+        "believe think guess say claim am have had find found get got conclude choose chose "
+        "suspect would will can cannot could did do know see saw use used obtain obtained feel "
+        "suppose assume"
+    )
+)
 WORDS_OF_VALUES = frozenset(
     ("pi", "oo", "inf", "infinity", "positive infinity", "negative infinity", "minus infinity")
 )
 COMMON_PRODUCTS = frozenset(("xy", "yz", "xz", "ab", "bc", "ac", "xyz", "abc"))  # in xy - z
-REAL_SET_NAMES = {"R", "Reals"}
-NUMBER_SETS = frozenset("RNZQC")
 NOTHING = frozenset(
-    ("no solution", "no solutions", "none", "empty set", "emptyset", "no real solution",
+    ("no solution", "no solutions", "none", "empty set", "emptyset", "empty", "no real solution",
      "no real solutions", "there is no solution", "there are no solutions", "does not exist",
      "no such value", "the empty set", "dne")
 )  # fmt: skip

@@ -7,8 +7,6 @@ own: 5 °C is not 5 K, and no factor says how they relate.
 from fractions import Fraction
 from typing import NamedTuple
 
-DIMENSIONS = str.split("m kg s A K mol cd bit USD EUR GBP person")
-
 
 class Unit(NamedTuple):
     factor: Fraction  # of the base units
@@ -67,6 +65,13 @@ _OTHERS = {
     "lb": _unit("0.45359237", kg=1), "lbs": _unit("0.45359237", kg=1),
     "pound": _unit("0.45359237", kg=1), "oz": _unit("0.028349523125", kg=1),
     "ounce": _unit("0.028349523125", kg=1), "ton": _unit(1000, kg=1), "tonne": _unit(1000, kg=1),
+    "M": _unit(1000, mol=1, m=-3), "mM": _unit(1, mol=1, m=-3), "uM": _unit("1e-3", mol=1, m=-3),
+    "nM": _unit("1e-6", mol=1, m=-3), "molar": _unit(1000, mol=1, m=-3),
+    "torr": _unit(Fraction(101325, 760), kg=1, m=-1, s=-2),
+    "Torr": _unit(Fraction(101325, 760), kg=1, m=-1, s=-2),
+    "mmHg": _unit(Fraction(101325, 760), kg=1, m=-1, s=-2),
+    "psi": _unit("6894.757293168", kg=1, m=-1, s=-2),
+    "GBP": _unit(1, GBP=1), "pound_sterling": _unit(1, GBP=1),
     "acre": _unit("4046.8564224", m=2), "hectare": _unit(10000, m=2), "ha": _unit(10000, m=2),
     "atm": _unit(101325, kg=1, m=-1, s=-2), "cc": _unit("1e-6", m=3),
     "angstrom": _unit("1e-10", m=1), "gallon": _unit("0.003785411784", m=3),
@@ -93,7 +98,7 @@ def _table() -> dict[str, Unit]:
 
 UNITS = _table()
 # what starts a unit without its context; single letters are variables unless written as text
-AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "as", "at", "pm"}
+AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "as", "at", "pm", "psi"}
 POWER_WORDS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": UNITS["USD"], "\\$": UNITS["USD"], "€": UNITS["EUR"], "£": _unit(1, GBP=1),
               "\\pounds": _unit(1, GBP=1), "\\euro": UNITS["EUR"]}  # fmt: skip

@@ -2,18 +2,20 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, formulas, gold, numerals, phrases, values, worded
+from loong_jax.verifiers.maths import extract, gold, worded
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, number, render
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
+from loong_jax.verifiers.maths.reading import numerals, readings
 from loong_jax.verifiers.maths.symbolic import SymbolicLost, SymbolicServer
 from loong_jax.verifiers.maths.values import Tolerance
+from loong_jax.verifiers.maths.wording import choices, formulas, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -108,10 +110,6 @@ class MathVerifier:
             cost_s=time.perf_counter() - start,
         )
 
-    def judge_many(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
-        """Verdicts in order."""
-        return [self.judge(gold_text, answer_text) for gold_text, answer_text in pairs]
-
     def verify_record(self, record: Mapping[str, Any]) -> Verdict:
         """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps more.
 
@@ -152,7 +150,9 @@ class MathVerifier:
         if len(answer_text) > MAX_RESPONSE_CHARS:
             return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
         reference = gold.read_gold(gold_text, kind)
-        if kind in (None, "choice") and (option := phrases.lettered(reference.text)) is not None:
+        if extract.gives_up(answer_text) and not extract.gives_up(reference.text):
+            return verdict.wrong("no answer", "the response gives up or asks back")
+        if kind in (None, "choice") and (option := choices.lettered(reference.text)) is not None:
             letter, text = option
             said = worded.by_letter(letter, text, answer_text)
             if isinstance(said, Verdict):
@@ -160,6 +160,8 @@ class MathVerifier:
             return self._judge(text, said, None, tolerance, conventions)
         formula = formulas.read(reference.text, is_gold=True) if kind is None else None
         if formula is not None and (said := worded.by_truth(formula, answer_text)) is not None:
+            return said
+        if kind is None and (said := worded.by_notation(reference, answer_text)) is not None:
             return said
         if reference.kind in ("choice", "text", "date"):
             said = worded.by_words(reference, answer_text)
@@ -188,7 +190,7 @@ class MathVerifier:
             if " ".join(span.text.split()) == " ".join(reference.text.split()):
                 return verdict.correct(f"exact ({span.rule}): {span.text}")
             try:
-                answers = _roman(reference, span) or gold.readings(span.text)
+                answers = _roman(reference, span) or readings.of(span.text)
             except ParseError as error:
                 unread = unread or error
                 looked_like_maths |= (
@@ -269,4 +271,4 @@ def _options(source: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "tolerance": tolerance}
 
 
-__all__ = ["MathVerifier", "values"]
+__all__ = ["MathVerifier"]

@@ -1,10 +1,22 @@
 """Verdicts on golds that are no numbers: words, letters of options, dates, formulas of logic."""
 
+import re
+
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, formulas, phrases, synonyms
+from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.maths.gold import Gold
+from loong_jax.verifiers.maths.wording import (
+    chemistry,
+    choices,
+    dates,
+    formulas,
+    groups,
+    phrases,
+    synonyms,
+)
 from loong_jax.verifiers.verdict import Verdict
 
+_HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 MAX_CANDIDATES = 4  # spans of a response that are looked at
 Clock = tuple[tuple[int, int, int], bool]
 
@@ -13,8 +25,8 @@ def by_letter(letter: str, text: str, answer_text: str) -> Verdict | str:
     """For the gold "(C) 12": a verdict on a letter alone, else the text that is to answer 12."""
     for span in list(extract.spans(answer_text))[:MAX_CANDIDATES]:
         evidence = f"letter ({span.rule}): {span.text}"
-        other = phrases.lettered(span.text)
-        chosen = phrases.choice(span.text) if other is None else other[0]
+        other = choices.lettered(span.text)
+        chosen = choices.choice(span.text) if other is None else other[0]
         if chosen is not None:
             if chosen != letter:
                 return verdict.wrong("value", evidence)
@@ -33,9 +45,39 @@ def by_truth(formula: formulas.Formula, answer_text: str) -> Verdict | None:
     return None
 
 
+def by_notation(reference: Gold, answer_text: str) -> Verdict | None:
+    """Verdict on groups, formulas of chemistry and times of day; None where the gold is no such."""
+    text = reference.text
+    group = groups.read(text) if groups.is_named(text) else None
+    chemical = chemistry.read(text) if group is None else None
+    time_of_day = dates.clock(text) if reference.kind == "ratio" else None
+    if group is None and chemical is None and time_of_day is None:
+        return None
+    for span in list(extract.spans(answer_text))[:MAX_CANDIDATES]:
+        evidence = f"notation ({span.rule}): {span.text}"
+        if group is not None and (other := groups.read(span.text)) is not None:
+            return _verdict(group == other, evidence)
+        if chemical is not None and (given := chemistry.read(span.text)) is not None:
+            same = chemistry.equal(chemical, given)
+            if same or (chemical.is_sure and given.is_sure):
+                return _verdict(same, evidence)
+        if time_of_day is not None and _HALF_OF_DAY.search(span.text):
+            said = _by_clock(time_of_day, dates.clock(span.text), evidence)
+            if said is not None:
+                return said
+    return None
+
+
+def _verdict(same: bool | None, evidence: str) -> Verdict:
+    if same is None:
+        return verdict.ungradable("undecided", evidence)
+    return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
+
+
 def by_words(reference: Gold, answer_text: str) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = phrases.normal(reference.text)
+    numerals = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
     spans = list(extract.spans(answer_text))[:MAX_CANDIDATES]
     if not spans or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, extract.Span(extract.last_sentence(answer_text), "sentence"))
@@ -44,13 +86,19 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
         evidence = f"words ({span.rule}): {span.text}"
         if given == wanted:
             return verdict.correct(evidence)
-        if (letters := phrases.choices(reference.text)) is not None:
-            chosen = phrases.choices(span.text)
+        if (letters := choices.choices(reference.text)) is not None:
+            chosen = choices.choices(span.text)
             if chosen is not None:
                 same = chosen == letters
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
+        if numerals is not None:
+            stated = choices.statements(span.text)
+            if stated is not None:
+                return _verdict(stated == numerals, evidence)
         if reference.kind == "choice":
-            letter = phrases.choice(span.text)
+            letter = choices.choice(span.text)
+            if letter is None and span.rule == "whole":
+                letter = choices.chosen(extract.last_sentence(answer_text))
             if letter is not None:
                 same = letter.casefold() == wanted
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
@@ -84,10 +132,10 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
 
 
 def _by_date(reference: Gold, span: extract.Span, evidence: str) -> Verdict | None:
-    time_of_day = phrases.clock(reference.text)
+    time_of_day = dates.clock(reference.text)
     if time_of_day is not None:
-        return _by_clock(time_of_day, phrases.clock(span.text), evidence)
-    wanted, given = phrases.date(reference.text), phrases.date(span.text)
+        return _by_clock(time_of_day, dates.clock(span.text), evidence)
+    wanted, given = dates.date(reference.text), dates.date(span.text)
     if given is None or wanted is None:
         return None
     same = wanted[1:] == given[1:] and (

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from loong_jax.verifiers import Verdict, get_verifier
-from loong_jax.verifiers.maths import evaluate, expression, parser
+from loong_jax.verifiers.maths import expression
 from loong_jax.verifiers.maths.expression import CostError
+from loong_jax.verifiers.maths.reading import parser
+from loong_jax.verifiers.maths.values.evaluator import Evaluator
 
 PAYLOADS = (
     "__import__('os').system('touch {canary}')",
@@ -43,6 +45,7 @@ PAYLOADS = (
 )
 BOMBS = (
     "9**9**9**9",
+    "the answer is" + " " * 5900 + "unknown",
     "9^{9^{9^{9}}}",
     "(10^9)!",
     "2004!!!!",
@@ -173,9 +176,9 @@ def test_no_chain_grows_a_deep_tree(link):
 
 def test_budget_stops_an_evaluation():
     node = parser.parse("\\sum_{k=1}^{1000} k^2")
-    assert evaluate.Evaluator().value(node) == 333833500
+    assert Evaluator().value(node) == 333833500
     with pytest.raises(CostError):
-        evaluate.Evaluator(budget=1000).value(node)
+        Evaluator(budget=1000).value(node)
 
 
 ALPHABET = st.sampled_from(

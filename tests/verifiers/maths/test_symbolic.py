@@ -56,7 +56,7 @@ def test_all_questions_of_one_verdict_share_their_time(verifier):
     took_s = time.monotonic() - start
     assert judged.outcome == "ungradable"
     assert 0.3 < children_cpu_s(before) - cpu_start_s < 1.0
-    assert took_s < 5
+    assert took_s < 20
     assert verifier.judge("1", "\\boxed{\\int_0^1 2x dx}").is_correct
     assert verifier._symbolic._child.pid == before  # none was started anew
 

@@ -1,0 +1,204 @@
+"""Sums and products with an ellipsis as what they stand for: 1 + 2 + ... + n is a sum over k.
+
+The general term is read off the end that names a parameter (n, or k in n(n-1)...(n-k+1)) and must
+give at least two of the terms written at the other end. With numbers alone, each number in the
+terms moves by a constant step (1/(1*2) + 1/(2*3) + ... + 1/(99*100)), or the terms themselves by a
+constant factor. What fits in two ways, or in none, is left as it is.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.expression import (
+    Node,
+    negate,
+    number,
+    substitute,
+    symbol,
+    symbols,
+    with_names,
+)
+
+ELLIPSIS = symbol("...")
+_INDICES = "kjmiuvw"
+_PARAMETERS = "nmkNrpjq"
+_BIG = {"add": "sum", "mul": "product"}
+_FIRST = range(-1, 5)  # where an index may begin
+MIN_TERMS = 2
+MAX_STEPS = 5000
+
+
+def closed(node: Node) -> Node:
+    """The expression with each sum and product that has an ellipsis in closed notation."""
+    if "..." not in symbols(node):
+        return node
+    args = tuple(closed(arg) if isinstance(arg, Node) else arg for arg in node.args)
+    node = Node(node.head, args)
+    if node.head not in ("add", "mul") or ELLIPSIS not in node.args:
+        return node
+    for before, after in _split(node):
+        found = _with_parameter(node.head, before, after)
+        found = found or _with_parameter(node.head, after[::-1], before[::-1])
+        found = found or _of_numbers(node.head, before, after)
+        if found is not None:
+            return found
+    return node
+
+
+def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Terms before and after the ellipsis; in a product the last factors may be one term: 2n."""
+    at = node.args.index(ELLIPSIS)
+    before, after = list(node.args[:at]), list(node.args[at + 1 :])
+    if not before or not after or ELLIPSIS in after:
+        return
+    yield before, after
+    if node.head == "mul" and len(after) > 1:
+        yield before, [Node("mul", tuple(after))]
+
+
+def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
+    """The terms `first` at the fixed end, `last` at the end that names the parameter."""
+    end = last[-1]
+    names = symbols(end) - frozenset().union(*map(symbols, first))
+    if len(names) != 1 or not names <= frozenset(_PARAMETERS):
+        return None
+    (name,) = names
+    if len(first) + (head == "mul" and first[0] != number(1)) < MIN_TERMS:
+        return None
+    starts = [start for start in _FIRST if _fits(end, name, first, start)]
+    if len(starts) != 1:
+        return None
+    for back, term in enumerate(reversed(last)):
+        there = Node("add", (symbol(name), number(-back)))
+        if values.equal(term, substitute(end, name, there)) is not True:
+            return None
+    if len(first) == MIN_TERMS and _is_also_a_row(first, end, name):
+        return None
+    index = next(letter for letter in _INDICES if letter not in symbols(end))
+    return Node(
+        _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
+    )
+
+
+def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:
+    return all(
+        values.equal(term, substitute(end, name, number(start + i))) is True
+        for i, term in enumerate(first)
+    )
+
+
+def _is_also_a_row(first: Sequence[Node], end: Node, name: str) -> bool:
+    """Whether 1 + 2 + ... + 2^n may be all numbers to 2^n: the terms begin a row with step 1."""
+    step = values.real_value(Node("add", (first[1], negate(first[0]))))
+    if step not in (1, -1):
+        return False
+    at = [values.real_value(substitute(end, name, number(k))) for k in (3, 4, 5)]
+    if None in at:
+        return True
+    return any(b - a != step for a, b in itertools.pairwise(at))  # type: ignore[operator]
+
+
+# ---- numbers alone
+
+
+def _of_numbers(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
+    if any(symbols(term) for term in (*first, *last)):
+        return None
+    found = [f for f in (_by_step(head, first, last), _by_factor(head, first, last)) if f]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_step(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
+    """Terms of one shape whose numbers move by constant steps."""
+    if len(first) + len(last) < MIN_TERMS + 1 or len(first) < MIN_TERMS:
+        return None
+    leaves = [list(_leaves(term)) for term in (*first, *last)]
+    if len({_shape(term) for term in (*first, *last)}) != 1:
+        return _by_step_from_second(head, first, last)
+    count: Fraction | None = None
+    steps = []
+    for row in zip(*leaves, strict=True):
+        step = row[1] - row[0]
+        ahead, behind = row[: len(first)], row[len(first) :]
+        pairs = [*itertools.pairwise(ahead), *itertools.pairwise(behind)]
+        if any(b - a != step for a, b in pairs):
+            return None
+        if step:
+            steps_here = Fraction(row[-1] - row[0]) / step
+            if count not in (None, steps_here):
+                return None
+            count = steps_here
+        elif row[-1] != row[0]:
+            return None
+        steps.append(step)
+    if count is None or count.denominator != 1 or not len(first) <= count <= MAX_STEPS:
+        return None
+    body = _moving(first[0], iter(steps))
+    bounds = number(0), number(int(count))
+    return Node(_BIG[head], ("k", *bounds, body))
+
+
+def _by_step_from_second(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
+    """1/(1*2) + 1/(2*3) + ..., whose first term is read as 1/2: the second and the last tell."""
+    if len(last) > 1 or len(first) != MIN_TERMS or _shape(first[1]) != _shape(last[0]):
+        return None
+    gaps = [b - a for a, b in zip(_leaves(first[1]), _leaves(last[0]), strict=True)]
+    if not any(gaps) or not all(isinstance(gap, int) for gap in gaps):
+        return None
+    count = math.gcd(*map(int, gaps))
+    body = _moving(first[1], iter([int(gap) // count for gap in gaps]))
+    before = substitute(body, "k", number(-1))
+    if count > MAX_STEPS or values.equal(first[0], before) is not True:
+        return None
+    return Node(_BIG[head], ("k", number(-1), number(count), body))
+
+
+def _by_factor(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
+    row = [values.real_value(term) for term in (*first, *last)]
+    if len(first) < MIN_TERMS or any(not isinstance(x, (int, Fraction)) or not x for x in row):
+        return None
+    ratio = Fraction(row[1]) / row[0]  # type: ignore[arg-type]
+    if abs(ratio) == 1:
+        return None
+    exact, ahead = [Fraction(x) for x in row], len(first)  # type: ignore[arg-type]
+    pairs = [*itertools.pairwise(exact[:ahead]), *itertools.pairwise(exact[ahead:])]
+    if any(b / a != ratio for a, b in pairs):
+        return None
+    count, value = ahead - 1, exact[ahead - 1]
+    while value != exact[-1]:
+        count, value = count + 1, value * ratio
+        if count > 400:
+            return None
+    power = Node("pow", (number(ratio), symbol("k")))
+    body = Node("mul", (number(exact[0]), power))
+    return Node(_BIG[head], ("k", number(0), number(count), body))
+
+
+def _leaves(node: Node) -> Iterator[int | Fraction]:
+    if node.head == "number":
+        yield node.args[0]
+        return
+    for arg in node.args:
+        if isinstance(arg, Node):
+            yield from _leaves(arg)
+
+
+def _shape(node: Node) -> tuple:
+    if node.head == "number":
+        return ("number",)
+    return (node.head, *(_shape(a) if isinstance(a, Node) else a for a in node.args))
+
+
+def _moving(node: Node, steps: Iterator[int | Fraction]) -> Node:
+    """The first term with each number moved by its step times the index."""
+    if node.head == "number":
+        step = next(steps)
+        if not step:
+            return node
+        return Node("add", (node, Node("mul", (number(step), symbol("k")))))
+    return Node(
+        node.head, tuple(_moving(a, steps) if isinstance(a, Node) else a for a in node.args)
+    )

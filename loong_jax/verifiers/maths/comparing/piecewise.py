@@ -1,0 +1,196 @@
+"""Functions in pieces, compared on every part of the line.
+
+The ends of all conditions cut the line into points and gaps. On each of them both functions must
+hold somewhere or nowhere, and every branch of one that holds must agree with every branch of the
+other: at a point by value, on a gap as functions. So neither the order of branches nor the words
+around conditions matter, and what two overlapping branches say differently agrees with nothing.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from loong_jax.verifiers.maths import names, values
+from loong_jax.verifiers.maths.comparing import lines, parity, real_sets
+from loong_jax.verifiers.maths.comparing.real_sets import RealSet
+from loong_jax.verifiers.maths.expression import (
+    CostError,
+    Node,
+    difference,
+    heads,
+    number,
+    substitute,
+    symbols,
+    walk,
+)
+from loong_jax.verifiers.maths.reading.pieces import OTHERWISE, Branch
+
+MAX_COMPARED = 256  # pairs of values
+_STEPS = frozenset(("floor", "ceiling", "mod", "sign", "gcd", "lcm", "arg", "re", "im"))
+_INSIDE = tuple(map(Fraction, ("0.1373", "0.3871", "0.6113", "0.9129")))  # of a gap's width
+_BEYOND = tuple(map(Fraction, ("0.137", "1.93", "13.7", "311")))  # past the last end
+FARTHEST = 10**9  # from 0, of an end
+_NARROWEST = Fraction(1, 10**9)
+
+
+def equal(gold: Node, answer: Node) -> bool | None:
+    """Whether both are the same function; either may be an expression, which holds everywhere."""
+    own, given = _branches(gold), _branches(answer)
+    conditions = [branch.condition for branch in (*own, *given)]
+    unknowns = frozenset[str]().union(*map(symbols, conditions))
+    if any(map(_is_in_words, conditions)) and (name := parity.variable(conditions)) is not None:
+        return parity.equal(own, given, name)
+    if len(unknowns) == 1 and not any(_is_in_words(condition) for condition in conditions):
+        return _equal_by_place(own, given, next(iter(unknowns)))
+    return _equal_by_branch(own, given)
+
+
+def _branches(node: Node) -> list[Branch]:
+    if node.head == "piecewise":
+        return [Branch(*pair) for pair in node.args]
+    return [Branch(node, OTHERWISE)]
+
+
+def _is_in_words(condition: Node) -> bool:
+    return condition.head == "text" and condition != OTHERWISE
+
+
+def _sets(branches: Sequence[Branch]) -> list[RealSet] | None:
+    found: list[RealSet] = []
+    for branch in branches:
+        condition = branch.condition
+        if condition == OTHERWISE:
+            rest = real_sets.ALL
+            for earlier in found:
+                rest = RealSet("setminus", (rest, earlier))
+            found.append(rest)
+            continue
+        if condition.head == "chain" and condition.args[0] == ("=",):
+            condition = Node("set", (condition.args[2],))  # x = 0
+        one = real_sets.real_set(condition)
+        if one is None:
+            return None
+        found.append(one)
+    return found
+
+
+def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool | None:
+    sets = _sets(own), _sets(given)
+    if sets[0] is None or sets[1] is None:
+        return _equal_by_branch(own, given)
+    breaks = [real_sets.point(x) for b in (*own, *given) for x in _breaks(b.value, name)]
+    line = lines.cut([*sets[0], *sets[1], *breaks])
+    if line is None:
+        return _equal_by_branch(own, given)
+    if any(abs(value) > FARTHEST for value, _ in line.ends):
+        raise CostError(f"a piece ends beyond {FARTHEST}")
+    compared = 0
+    for place in line.places():
+        left, right = (
+            [b.value for b, part in zip(branches, parts, strict=True) if line.holds(part, place)]
+            for branches, parts in ((own, sets[0]), (given, sets[1]))
+        )
+        if bool(left) != bool(right):
+            return False
+        pairs = list(itertools.product(left, right))
+        if not all(_is_plain(value) or a == b for a, b in pairs for value in (a, b)):
+            return None
+        compared += len(pairs)
+        if compared * len(_BEYOND) > MAX_COMPARED:
+            raise CostError(f"the pieces overlap in more than {compared - len(pairs)} ways")
+        at = [line.end(place)] if place == int(place) else _samples(*line.around(place))
+        for a, b in pairs:
+            outcome = _agree(a, b, name, at)
+            if not outcome:
+                return outcome
+    return True
+
+
+def _is_plain(value: Node) -> bool:
+    """Whether its kinks are known, so that a few points of a gap speak for all of it."""
+    if "piecewise" in heads(value):
+        return False
+    return not any(n.head == "call" and n.args[0] in _STEPS for n in walk(value))
+
+
+def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
+    agreed = 0
+    for x in at:
+        pair = (substitute(node, name, x) for node in (a, b))
+        outcome = values.equal(*pair)
+        if outcome is False:
+            return False
+        agreed += outcome is True
+    return True if agreed >= min(2, len(at)) else None
+
+
+def _breaks(value: Node, name: str) -> Iterator[Node]:
+    """Where an absolute value, a maximum or a minimum of affine arguments has its kink."""
+    for node in walk(value):
+        if node.head != "call" or node.args[0] not in ("abs", "max", "min"):
+            continue
+        first, *rest = node.args[1:]
+        kink = difference(first, rest[0]) if rest else first
+        if symbols(kink) != {name}:
+            continue
+        root = real_sets.affine_root(kink, name)
+        if root is not None:
+            yield root
+
+
+def _samples(low: float, high: float) -> list[Node]:
+    """Points of a gap, near its ends and far from them."""
+    if low == -float("inf") and high == float("inf"):
+        return [number(sign * x) for x in _BEYOND[:3] for sign in (1, -1)]
+    if high == float("inf"):
+        return [number(Fraction(low) + x) for x in _BEYOND]
+    if low == -float("inf"):
+        return [number(Fraction(high) - x) for x in _BEYOND]
+    start, width = Fraction(low), Fraction(high) - Fraction(low)
+    if width < _NARROWEST:
+        raise CostError(f"a piece {float(width):.3g} wide is below {float(_NARROWEST)}")
+    return [number(start + width * part) for part in _INSIDE]
+
+
+def _equal_by_branch(own: list[Branch], given: list[Branch]) -> bool | None:
+    """Each branch of one beside a branch of the other with the same condition and value."""
+    if len(own) != len(given):
+        return False
+    rest = list(given)
+    for branch in own:
+        for other in rest:
+            if _same_condition(branch.condition, other.condition):
+                if not values.equal(branch.value, other.value):
+                    return False
+                rest.remove(other)
+                break
+        else:
+            return False
+    return True
+
+
+def _same_condition(one: Node, other: Node) -> bool:
+    if one == other or "text" in (one.head, other.head):
+        return one == other
+    if one.args[0] == other.args[0] == ("=",):
+        return bool(values.equal(one.args[2], other.args[2])) and one.args[1] == other.args[1]
+    left, right = real_sets.real_set(one), real_sets.real_set(other)
+    if left is not None and right is not None and symbols(one) == symbols(other):
+        return lines.equal(left, right) is True
+    return _same_chain(one, other) or _same_chain(one, _turned(other))
+
+
+def _same_chain(one: Node, other: Node) -> bool:
+    if one.head != "chain" or other.head != "chain" or one.args[0] != other.args[0]:
+        return False
+    pairs = zip(one.args[1:], other.args[1:], strict=True)
+    return all(values.equal(a, b) for a, b in pairs)
+
+
+def _turned(condition: Node) -> Node:
+    """b >= x >= a for a <= x <= b."""
+    if condition.head != "chain" or any(o not in names.FLIPPED for o in condition.args[0]):
+        return condition
+    operators, *operands = condition.args
+    flipped = tuple(names.FLIPPED[operator] for operator in reversed(operators))
+    return Node("chain", (flipped, *reversed(operands)))

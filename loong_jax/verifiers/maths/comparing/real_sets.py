@@ -1,0 +1,191 @@
+"""Sets of real numbers: intervals, unions, differences, inequalities in one unknown."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.expression import (
+    INFINITY,
+    Node,
+    difference,
+    number,
+    strip_labels,
+    substitute,
+    symbols,
+)
+from loong_jax.verifiers.maths.names import FLIPPED
+
+
+class RealSet(NamedTuple):
+    """A tree of intervals: kind "interval" has two ends and what leaves them out."""
+
+    kind: str
+    parts: tuple[Any, ...]
+
+
+ALL = RealSet("all", ())
+
+
+def real_set(node: Node) -> RealSet | None:
+    """The set of reals that an expression stands for; None if it stands for something else."""
+    node = strip_labels(node)
+    head, args = node
+    if head == "interval":
+        return RealSet("interval", args)
+    if head == "symbol" and args[0] == "R":
+        return ALL
+    if head in ("tuple", "bracket") and len(args) == 2:
+        return RealSet("interval", (*args, head == "tuple", head == "tuple"))
+    if head == "set":
+        if any(item.head in ("tuple", "chain", "list") for item in args):
+            return None
+        return RealSet("union", tuple(map(point, args)))
+    if head in ("union", "intersection", "setminus"):
+        left, right = real_set(args[0]), real_set(args[1])
+        return None if left is None or right is None else RealSet(head, (left, right))
+    if head == "builder":
+        return _builder(*args)
+    if head == "chain":
+        return _relation(node)
+    if head in ("or", "and", "list"):
+        if head != "or" and (values_ := _left_out(args)) is not None:
+            return _without(values_)
+        parts = [real_set(item) for item in args]
+        if None in parts:
+            return None
+        names = {name for item in args for name in symbols(item)}
+        if all(item.head == "chain" for item in args) and len(names) == 1:
+            join = "union" if head == "or" else "intersection"
+        elif all(item.head in ("interval", "union") for item in args):
+            join = "union"
+        else:
+            return None
+        return functools.reduce(lambda a, b: RealSet(join, (a, b)), filter(None, parts))
+    return None
+
+
+def _is_name(node: Node) -> bool:
+    return node.head == "symbol"
+
+
+def _left_out(items: Sequence[Node]) -> tuple[Node, ...] | None:
+    """-1 and 1 of "x != -1, 1"."""
+    first, *rest = items
+    if first.head != "chain" or first.args[0] != ("!=",) or not _is_name(first.args[1]):
+        return None
+    found = (first.args[2], *rest)
+    is_plain = all(values.real_value(item) is not None for item in found)
+    return found if rest and is_plain else None
+
+
+def _without(left_out: Sequence[Node]) -> RealSet:
+    points = RealSet("union", tuple(map(point, left_out)))
+    return RealSet("setminus", (ALL, points))
+
+
+def is_set(node: Node) -> bool:
+    """Whether it can only be a set: brackets around two numbers might be a point or a list."""
+    node = strip_labels(node)
+    if node.head in ("interval", "union", "intersection", "setminus", "builder"):
+        return True
+    if node.head in ("tuple", "bracket"):
+        return len(node.args) == 2 and any(is_infinite(item) for item in node.args)
+    return False
+
+
+def is_infinite(node: Node) -> bool:
+    return node in (INFINITY, Node("neg", (INFINITY,)))
+
+
+def _builder(variable: Node, condition: Node) -> RealSet | None:
+    base = ALL
+    if variable.head == "chain" and variable.args[0] == ("in",):
+        domain = real_set(variable.args[2])
+        if domain is None:
+            return None
+        base, variable = domain, variable.args[1]
+    if variable.head != "symbol" or not symbols(condition) <= {variable.args[0]}:
+        return None
+    inner = real_set(condition)
+    return None if inner is None else RealSet("intersection", (base, inner))
+
+
+def _relation(node: Node) -> RealSet | None:
+    operators, *operands = node.args
+    if operators == ("in",) and operands[0].head == "symbol":
+        return real_set(operands[1])
+    if operators == ("notin",) and operands[0].head == "symbol":
+        inner = real_set(operands[1])
+        return None if inner is None else RealSet("setminus", (ALL, inner))
+    if operators == ("!=",) and operands[1].head == "pm":
+        values_ = (operands[1].args[-1], Node("neg", operands[1].args[-1:]))
+        return _without(values_) if len(operands[1].args) == 1 and _is_name(operands[0]) else None
+    names = symbols(node)
+    if len(names) != 1 or not set(operators) <= {"<", "<=", ">", ">=", "!=", "="}:
+        return None
+    if operators == ("=",):
+        return None  # an assignment is a value
+    (name,) = names
+    parts = [
+        _affine(left, operator, right, name)
+        for operator, left, right in zip(operators, operands, operands[1:], strict=False)
+    ]
+    if any(part is None for part in parts):
+        return None
+    return functools.reduce(lambda a, b: RealSet("intersection", (a, b)), filter(None, parts))
+
+
+def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None:
+    """The solutions of one inequality whose difference of sides is affine in its unknown."""
+    if not symbols(left) and not symbols(right):
+        return None
+    if left.head == "symbol" and not symbols(right):
+        return _ray(operator, right)
+    if right.head == "symbol" and not symbols(left):
+        return _ray(FLIPPED[operator], left)
+    if left.head == "call" and left.args[0] == "abs" and not symbols(right) and operator != "!=":
+        inner, minus = left.args[1], Node("neg", (right,))
+        low, high = (
+            _affine(inner, FLIPPED[operator], minus, name),
+            _affine(inner, operator, right, name),
+        )
+        if low is None or high is None:
+            return None
+        return RealSet("intersection" if operator in ("<", "<=") else "union", (low, high))
+    if right.head == "call" and right.args[0] == "abs":
+        return _affine(right, FLIPPED[operator], left, name)
+    gap = difference(left, right)
+    found = _root_and_slope(gap, name)
+    return (
+        None if found is None else _ray(operator if found[1] > 0 else FLIPPED[operator], found[0])
+    )
+
+
+def affine_root(gap: Node, name: str) -> Node | None:
+    """Where an affine function of one unknown is 0; None if it is none, or constant."""
+    found = _root_and_slope(gap, name)
+    return None if found is None else found[0]
+
+
+def _root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
+    at: list[Any] = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
+    if any(value is None for value in at):
+        return None
+    slope = at[1] - at[0]
+    if slope == 0 or abs(at[2] - at[1] - slope) > abs(slope) * 1e-20:
+        return None
+    start, end = (substitute(gap, name, number(x)) for x in (0, 1))
+    return Node("div", (start, difference(start, end))), slope
+
+
+def point(at: Node) -> RealSet:
+    return RealSet("interval", (at, at, False, False))
+
+
+def _ray(operator: str, end: Node) -> RealSet:
+    if operator in ("<", "<="):
+        return RealSet("interval", (Node("neg", (INFINITY,)), end, True, operator == "<"))
+    if operator in (">", ">="):
+        return RealSet("interval", (end, INFINITY, operator == ">", True))
+    return RealSet("setminus", (ALL, point(end))) if operator == "!=" else point(end)

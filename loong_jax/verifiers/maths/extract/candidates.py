@@ -1,0 +1,100 @@
+"""Candidates of a response, the most trusted first."""
+
+import re
+from collections.abc import Iterator
+
+from loong_jax.verifiers.maths.extract import (
+    boxes,
+    closing,
+    last_maths,
+    markdown,
+    mentions,
+    prose,
+    statements,
+)
+from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.reading import parameters
+from loong_jax.verifiers.maths.wording import absence, phrases
+
+MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
+MAX_WHOLE = 400  # a response up to here may be an answer as it stands
+_POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
+
+
+def spans(text: str) -> Iterator[Span]:
+    """Candidates of a response, the most trusted first."""
+    text = statements.statement(text)
+    found = boxes.last(text)
+    if found:
+        tail = text[found[-1].end : found[-1].end + MAX_TAIL]
+        if "nswer" in tail:
+            for span in closing.spans(tail):
+                if any(c.isdigit() for c in span.text) or "\\" in span.text:
+                    yield span
+                break
+        if (other := prose.second_thought(tail)) is not None:
+            yield Span(other, "phrase")
+        if not boxes.is_denied(text, found[-1]):
+            yield Span(boxes.joined(text, found), "boxed")
+        return
+    body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
+    if (clause := parameters.at_end(body)) is not None:
+        body, domain = clause
+    for span in _unboxed(body):
+        yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
+
+
+def _unboxed(body: str) -> Iterator[Span]:
+    """Candidates of a response without boxes."""
+    body = prose.without_denied_aside(body)
+    if "hope" in body or "[Note" in body:
+        body = _POLITENESS.sub("", body)
+    found = list(closing.spans(body))
+    if not found and any(
+        closing.is_derived(body, match) for match in closing.PHRASE.finditer(body)
+    ):
+        return  # twice the answer is 48
+    if (other := prose.second_thought(body)) is not None:
+        found = [Span(other, "phrase")]
+    elif found:
+        _, is_one, after = body.rpartition(found[0].text)
+        if is_one and prose.takes_all_back(after):
+            return
+    for span in found[:1]:
+        yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
+    for span in found[:1]:
+        if mentions.is_relative(span.text):
+            return
+        yield from last_maths.spans(span.text)
+    if not found:
+        concluded = absence.conclusion(prose.last_sentence(body))
+        if phrases.is_nothing(concluded):
+            yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
+            return
+        items = markdown.last_list(body)
+        if items is not None:
+            yield Span(items, "listed")
+        if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
+            is_bold = body.count("**") == 2 and " **" in f" {body}"
+            yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
+        if (bold := markdown.last_bold(body)) is not None:
+            yield from _with_shorter(Span(bold, "bold"))
+        for said in prose.stated(body):
+            yield from _with_shorter(Span(said, "stated"))
+        if (said := prose.after_last_equals(body)) is not None:
+            yield Span(said, "stated")
+    body = body.replace("**", "  ") if "**" in body and " **" in body else body
+    yield from last_maths.spans(body)
+
+
+def _with_shorter(span: Span) -> Iterator[Span]:
+    """A span without its reason, as it is, and without an explanation in brackets."""
+    if (bare := prose.without_reason(span.text)) is not None:
+        yield Span(bare, span.rule)
+    yield span
+    if (bare := prose.without_aside(span.text)) is not None:
+        yield Span(bare, span.rule)
+
+
+def last_sentence(text: str) -> str:
+    return prose.last_sentence(statements.statement(text)[-MAX_TAIL:])

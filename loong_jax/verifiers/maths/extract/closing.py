@@ -1,0 +1,112 @@
+"""What follows a closing phrase: the answer is 12."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from loong_jax.verifiers.maths.extract import markdown
+from loong_jax.verifiers.maths.extract.span import Span
+
+PHRASE = re.compile(
+    r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
+    r"(?:\bis\b|\bare\b|\bwould be\b|:|=|\s[-\u2013\u2014]\s)"
+    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|####\s*|答案(?:是|为|[:\uff1a])\s*",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(
+    r"\$\$[^$]{1,2000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)|\\\[.{1,2000}?\\\]|"
+    r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
+    re.DOTALL,
+)
+_OTHERWISE = re.compile(
+    r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
+)
+_CORRECTED = re.compile(
+    r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b",
+    re.IGNORECASE,
+)
+OPERATION = (
+    r"(?:twice|thrice|half|double|triple|times|(?:square|squared|cube|root|reciprocal|inverse|negative|"
+    r"opposite|half|third|quarter|double|triple|multiple|divisor|factor|factorial|logarithm|log|"
+    r"complement)\s+of|(?:more|less|fewer|greater|larger|smaller)\s+than)"
+)
+_NOT_OF_ANSWER = re.compile(  # "twice the answer is", "if the answer is", "the wrong answer is"
+    rf"(?:\b{OPERATION}|\b(?:if|whether|suppose|assume|(?:might|could|may|would)\s+"
+    r"(?:think|guess|say|believe)|tempting to \w+)(?:\s+that)?)"
+    r"\s+(?:(?:the|our|my|this|its|correct|final|right)\s+)*\Z|"
+    r"\b(?:wrong|incorrect|mistaken|false|tempting|naive)\s+(?:final\s+)?\Z",
+    re.IGNORECASE,
+)
+_CHANGED_ANSWER = re.compile(
+    r"\b(?:plus|minus|times|divided|multiplied|squared|cubed|increased|decreased|reduced|doubled|"
+    r"tripled|halved|modulo)\b",
+    re.IGNORECASE,
+)
+_AFTERWARDS = re.compile(r"correct|right|as follows|given|above|below|shown|required|needed")
+
+
+def spans(body: str) -> Iterator[Span]:
+    """What follows "the answer is", from the last such phrase backwards."""
+    matches = [
+        match
+        for match in PHRASE.finditer(body)
+        if not _is_about_answer(body, match) and not is_derived(body, match)
+    ]
+    used: list[tuple[int, int]] = []
+    for match in reversed(matches[-16:]):
+        end = _sentence_end(body, match.end())
+        if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
+            yield Span(items, "phrase")
+            return
+        if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
+            other = _OTHERWISE.search(body[match.end() : used[-1][0]])
+            if other is None:
+                continue
+            end = match.end() + other.start()
+        segment = body[match.end() : end].strip().strip("*").strip()
+        if not segment or _AFTERWARDS.match(segment) or _is_supposed(match[0], segment):
+            continue
+        used.append((match.start(), end))
+    if not used:
+        return
+    run = [_segment(body, used[0])]
+    for later, earlier in itertools.pairwise(used):
+        gap = body[earlier[1] : later[0]]
+        if len(gap) > 25 or _CORRECTED.search(gap):
+            break
+        run.insert(0, _segment(body, earlier))
+    contents = list(dict.fromkeys(run))
+    joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
+    yield Span(joined, "phrase")
+
+
+def _is_supposed(phrase: str, segment: str) -> bool:
+    """Whether it "would be 50 if the coin were fair"."""
+    return "would be" in phrase and re.search(r"\bif\b", segment) is not None
+
+
+def _is_about_answer(body: str, match: re.Match[str]) -> bool:
+    return body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
+
+
+def is_derived(body: str, match: re.Match[str]) -> bool:
+    """Whether a phrase is about another number than the answer, or about a wrong one."""
+    before = body[max(0, match.start() - 60) : match.start()]
+    return bool(_NOT_OF_ANSWER.search(before) or _CHANGED_ANSWER.search(match[0]))
+
+
+def _segment(body: str, place: tuple[int, int]) -> str:
+    text = body[place[0] : place[1]]
+    match = PHRASE.match(text)
+    assert match is not None
+    return text[match.end() :].strip().strip("*").strip()
+
+
+def _sentence_end(body: str, start: int) -> int:
+    position = start
+    while position < len(body) and body[position].isspace():
+        position += 1
+    for match in _SENTENCE_END.finditer(body, position):
+        if match["end"] is not None:
+            return match.start()
+    return len(body)

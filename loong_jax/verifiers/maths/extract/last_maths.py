@@ -1,0 +1,139 @@
+"""The last formula or number of a response, with those before it that belong to one list."""
+
+import re
+from collections.abc import Iterator
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.extract import boxes, closing, mentions, prose
+from loong_jax.verifiers.maths.extract.span import Span
+
+_NUMBER = (
+    r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
+    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+)?"
+    r"(?:\s?(?:\\?%|percent\b|pct\b|°|degrees\b))?"
+)
+_PIECE = re.compile(
+    r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|("
+    + _NUMBER
+    + ")",
+    re.DOTALL,
+)
+_NUMBER_ONLY = re.compile(_NUMBER)
+_ANY = re.compile(r"\bfor (?:all|every|any|each)(?: (?:real|integers?|reals?|numbers?))*\s*\Z")
+_LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
+_DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
+_APART = (".", ":")  # what a colon follows is explained by what comes next
+_OR = re.compile(r"\bor\b")
+_OR_JOIN = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE)
+_STOP = re.compile(r"[.!?]\s|\n\n|=")
+_NEGATED = re.compile(
+    r"(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z"
+)
+_SIGN_BEFORE = re.compile(
+    r"(?:[+*/^_\\<>(\u221a\u00b7\u00d7]|\b(?:minus|negative|plus|times))\s*\Z"
+)
+_SIGN_AFTER = re.compile(
+    r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
+)
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_OPERATED = re.compile(
+    rf"\b(?:{closing.OPERATION}|divisible\s+by|(?:lies|is|falls|comes)\s+(?:near|close)(?:\s+to)?|"
+    r"whose\s+\w+\s+(?:is|equals))\s+(?:the\s+(?:number\s+)?)?\Z",
+    re.IGNORECASE,
+)
+_OPERATED_AFTER = re.compile(
+    rf"\$?\s*(?:(?:{'|'.join(sorted(names.CHANGING_WORDS))})\b|"
+    r"(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
+    r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
+    r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
+    r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
+    re.IGNORECASE,
+)
+
+
+def spans(body: str) -> Iterator[Span]:
+    """The last formula or number, with those before it that belong to one list."""
+    matches = [
+        m for m in _PIECE.finditer(body) if not _is_denied(body, m.start()) and not _is_any(body, m)
+    ]
+    matches = matches[-40:]
+    if not matches:
+        return
+    if matches[-1][5] and _is_operand(body, matches[-1]):
+        return
+    if _OPERATED.search(body[max(0, matches[-1].start() - 40) : matches[-1].start()]):
+        return  # half of 24
+    if _OPERATED_AFTER.match(body[matches[-1].end() :][:30]):
+        return  # 24 factorial
+    start, end = matches[-1].span()
+    if mentions.is_bound(body, start) or mentions.is_premise(body, start):
+        return
+    if matches[-1][5] and mentions.is_mentioned(body, start, end):
+        return
+    if matches[-1][5] and prose.looks_like_code(prose.last_sentence(body)):
+        return
+    run = [matches[-1]]
+    for match in reversed(matches[:-1]):
+        gap = body[match.end() : run[0].start()]
+        is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
+        is_joined = (
+            boxes.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $") not in _APART
+        )
+        if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
+            break
+        run.insert(0, match)
+    contents = [_content(match) for match in run]
+    if len(set(contents)) == 1:
+        contents = contents[:1]
+    rule = "number" if run[-1][5] else "formula"
+    if len(contents) == 1:
+        after = body[run[-1].end() : run[-1].end() + 40]
+        unit = re.match(r"\s*(?:percent\b|pct\b|\\?%)", after)
+        if unit:
+            yield Span(contents[0] + unit[0], rule)
+        else:
+            yield Span(prose.with_unit_after(contents[0], body, run[-1].end()), rule)
+    else:
+        gap = body[run[-2].end() : run[-1].start()]
+        bounds = any(sign in contents[-1] for sign in ("<", ">", "\\le", "\\ge"))
+        join = " \\text{ or } " if bounds and _OR.search(gap) else " \\text{ and } "
+        yield Span(join.join(contents), rule)
+    for match in reversed(matches):  # prose between two amounts in dollars is no formula
+        content = _content(match)
+        if match[5] or len(_PROSE.findall(content)) > 1:
+            number = list(_NUMBER_ONLY.finditer(content))
+            if number and not _is_operand(
+                body if match[5] else content, match if match[5] else number[-1]
+            ):
+                after = (body, match.end()) if match[5] else (content, number[-1].end())
+                yield Span(prose.with_unit_after(number[-1][0].rstrip(","), *after), "number")
+            return
+
+
+def _define_the_same(one: re.Match[str], gap: str, other: re.Match[str]) -> bool:
+    """Whether "and" sets two formulas for one function beside each other: f(x) = x and f = 0."""
+    if len(gap) > 60 or _STOP.search(gap) or not re.search(r"\b(?:and|or)\b", gap):
+        return False
+    left = [_DEFINES.match(_content(match)) for match in (one, other) if not match[5]]
+    return len(left) == 2 and None not in left and len({m[1] for m in left if m}) == 1
+
+
+def _is_operand(body: str, number: re.Match[str]) -> bool:
+    """Whether signs beside a number make it a part of something that is not read."""
+    before, after = body[max(0, number.start() - 12) : number.start()], body[number.end() :][:12]
+    return _SIGN_BEFORE.search(before) is not None or _SIGN_AFTER.match(after) is not None
+
+
+def _is_denied(body: str, position: int) -> bool:
+    return _NEGATED.search(body[max(0, position - 20) : position]) is not None
+
+
+def _is_any(body: str, match: re.Match[str]) -> bool:
+    """Whether it is the x of "for all $x$"."""
+    if match[5] or _ANY.search(body[max(0, match.start() - 24) : match.start()]) is None:
+        return False
+    return _LETTER.fullmatch(_content(match)) is not None
+
+
+def _content(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group).strip().rstrip(",")

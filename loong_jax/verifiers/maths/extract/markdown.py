@@ -1,0 +1,130 @@
+"""Markdown around an answer: bold type at the end of a response, and lists of bullet points."""
+
+import re
+
+_BOLD = re.compile(
+    r"(?<![\w*)\]}])\*\*(?=[^\s*])([^*\n]{1,200}(?:\*[^*\n]{1,100})*?)(?<=\S)\*\*(?![\w*(])"
+)
+_AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
+_DENIAL = re.compile(
+    r"(?:\b(?:not|cannot|never|neither|nor|no)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|an?\s+|the\s+)?\Z",
+    re.IGNORECASE,
+)
+_TAKES_BACK = re.compile(r"\b(?:not|wrong|incorrect|false|impossible|no|cannot|fails?)\b", re.I)
+_BETWEEN = re.compile(r"\s*(?:[,;]|\bor\b|\band\b|[,;]\s*(?:or|and)\b)\s*(?:at\s+|by\s+)?", re.I)
+_BULLET = re.compile(
+    r"\s*(?:[-*\u2022\u2023\u25e6+]|\(?(?:\d{1,2}|[a-h]|[ivx]{1,4})[.)])\s+(?P<item>\S.*?)\s*"
+)
+_ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
+_FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
+MAX_ITEMS = 24
+
+
+_DECORATION = re.compile("[_`>\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]|"
+                         r"\\therefore|\\blacksquare|\\square|\\qed|\\Box|^\*[^*\n]|(?i:answer|result)",
+                         re.MULTILINE)  # fmt: skip
+_SIGNS = re.compile(
+    r"(?:\s*\$?\s*\\(?:blacksquare|square|qed|Box|checkmark)\b\s*\$?)+\s*\Z|"
+    "\\\\therefore(?:\\\\[ ,;:])*|["
+    "\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]\ufe0f?"
+)
+_QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
+_CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
+_STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
+_SLANTED = re.compile(
+    r"^[^\S\n]*\*(?=[^\s*])([^*\n]{1,200})(?<=\S)\*([.!]?)[^\S\n]*$", re.MULTILINE
+)
+_HEADING = re.compile(
+    r"^[#\s]*\**\s*(?:\\(?:textbf|section\*?|subsection\*?)\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|result)"
+    r"\s*:?\s*\}?\s*\**\s*:?\s*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def undecorated(text: str) -> str:
+    """The text without quotation marks, code marks and signs of an end; headings as "Answer:"."""
+    if _DECORATION.search(text) is None:
+        return text
+    text = _QUOTED.sub("", _SIGNS.sub(" ", text))
+    text = _SLANTED.sub(r"\1\2", _STRONG.sub(r"**\1**", text))
+    if "__" not in text and "(" not in text.partition("`")[0][-1:]:
+        text = _CODE.sub(r"\1", text)
+    return _HEADING.sub("\nAnswer:", text).strip()
+
+
+def last_bold(body: str) -> str | None:
+    """What is in bold type at the end of a text, with what "and" or "or" sets beside it."""
+    if "**" not in body:
+        return None
+    found = list(_BOLD.finditer(body))
+    if not found:
+        return None
+    after = body[found[-1].end() :]
+    if len(after) > 60 or not _AFTER.match(after) or _TAKES_BACK.search(after):
+        return None
+    run = [found[-1]]
+    for match in reversed(found[:-1]):
+        if not _BETWEEN.fullmatch(body[match.end() : run[0].start()]):
+            break
+        run.insert(0, match)
+    if _DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
+        return None
+    contents = [match[1].strip().rstrip(".,;") for match in run]
+    if any(content.endswith(":") for content in contents):
+        return None  # a heading
+    if len(contents) == 1:
+        unit = re.match(r"\s*(%|\\%|percent\b)", after)
+        return contents[0] + (unit[1] if unit else "")
+    return " \\text{ and } ".join(contents)
+
+
+def without_bold(text: str) -> str:
+    """The text without the marks of bold type; x**2 keeps its power."""
+    return _BOLD.sub(lambda m: " " + m[1] + " ", text) if "**" in text else text
+
+
+def whole_list(text: str) -> str | None:
+    """The items of a list that is all of a text; see `last_list`."""
+    is_one = _BULLET.match(text.lstrip()[:80]) is not None and "\n" in text.strip()
+    if not is_one or not all(_BULLET.fullmatch(s) for s in text.split("\n") if s.strip(" *")):
+        return None
+    return last_list(text)
+
+
+def ends_on_bullet(text: str) -> bool:
+    """Whether the last of several lines is the item of a list."""
+    _, newline, last = text.rstrip().rpartition("\n")
+    return bool(newline) and _BULLET.fullmatch(last) is not None
+
+
+def last_list(body: str) -> str | None:
+    """The items of a list that ends a text, joined by "and"; None where they are no bare maths."""
+    lines = [line for line in body[-2000:].rstrip().split("\n") if line.strip()]
+    items: list[str] = []
+    for line in reversed(lines):
+        match = _BULLET.fullmatch(line)
+        if match is None:
+            break
+        items.insert(0, _ITEM_END.sub("", match["item"]))
+    if not 1 < len(items) <= MAX_ITEMS:
+        return None
+    bare = [_bare(item) for item in items]
+    if any(item is None for item in bare):
+        return None
+    kept = [item for item in bare if item is not None]
+    if any("=" in item for item in kept) and not all(map(_NAMED.fullmatch, kept)):
+        return None  # steps of a calculation
+    return " \\text{ and } ".join(kept)
+
+
+def _bare(item: str) -> str | None:
+    """The maths of an item; None where it has words or is no single formula."""
+    item = without_bold(item).strip()
+    match = _FORMULA.fullmatch(item)
+    if match is not None:
+        return (match["inner"] or match["other"]).strip()
+    if "$" in item or "\\(" in item or len(item) > 80 or _PROSE.search(item):
+        return None
+    return item

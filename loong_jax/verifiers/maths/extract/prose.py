@@ -1,0 +1,214 @@
+"""What sentences say around an answer: units after a number, second thoughts, "the mean is ..."."""
+
+import re
+from collections.abc import Iterator
+
+from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
+
+MAX_STATED = 200  # characters of what "is" states
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_STATES = re.compile(
+    r"(?:(?<!\()\bthat is,\s+|\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
+    r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
+    r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
+    r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"
+    r"(?:(?:at|exactly|simply|just|therefore|thus|hence|then|equal to|isomorphic to|given by|"
+    r"the (?:point|interval|set|matrix|vector))\s+)*"
+)
+_AS_ANSWER = re.compile(
+    r"\s+as\s+(?:(?:the|our|its|a)\s+(?:final\s+|required\s+)?(?:answer|result|solution|value)s?|"
+    r"required|desired|claimed|wanted|needed)\s*\Z"
+)
+_ANNOUNCED = re.compile(  # "So, 3 + 4i"; "We find: 3 + 4i"
+    r"(?:(?:so|thus|hence|therefore|finally|then|in conclusion|in summary|altogether|ans)\b[,:]?\s+"
+    r"|(?:[A-Za-z][A-Za-z' -]{2,40}):\s+)(.{1,120})",
+    re.IGNORECASE,
+)
+_CONCLUSION = re.compile(
+    r"[,;]?\s+(?:and\s+)?(?:thus|hence|so|therefore|whence|giving|yielding)\b,?\s+"
+)
+_REASON = re.compile(
+    r",?\s+\b(?:because|since|due to|given that|for which|by the)\b.*|"
+    r",\s+(?:the other|and the other)\b.*|,\s+(?:as|which|where)\b.*",
+    re.DOTALL | re.IGNORECASE,
+)
+_ROUNDED = re.compile(
+    r",?\s+(?:or|which is|that is|i\.e\.,?)\s+(?:about|approximately|roughly|around)\s+"
+    r"[-$\d.,%\\]+\Z"
+)
+_CONSTANT = re.compile(  # ", where C is an arbitrary constant"
+    r",?\s+(?:where|with|and)\s+\$?[A-Za-z](?:_\{?\d\}?)?\$?\s+(?:(?:is|being|denotes)\s+)?"
+    r"(?:(?:an?|any|the|some|arbitrary|real|free)\s+)*(?:integration\s+)?constant\b[^.=]{0,40}\Z"
+)
+_PLACE = re.compile(  # "the minimum is -4, attained at x = 3"
+    r"(?<=[\d$)}*]),\s+(?:attained|achieved|reached|assumed|taken)\s+(?:at|when|for|if)\b[^;]{1,60}\Z"
+)
+_COUNTED = re.compile(
+    r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
+    rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{number_words.PATTERN})\s+[a-z]\w+(.*)",
+    re.IGNORECASE,
+)
+_OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
+_HOLDS = re.compile(  # "the inequality holds for all real numbers"
+    r"\b(?:holds?|true|valid|satisfied|defined|works?)\s+(?:for|on|over)\s+(?=(?:all|every|any)\b)",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
+_DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
+_WHOSE = re.compile(r"\bwhose\s+\w+\s+\Z", re.IGNORECASE)
+_DENIES = re.compile(r"(?:not|never|no longer|neither)\b", re.IGNORECASE)
+_HAS_MATHS = re.compile(r"[\d\u2080-\u2089\u00b2\u00b3\\({\[π√∞]|\binfinity\b")
+_POWER = r"(?:\^\{?-?\d\}?|[²³])?"
+_UNIT = re.compile(
+    r"(?:\$|\*\*)?\s*"
+    rf"((?P<power>(?:square|cubic|sq|cu)\.?\s+)?(?P<word>[A-Za-zμµΩ]+){_POWER}"
+    rf"(?:\s?(?:/|per\b|·)\s?[A-Za-z]+{_POWER})*)(?P<after>\s*\w?)"
+)
+_NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
+_SECOND_THOUGHTS = re.compile(
+    r"\b(?:wait|correction|oops|sorry|scratch that|on second thought|mistake|actually|no,|"
+    r"misread|wrong|incorrect)\b[^\n]{0,150}?"
+    r"(?:\b(?:should(?: really| actually)? be|must be|should read|is (?:actually|really|in fact)|"
+    r"i meant|make that|correct (?:answer|value|result) is|no, it's|no, it is)\b:?|"
+    r"\bcorrection:)\s+(?!not\b)|\bno,\s+(?:it is|it's)\s+(?!not\b)",
+    re.IGNORECASE,
+)
+_DISOWNED = re.compile(
+    r"\b(?:wait|oops|sorry|hmm|actually|no|on reflection)\b[^.\n]{0,40}\b(?:that|this|it)\b"
+    r"[^.\n]{0,20}\b(?:wrong|incorrect|mistaken|not right|an? (?:mistake|error))\b|"
+    r"\b(?:actually|wait|hmm|oops)\b[\s,.:]*\bno\b(?!\s+(?:other|more|further|two|such))",
+    re.IGNORECASE,
+)
+_ASIDE = re.compile(r"(?:\*\*)?\s*\(([^()]*[A-Za-z]{3}[^()]* [^()]*[A-Za-z]{2}[^()]*)\)[.\s]*\Z")
+_DENIED_ASIDE = re.compile(r"\s*\((?:not|rather than|instead of)\b[^()]{1,200}\)([\s.*]*)\Z")
+_DOUBT = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|alternatively|not|wrong|else|otherwise|instead|could|might|"
+    r"either)\b",
+    re.IGNORECASE,
+)
+_CODE = re.compile(
+    r"__\w|\w\(\s*\)|\w\(\s*['\"]|\blambda\b|\bimport\s|\bif True\b|\"\s*:\s*[-\d\[\"{]"
+)
+
+
+def last_sentence(text: str) -> str:
+    """The last sentence of a text; the point of 0.5 ends none."""
+    found = sentences(text)
+    return found[-1].strip().rstrip(".!") if found else ""
+
+
+def sentences(text: str) -> list[str]:
+    return [part for part in _SENTENCES.split(text.strip()) if part.strip()]
+
+
+def stated(text: str) -> Iterator[str]:
+    """What the last sentence says something is: "(2, 3)" of "The vertex is at (2, 3)."."""
+    sentence = _AS_ANSWER.sub("", last_sentence(text)[-2 * MAX_STATED :])
+    sentence = _PLACE.sub("", _CONSTANT.sub("", sentence))
+    if "odds" in sentence:  # 3:5 is no probability of 3/5
+        return
+    if (everywhere := _HOLDS.search(sentence)) is not None:
+        yield _OF_LETTER.sub("", sentence[everywhere.end() :])
+        return
+    verbs = list(_STATES.finditer(sentence))
+    if not verbs:
+        said = _ANNOUNCED.fullmatch(sentence)
+        if said is not None and _HAS_MATHS.search(said[1]) and not _DOUBT.search(said[0]):
+            yield said[1]
+        return
+    said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
+    if _DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
+        return  # "it could be 11 or it could be 12", "it cannot be 11"
+    for counted in list(_COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
+        if not _GOES_ON.search(counted[2]) and not _DOUBT.search(counted[2]):
+            said = counted[1]
+    said = _CONCLUSION.split(said)[-1]
+    is_maths = (
+        _HAS_MATHS.search(said) or number_words.number_from_words(said.strip(" *")) is not None
+    )
+    if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
+        yield said
+
+
+def with_unit_after(content: str, text: str, end: int) -> str:
+    """A number or formula, and the unit written where it ends in a text, at `end`."""
+    unit = _unit_after(text, end)
+    if not unit or "," in content:
+        return content
+    if "+" in content or "-" in content[1:]:
+        return content if "=" in content else f"({content}){unit}"  # the unit is that of the sum
+    return content + unit
+
+
+def _unit_after(text: str, end: int) -> str:
+    match = _UNIT.match(text[end : end + 60])
+    if match is None:
+        return ""
+    word = match["word"]
+    if match["power"]:
+        known = word in UNITS and match["power"].strip(" .") in POWER_WORDS
+    else:
+        # prose has "5 in all" and "5 as well" where it has no inch and no attosecond
+        known = (word in UNITS or (len(word) > 3 and word.lower() in UNITS)) and (
+            word not in _NO_UNITS_IN_PROSE or not match["after"].strip()
+        )
+    if not known:
+        return ""
+    return " \\text{ " + match[1].replace("µ", "μ") + "}"
+
+
+def after_last_equals(text: str) -> str | None:
+    """What a last sentence without marks of maths says something equals: "∫ x² dx = x³/3 + C"."""
+    sentence = last_sentence(text)[-MAX_STATED:]
+    left, equals, said = sentence.rpartition("=")
+    plain = (
+        equals and not any(mark in said for mark in "$,;\\<>") and left.strip()[-1:] not in "<>!"
+    )
+    return said.strip() if plain and _HAS_MATHS.search(said) else None
+
+
+def takes_all_back(text: str) -> bool:
+    """Whether a text takes its answer back and puts nothing in its place."""
+    return _DISOWNED.search(text) is not None and second_thought(text) is None
+
+
+def second_thought(text: str) -> str | None:
+    """What a text that takes something back puts in its place, to the end of that sentence."""
+    found = list(_SECOND_THOUGHTS.finditer(text))
+    if not found:
+        disowned = _DISOWNED.search(text)
+        return None if disowned is None else next(stated(text[disowned.end() :]), None)
+    said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
+    return said if _HAS_MATHS.search(said) else None
+
+
+def without_reason(text: str) -> str | None:
+    """The text before "because ..." or "or about 0.556"; None where there is none."""
+    rounded = _ROUNDED.search(text)
+    if rounded is not None and ("/" in text or "\\" in text):
+        return text[: rounded.start()].strip() or None
+    return _before(text, _REASON.search(text[: 2 * MAX_STATED], 1))
+
+
+def without_denied_aside(text: str) -> str:
+    """The text without what brackets at its end deny: "1/12 (not 2/21)"."""
+    return _DENIED_ASIDE.sub(r"\1", text) if text.rstrip(" .*$")[-1:] == ")" else text
+
+
+def without_aside(text: str) -> str | None:
+    """The text before an explanation in brackets that ends it; None where there is none."""
+    return _before(text, _ASIDE.search(text[-2 * MAX_STATED :]))
+
+
+def _before(text: str, match: re.Match[str] | None) -> str | None:
+    if len(text) > 2 * MAX_STATED:
+        return None
+    if match is None or _DOUBT.search(match[0]):
+        return None
+    return text[: len(text) - len(match[0])].strip() or None
+
+
+def looks_like_code(text: str) -> bool:
+    """Whether a line is a program's text, whose numbers are nobody's answer."""
+    return _CODE.search(text) is not None

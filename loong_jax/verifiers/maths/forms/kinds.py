@@ -1,0 +1,107 @@
+"""What a node is: a value, a plain number, a derivative, p(x) read as a product."""
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, Node, heads, number, symbols
+
+PI = Node("constant", ("pi",))
+
+
+def is_value(node: Node) -> bool:
+    return not heads(node) & {
+        "chain",
+        "interval",
+        "union",
+        "intersection",
+        "setminus",
+        "builder",
+        "matrix",
+        "set",
+        "tuple",
+        "bracket",
+        "list",
+        "and",
+        "or",
+        "pm",
+        "text",
+        "piecewise",
+        "modular",
+    }
+
+
+def is_plain(node: Node) -> bool:
+    return node.head in ("number", "neg", "div") and not symbols(node)
+
+
+def has_pi(node: Node) -> bool:
+    return "constant" in heads(node)
+
+
+def needs_symbolic(node: Node) -> bool:
+    return bool(heads(node) & {"integral", "limit", "sum", "product"})
+
+
+def structure(node: Node) -> frozenset[str]:
+    return frozenset(item for item in heads(node) if item in COLLECTIONS or item == "chain")
+
+
+def is_roughly(exact: Node, rounded: Node) -> bool:
+    a, b = values.real_value(exact), values.real_value(rounded)
+    if a is None or b is None:
+        return True
+    gap = abs(float(a) - float(b)) if abs(a) < 10**300 and abs(b) < 10**300 else 0.0
+    return gap <= 0.01 * max(abs(float(a)), abs(float(b)), 1e-300) if gap else True
+
+
+def without_accent(name: str) -> str:
+    """r of vec(r)."""
+    accent, _, inner = name.partition("(")
+    return inner.rstrip(")") if accent in ("vec", "overrightarrow", "bar", "hat") else name
+
+
+def is_applied(node: Node) -> bool:
+    """Whether p(x), read as a product, is the name of a function and its variable."""
+    if node.head != "mul" or len(node.args) != 2 or any(n.head != "symbol" for n in node.args):
+        return False
+    name, variable = (item.args[0] for item in node.args)
+    name = without_accent(name)
+    return name in tuple("pqrsuvPQRSTFGHAV") and variable in tuple("xtnyz")
+
+
+def is_factorial(node: Node) -> bool:
+    return node.head == "call" and node.args[0] in ("factorial", "binomial")
+
+
+def is_derivative(node: Node) -> bool:
+    """dy/dx, d^2y/dx^2, or d/dx before what it is of, all of which are read as products of d."""
+    if node.head == "mul" and node.args and is_derivative(node.args[0]):
+        return True
+    if node.head != "div":
+        return False
+    above, below = (n.args[0] if n.head == "mul" else n for n in node.args)
+    powers = [n.args[1] if n.head == "pow" else ONE for n in (above, below)]
+    above, below = (n.args[0] if n.head == "pow" else n for n in (above, below))
+    last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
+    order = last.args[1] if last.head == "pow" else ONE
+    return above == below and above in _DIFFERENTIALS and powers[0] == order
+
+
+_DIFFERENTIALS = (Node("symbol", ("d",)), Node("symbol", ("partial",)))
+
+
+def is_multiple(node: Node) -> bool:
+    """2x: a number before one unknown, whose value is asked for."""
+    if node.head != "mul" or len(node.args) != 2:
+        return False
+    factor, unknown = node.args
+    return factor.head == "number" and factor != number(1) and unknown.head == "symbol"
+
+
+def order_of_derivative(node: Node) -> int:
+    """2 of d^2y/dx^2 and of y''; 0 for anything else."""
+    if node.head in ("symbol", "apply"):
+        return len(node.args[0]) - len(node.args[0].rstrip("'"))
+    if not is_derivative(node):
+        return 0
+    node = node.args[0] if node.head == "mul" else node
+    last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
+    return last.args[1].args[0] if last.head == "pow" and last.args[1].head == "number" else 1

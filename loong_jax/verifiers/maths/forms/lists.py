@@ -1,0 +1,55 @@
+"""Lists of values: repeated ones, those that go on, points written as equations."""
+
+from collections.abc import Sequence
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.expression import Node, strip_labels
+from loong_jax.verifiers.maths.forms import kinds, naming
+
+ELLIPSIS = Node("symbol", ("...",))
+
+
+def grouped(gold: Node, answer: Node) -> Node:
+    """x = 1, y = 2, x = 3, y = 4 as two points, where the gold has points."""
+    is_list = answer.head in ("list", "or", "and")
+    names_ = [naming.left_side(item) for item in answer.args] if is_list else []
+    size_ = len(set(names_))
+    if (
+        size_ < 2
+        or len(names_) <= size_
+        or None in names_
+        or names_ != names_[:size_] * (len(names_) // size_)
+    ):
+        return answer
+    if not all(strip_labels(i).head == "tuple" and len(i.args) == size_ for i in gold.args):
+        return answer
+    values_ = [naming.right_side(item) for item in answer.args]
+    rows = [tuple(values_[i : i + size_]) for i in range(0, len(values_), size_)]
+    return Node("list", tuple(Node("tuple", row) for row in rows))
+
+
+def is_sequence(items: Sequence[Node]) -> bool:
+    """Whether a bare list is more than a set: it repeats itself, or goes on."""
+    return ELLIPSIS in items or len(distinct(items)) < len(items)
+
+
+def distinct(items: Sequence[Node]) -> list[Node]:
+    return list(dict.fromkeys(items))
+
+
+def may_be_interval(items: Sequence[Node]) -> bool:
+    ends = [values.real_value(item) for item in items]
+    return len(ends) == 2 and None not in ends and ends[0] < ends[1]  # type: ignore[operator]
+
+
+def without_repeats(items: list[Node]) -> list[Node]:
+    """Without repeated values, among few."""
+    if len(items) > 12:
+        return items
+    kept: list[Node] = []
+    for item in items:
+        if not any(
+            kinds.is_value(item) and kinds.is_value(k) and values.equal(k, item) for k in kept
+        ):
+            kept.append(item)
+    return kept

@@ -1,0 +1,147 @@
+"""Equations that name a value: x = 3, f(x) = 2x, (a, b) = (1, 2), and which names agree."""
+
+from loong_jax.verifiers.maths.expression import (
+    Node,
+    number,
+    render,
+    strip_labels,
+    symbol,
+    symbols,
+    walk,
+)
+from loong_jax.verifiers.maths.forms import kinds
+
+
+def names_something(node: Node) -> bool:
+    node = strip_labels(node)
+    if node.head in ("symbol", "apply") or kinds.is_derivative(node):
+        return True
+    if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
+        return node.args[1].head == "symbol"
+    if node.head == "call" and node.args[0] in ("abs", "norm"):
+        return all(item.head in ("symbol", "mul") for item in node.args[1:])
+    return node.head == "tuple" and all(item.head == "symbol" for item in node.args)
+
+
+def names_function(left: Node, gold: Node, right: Node) -> bool:
+    """Whether F(s), phi(pq) or P(X = k), read as a product, is a name that neither side uses."""
+    if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
+        return False
+    name, argument = left.args
+    base = kinds.without_accent(name.args[0]).partition("_")[0]
+    if name.args[0] in symbols(gold) | symbols(right):
+        return False
+    if argument.head == "chain":  # P(X = k)
+        variables = {v for v in symbols(argument) if not v[:1].isupper()}
+        return base in ("P", "Pr") and variables <= symbols(gold)
+    if argument.head not in ("symbol", "mul"):
+        return False
+    is_name = base in _FUNCTION_NAMES or (len(base) == 1 and base.isupper())
+    return is_name and bool(symbols(argument)) and symbols(argument) <= symbols(gold)
+
+
+def names_measure(left: Node) -> bool:
+    """sigma^2, s^2, chi^2, R^2, eta^2, which are names of one value, and rank(A)."""
+    if left.head == "pow" and left.args[1] == number(2) and left.args[0].head == "symbol":
+        return left.args[0].args[0].partition("_")[0] in _SQUARED_NAMES
+    if left.head != "mul" or len(left.args) != 2:
+        return False
+    name, argument = left.args
+    return (
+        name.head == argument.head == "symbol"
+        and name.args[0] in ("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", "ord")
+        and name != argument
+    )
+
+
+def with_products_of(other: Node, node: Node) -> Node:
+    """g times (a - b) for g(a - b), where `other` has the letter g as a number."""
+    args = tuple(with_products_of(other, a) if isinstance(a, Node) else a for a in node.args)
+    if node.head == "apply" and len(args) == 2:
+        name = symbol(str(node.args[0]))
+        if name in set(walk(other)):
+            return Node("mul", (name, args[1]))
+    return Node(node.head, args)
+
+
+_FUNCTION_NAMES = frozenset(("phi", "varphi", "psi", "Phi", "Psi", "Gamma", "Pr"))
+_SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
+
+
+def with_plain_equals(node: Node) -> Node:
+    """f = 0 for f \\equiv 0, where no modulus follows."""
+    if node.head in ("list", "and", "or"):
+        return Node(node.head, tuple(map(with_plain_equals, node.args)))
+    if node.head == "chain" and node.args[0] == ("==",) and names_something(node.args[1]):
+        return Node("chain", (("=",), *node.args[1:]))
+    return node
+
+
+def is_assignment(node: Node) -> bool:
+    node = strip_labels(node)
+    return (
+        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
+    )
+
+
+def may_rename(name: Node, other: Node) -> bool:
+    """y and f(x) name the same thing, as do a long name and another."""
+    orders = kinds.order_of_derivative(name), kinds.order_of_derivative(other)
+    if name.head == other.head == "div":
+        return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
+    if any(orders) and (all(orders) or name.head == other.head == "apply"):
+        return orders[0] == orders[1]
+    if kinds.is_derivative(name) or kinds.is_derivative(other):
+        return False
+    if name.head == "apply" or other.head == "apply":
+        return True
+    if name.head == other.head == "symbol":
+        return (
+            not {name.args[0], other.args[0]} & {"pH", "pOH"}
+            and len(name.args[0]) > 1
+            and len(other.args[0]) > 1
+            and name.args[0][:1] == other.args[0][:1]
+        )
+    return False
+
+
+def left_side(node: Node) -> str | None:
+    node = strip_labels(node)
+    return render(node.args[1]) if is_assignment(node) else None
+
+
+def right_side(node: Node) -> Node:
+    return strip_labels(node).args[-1] if is_assignment(node) else node
+
+
+def with_name_of(gold: Node, answer: Node) -> Node:
+    """y = ... for y(x) = ..., read as a product, where the gold says y = ..."""
+    if any(node.head != "chain" or node.args[0] != ("=",) for node in (gold, answer)):
+        return answer
+    left, right = answer.args[1:]
+    if left.head != "mul" or len(left.args) != 2 or left.args[0] != gold.args[1]:
+        return answer
+    name, variable = left.args
+    is_argument = variable.head == "symbol" and variable.args[0] in ("x", "t", "s")
+    if name.head != "symbol" or not is_argument or not symbols(variable) <= symbols(right):
+        return answer
+    return Node("chain", (("=",), name, right))
+
+
+def is_term(node: Node, name: Node) -> bool:
+    """Whether a(n), read as a product, is the a_n of a sequence."""
+    is_pair = node.head == "mul" and len(node.args) == 2
+    if not is_pair or name.head != "symbol" or any(part.head != "symbol" for part in node.args):
+        return False
+    return name.args[0] == f"{node.args[0].args[0]}_{node.args[1].args[0]}"
+
+
+def named_parts(equation: Node) -> Node | None:
+    """(a, b) = (1, 2) as the list of a = 1 and b = 2; None for any other equation."""
+    operators, left, *right = equation.args
+    if operators != ("=",) or left.head != "tuple" or right[0].head != "tuple":
+        return None
+    if len(left.args) != len(right[0].args) or any(part.head != "symbol" for part in left.args):
+        return None
+    pairs = zip(left.args, right[0].args, strict=True)
+    return Node("list", tuple(Node("chain", (("=",), *pair)) for pair in pairs))

@@ -1,0 +1,154 @@
+"""Golds that are equations, inequalities, or several of them."""
+
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import binders, constants, halves, lines, real_sets
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    COLLECTIONS,
+    Node,
+    difference,
+    heads,
+    render,
+    symbols,
+)
+from loong_jax.verifiers.maths.forms import kinds, naming, quotients, renaming, signs
+from loong_jax.verifiers.maths.matching import ladder, sets, several
+from loong_jax.verifiers.maths.names import FLIPPED
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.matching.matcher import Matcher
+
+
+_ORDERS = frozenset(("<", "<=", ">", ">="))
+
+
+def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    gold, answer = renaming.with_bounds_named(gold, answer)
+    operators, *operands = gold.args
+    if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
+        return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
+    gold, answer = binders.applied(gold, answer)
+    operands = gold.args[1:]
+    renamed = binders.with_names_of(gold, answer)
+    if renamed is None:
+        matcher.note = f"{render(answer)} renames its argument on one side only"
+        return False
+    answer = renamed
+    if set(operators) <= {"=", "~"} and naming.names_something(operands[0]):
+        target = next(
+            (o for op, o in zip(operators, operands, strict=False) if op == "~"), operands[-1]
+        )
+        target = operands[-1] if target is operands[0] else target
+        if answer.head != "chain":
+            return matcher.match(target, answer)
+        if naming.is_term(answer.args[1], operands[0]):
+            return matcher.match(target, answer.args[-1])  # a(n) = ... for a_n = ...
+        if naming.is_assignment(answer):
+            name, other = operands[0], answer.args[1]
+            if name != other and not naming.may_rename(name, other):
+                return equation(matcher, gold, answer) if len(operators) == 1 else False
+            return matcher.match(target, answer)
+        if len(operators) > 1:
+            return matcher.match(target, answer)
+        return equation(matcher, gold, answer)
+    if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
+        gold_set = real_sets.real_set(gold)
+        if gold_set is not None:
+            answer_set = real_sets.real_set(answer)
+            if answer_set is not None:
+                if (
+                    answer.head == "chain"
+                    and symbols(answer) != symbols(gold)
+                    and answer.args[0] != ("=",)
+                ):
+                    return False
+                matcher.rung = "numeric"
+                return lines.equal(gold_set, answer_set)
+        elif real_sets.is_set(answer) or (
+            answer.head == "chain" and real_sets.real_set(answer) is not None
+        ):
+            return (answer.head == "chain" and equation(matcher, gold, answer)) or None
+        if operators == ("in",) and answer.head != "chain":
+            return matcher.match(operands[1], answer)
+    if answer.head != "chain":
+        if operators == ("=",) and naming.names_measure(operands[0]) and not symbols(operands[1]):
+            return matcher.match(operands[1], answer)
+        if set(operators) <= {"=", "~", "=="} and not symbols(gold) and kinds.is_value(answer):
+            return matcher.match(operands[-1], answer)
+        return False
+    return equation(matcher, gold, answer)
+
+
+def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    """Equations and inequalities with the same solutions: sides differ by a constant factor."""
+    operators, *operands = gold.args
+    others, *given = answer.args
+    if len(operators) > 1 or len(others) > 1:
+        return _chains(matcher, operators, operands, others, given)
+    operator, other = operators[0], others[0]
+    if operator not in FLIPPED or other not in FLIPPED:
+        return _chains(matcher, operators, operands, others, given)
+    if symbols(gold) != symbols(answer):
+        return any(equation(matcher, gold, other) for other in constants.renamed(gold, answer))
+    if "pm" in heads(answer):
+        return halves.solves(gold, answer)
+    left = difference(*operands)
+    right = difference(*given)
+    sign = values.constant_ratio(left, right)
+    matcher.rung = "identity"
+    if sign is None:
+        return _chains(matcher, operators, operands, others, given)
+    if sign:
+        return operator == (
+            other if sign > 0 or other in ("=", "!=", "==", "~") else FLIPPED[other]
+        )
+    if operator != "=" or other != "=":
+        return False
+    numerators = quotients.numerator(left), quotients.numerator(right)
+    if values.constant_ratio(*numerators):
+        return True
+    if numerators == (left, right):
+        return False  # polynomials, or as good as
+    return ladder.ask(matcher, gold, answer)
+
+
+def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | None:
+    if len(operators) != len(others):
+        return False
+    if tuple(operators) != tuple(others):
+        others = tuple(FLIPPED.get(o, o) for o in reversed(others))
+        given = list(reversed(given))
+        if tuple(operators) != others:
+            return False
+    outcomes = [sets.alike(g, a) for g, a in zip(operands, given, strict=True)]
+    if all(outcomes):
+        return True
+    return False if False in outcomes else None
+
+
+def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    """Several equations or inequalities: values to names, a set of reals, or each of them."""
+    items = gold.args
+    if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):
+        left = real_sets.real_set(gold)
+        right = real_sets.real_set(answer)
+        if left is not None and right is not None:
+            matcher.rung = "numeric"
+            return lines.equal(left, right)
+    if all(naming.is_assignment(i) for i in items):
+        names = [naming.left_side(i) for i in items]
+        bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
+        if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
+            given = signs.flat(answer)
+            if not any(
+                naming.left_side(i) for i in given
+            ):  # bare values, in the order of the names
+                return several.collection(
+                    matcher, Node("tuple", tuple(map(naming.right_side, items))), answer
+                )
+        return several.collection(matcher, gold, answer)
+    if answer.head not in COLLECTIONS:
+        return False
+    return several.unordered(matcher, list(items), list(answer.args))

@@ -1,0 +1,200 @@
+"""Golds of several parts: lists, sets and tuples, matrices, ratios."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import real_sets, vectors
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    COLLECTIONS,
+    EMPTY,
+    CostError,
+    Node,
+    heads,
+    strip_labels,
+    symbols,
+)
+from loong_jax.verifiers.maths.forms import lists, matrices, naming, signs
+from loong_jax.verifiers.maths.matching import sets
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.matching.matcher import Matcher
+
+
+MAX_ITEMS = 64
+MAX_REPEATS = 2
+_POINTS = ("permutations", "binomial")  # as which P(2, 3) and C(2, 3) are read
+SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
+
+
+def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    items = signs.flat(gold)
+    if answer.head == "chain":
+        operators, *operands = answer.args
+        if operators[-1] in ("=", "in", "~", "->"):
+            answer = operands[-1]
+        elif real_sets.real_set(answer) is not None:
+            return sets.real_set(matcher, gold, answer)
+        else:
+            return False
+    answer = strip_labels(answer)
+    if gold.head == "tuple" and answer.head == "call" and answer.args[0] in _POINTS:
+        answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
+    answer = lists.grouped(gold, answer)
+    if answer.head not in COLLECTIONS and "pm" in heads(answer):
+        answer = Node("list", signs.spread(answer))
+    if gold.head == "tuple":
+        parts = vectors.components(answer, len(items), symbols(gold))
+        answer = answer if parts is None else Node("tuple", parts)
+    if gold == EMPTY:
+        return answer == EMPTY
+    if answer.head == "matrix":
+        if gold.head == "bracket" and items and all(i.head == "bracket" for i in items):
+            return matrix(matcher, Node("matrix", tuple(i.args for i in items)), answer)
+        if gold.head in ("tuple", "bracket", "list") and 1 in matrices.size(answer):
+            answer = Node("tuple", tuple(x for row in answer.args for x in row))
+    if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
+        if gold.head == "tuple" and not lists.may_be_interval(items):
+            return False  # [1/3, -2) is empty, and (1/3, -2) a point
+        return sets.real_set(matcher, gold, answer)
+    if answer.head in ("interval", "union", "setminus", "builder") or (
+        answer.head == "bracket" and gold.head == "tuple" and len(items) == len(answer.args) == 2
+    ):
+        return sets.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
+    if answer.head not in COLLECTIONS:
+        if len(items) == 1:
+            return matcher.match(items[0], answer)
+        return False
+    given = signs.flat(answer)
+    if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
+        return collection(matcher, gold, given[0])  # [(4, 112)]
+    if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
+        raise CostError(f"more than {MAX_ITEMS} items")
+    if gold.head == "bracket" and answer.head == "tuple" and lists.may_be_interval(items):
+        return False
+    if (
+        (answer.head == "bracket" and gold.head == "set")
+        or (gold.head == "bracket" and answer.head in ("set", *BARE_LISTS))
+    ) and (lists.may_be_interval(items) or lists.may_be_interval(given)):
+        matcher.note = "square brackets may hold two elements or all between them"
+        return None
+    if gold.head == "set" and answer.head == "tuple":
+        return False
+    if len(given) > 1 and {i.head for i in given} == {"set"} != {i.head for i in items}:
+        return False  # {1} or {2} is not {1, 2}
+    if gold.head == "tuple" and answer.head == "set":
+        return False
+    gold_values, given_values = (
+        [naming.right_side(i) for i in items],
+        [naming.right_side(i) for i in given],
+    )
+    if {gold.head, answer.head} == {"and", "or"} and all(i.head == "symbol" for i in items):
+        return False  # p and q are statements here
+    names = [naming.left_side(i) for i in given]
+    is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
+    if gold.head == "tuple" and is_several:
+        return False  # "x = 1 or x = 2" is no point
+    in_order = gold.head == "tuple" or (gold.head == "bracket" and answer.head != "set")
+    if gold.head == answer.head == "bracket" and len(items) == 2:
+        in_order = all(values.real_value(item) is not None for item in items)
+    if all(names) and len(set(names)) == len(names) > 1:
+        own = [naming.left_side(i) for i in items]
+        if all(own) and set(own) == set(names):
+            order = [names.index(name) for name in own]
+            given_values, in_order = [given_values[i] for i in order], True
+        elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
+            in_order = True
+    if in_order:
+        if len(gold_values) != len(given_values):
+            return False
+        return all_match(matcher, zip(gold_values, given_values, strict=True))
+    if gold.head == "list" and lists.is_sequence(gold_values):
+        return _sequence(matcher, gold_values, given_values)
+    different = lists.distinct(given_values)
+    if len(given_values) > len(different) + MAX_REPEATS:
+        return False  # no list of solutions names them again and again
+    return unordered(matcher, lists.distinct(gold_values), different)
+
+
+def _sequence(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+    """A list that repeats itself or goes on: whole, and in order where it is long."""
+    if len(gold) != len(answer):
+        return False
+    if all_match(matcher, zip(gold, answer, strict=True)):
+        return True
+    if lists.ELLIPSIS in gold or not _paired(matcher, gold, answer):
+        return False
+    matcher.note = "the same terms in another order"
+    return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
+
+
+def all_match(matcher: "Matcher", pairs: Iterable[tuple[Node, Node]]) -> bool | None:
+    unknown = False
+    for gold, answer in pairs:
+        outcome = matcher.match(gold, answer)
+        if outcome is False:
+            return False
+        unknown |= outcome is None
+    return None if unknown else True
+
+
+def unordered(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+    gold, answer = lists.without_repeats(gold), lists.without_repeats(answer)
+    return _paired(matcher, gold, answer) if len(gold) == len(answer) else False
+
+
+def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+    unknown, rest = False, list(answer)
+    for item in gold:
+        for index, other in enumerate(rest):
+            outcome = matcher.match(item, other)
+            if outcome:
+                del rest[index]
+                break
+            unknown |= outcome is None
+        else:
+            return None if unknown else False
+    return True
+
+
+def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    if answer.head == "chain":
+        answer = answer.args[-1]
+    matrix = matrices.matrix_of(answer)
+    if matrix is None and 1 in matrices.size(gold):
+        parts = vectors.components(answer, max(matrices.size(gold)), symbols(gold))
+        matrix = None if parts is None else matrices.shaped(list(parts), matrices.size(gold))
+    if matrix is None:
+        return False
+    answer = matrix
+    if matrices.size(gold) != matrices.size(answer):
+        flat = 1 in matrices.size(gold) and 1 in matrices.size(answer) and answer.args != ()
+        is_vector = (
+            flat and matrices.size(gold) == matrices.size(answer)[::-1] and answer.head == "vector"
+        )
+        if not is_vector:
+            return False
+    pairs = zip(
+        (x for row in gold.args for x in row),
+        (x for row in answer.args for x in row),
+        strict=True,
+    )
+    return all_match(matcher, pairs)
+
+
+def ratio(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    if answer.head == "chain":
+        answer = answer.args[-1]
+    if answer.head == "ratio":
+        if len(gold.args) != len(answer.args):
+            return False
+        first, other = gold.args[0], answer.args[0]
+        pairs = (
+            (Node("mul", (g, other)), Node("mul", (a, first)))
+            for g, a in zip(gold.args[1:], answer.args[1:], strict=True)
+        )
+        return all_match(matcher, pairs)
+    if len(gold.args) == 2:
+        return matcher.match(Node("div", gold.args), answer)
+    return False

@@ -1,0 +1,154 @@
+"""Golds of one value: a number, an expression, a vector, a function in pieces."""
+
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    COLLECTIONS,
+    UNNAMED,
+    Node,
+    heads,
+    number,
+    render,
+    symbols,
+)
+from loong_jax.verifiers.maths.forms import (
+    kinds,
+    labels,
+    lists,
+    matrices,
+    naming,
+    quantities,
+    signs,
+)
+from loong_jax.verifiers.maths.matching import ladder, measured, several, stated
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.matching.matcher import Matcher
+
+
+def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    if answer.head == "chain" and answer.args[1] == UNNAMED:
+        matcher.note = "the answer is a bound"
+        return None  # which the question may ask for: "at least 5 socks"
+    said = stated.value_of(matcher, answer, gold)
+    if said is None:
+        return False
+    answer = said
+    if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
+        return _vector(matcher, gold, answer)
+    if answer.head in COLLECTIONS or "pm" in heads(answer):
+        items = answer.args if answer.head in COLLECTIONS else signs.spread(answer)
+        if len(items) > 1 and answer.head in BARE_LISTS:
+            items = tuple(lists.without_repeats(list(items)))  # 24, 24
+        if len(items) == 1:
+            return matcher.match(gold, items[0])
+        if answer.head == "bracket" or answer.head == "tuple":
+            return False
+        return measured.sum_of_quantities(matcher, gold, items)
+    if gold.head == "quantity":
+        return measured.quantity(matcher, gold, answer)
+    if gold.head == "based" and (outcome := _bare_digits(matcher, gold, answer)) is not False:
+        return outcome
+    if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
+        return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
+    if answer.head == "quantity":
+        return measured.unasked_unit(matcher, gold, answer)
+    if symbols(gold) and symbols(answer) and ladder.equal(matcher, gold, answer) is not True:
+        pair = quantities.as_quantity(gold), quantities.as_quantity(answer)
+        if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
+            return measured.quantity(matcher, pair[0], pair[1])
+    if answer.head == "matrix":
+        return matcher.match(gold, answer.args[0][0]) if matrices.size(answer) == (1, 1) else False
+    if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
+        return ladder.equal(matcher, gold, answer) or (
+            not kinds.has_pi(gold) and ladder.equal(matcher, gold, answer.args[0])
+        )
+    if (
+        gold.head == "degree"
+        and answer.head != "degree"
+        and ladder.equal(matcher, gold.args[0], answer)
+    ):
+        # 90 where the degrees were asked for
+        return kinds.is_plain(answer) and not kinds.has_pi(answer)
+    if answer.head == "ratio" and len(answer.args) == 2:
+        same = ladder.equal(matcher, gold, Node("div", answer.args))
+        if same and "probability" in matcher.conventions:
+            matcher.note = "the ratio may be odds"  # 1:3 as odds is a probability of 1/4
+            return None
+        return same
+    if answer.head in (
+        "chain",
+        "interval",
+        "union",
+        "builder",
+        "setminus",
+        "intersection",
+        "ratio",
+    ):
+        return False
+    if (
+        answer.head == "percent"
+        and kinds.is_plain(gold)
+        and ladder.equal(matcher, gold, answer.args[0])
+    ):
+        matcher.note = "the gold has no percent sign"
+        return True if "percent" in matcher.conventions else None
+    if "apply" in heads(gold) | heads(answer):
+        gold, answer = (
+            naming.with_products_of(answer, gold),
+            naming.with_products_of(gold, answer),
+        )
+    outcome = ladder.equal(matcher, gold, answer)
+    if outcome is False and all(map(vectors.is_combination, (gold, answer))):
+        return _vector(matcher, gold, answer)
+    return outcome
+
+
+def _vector(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
+    size = 3
+    if answer.head in ("tuple", "matrix"):
+        size = max(matrices.size(answer)) if answer.head == "matrix" else len(answer.args)
+    parts = vectors.components(gold, size, frozenset())
+    return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
+
+
+def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    """The digits without their base, which only the question can make right."""
+    value, base = gold.args
+    if answer.head not in ("number", "neg") or answer == number(value):
+        return False
+    digits = render(answer)
+    try:
+        same = int(digits, base) == value
+    except ValueError:
+        return False
+    if not same:
+        return False
+    matcher.note = f"the digits are right, their base {base} is not stated"
+    return True if "base" in matcher.conventions else None
+
+
+def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
+    """Sets that repeat themselves; None where the answer states none."""
+    if labels.domains(answer) and residues.INTEGERS not in labels.domains(answer):
+        return False  # k counts from 0 or 1
+    given = residues.of(answer)
+    if given is None:
+        return None
+    matcher.rung = "numeric"
+    return residues.equal(classes, given)
+
+
+def in_pieces(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+    if gold.head == "chain":  # f(x) = ...
+        gold, operators = gold.args[-1], gold.args[0]
+        return in_pieces(matcher, gold, answer) if operators == ("=",) else False
+    if answer.head == "chain":
+        answer = answer.args[-1] if answer.args[0] == ("=",) else answer
+    if any(node.head != "piecewise" and not kinds.is_value(node) for node in (gold, answer)):
+        return False
+    matcher.rung = "identity"
+    return piecewise.equal(gold, answer)

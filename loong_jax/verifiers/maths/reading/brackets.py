@@ -1,0 +1,173 @@
+"""Brackets of the grammar: tuples, intervals, sets, bars, matrices and other environments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import EMPTY, Node, ParseError, call, number
+from loong_jax.verifiers.maths.reading import pieces
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.reading.parser import Parser
+
+
+def raw_argument(parser: Parser) -> str:
+    """The letters and digits of an argument, as a name."""
+    if not parser.accept("{"):
+        return parser.take().text.lstrip("\\")
+    parts, depth = [], 0
+    while parser.token.kind != "end":
+        if parser.at("}") and not depth:
+            parser.take()
+            return "".join(parts)
+        depth += parser.at("{") - parser.at("}")
+        parts.append(parser.take().text.lstrip("\\"))
+    raise ParseError("a brace is not closed")
+
+
+def parenthesised(parser: Parser) -> Node:
+    if parser.accept(")"):
+        return Node("tuple", ())
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    closing = parser.expect(")", "]", "[")
+    if node.head == "list":
+        if closing in "][" and len(node.args) == 2:
+            return Node("interval", (*node.args, True, closing == "["))
+        return Node("tuple", node.args)
+    if closing != ")":
+        raise ParseError("brackets do not match")
+    return node
+
+
+def square(parser: Parser, opening: str) -> Node:
+    if opening == "[" and parser.accept("]"):
+        return Node("bracket", ())
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    closing = parser.expect("]", ")", "[")
+    items = node.args if node.head in ("list", "and", "or") else (node,)
+    if opening == "]" or closing != "]":
+        if len(items) != 2:
+            raise ParseError("an interval has two ends")
+        return Node("interval", (*items, opening == "]", closing in ")["))
+    if len(items) == 1 and node.head == "matrix":
+        return node
+    return Node("bracket", items)
+
+
+def braced_set(parser: Parser, closing: tuple[str, ...]) -> Node:
+    if parser.accept(*closing):
+        return EMPTY
+    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (
+        (parser.bars, 1),
+        (parser.colon_is_ratio, False),
+    )
+    node = parser.nested(parser.items)
+    if parser.accept(":", "\\mid", "|", "\\colon", "\\vert"):
+        if node.head == "list" or (
+            node.head in ("number", "symbol") and _is_dictionary(parser, closing)
+        ):
+            node = _dictionary(parser, node)
+        else:
+            node = Node("builder", (node, parser.nested(parser.items)))
+    elif node.head in ("list", "and", "or"):
+        node = Node("set", node.args)
+    else:
+        node = Node("set", (node,))
+    parser.bars, parser.colon_is_ratio = bars, ratio
+    parser.expect(*closing)
+    return node
+
+
+def _is_dictionary(parser: Parser, closing: tuple[str, ...]) -> bool:
+    """After the first colon: {x: 1, y: 2} has a value and then a comma or the end."""
+    mark = parser.mark()
+    try:
+        value = parser.nested(parser.relation)
+        return value.head != "chain" and parser.at(",", *closing)
+    finally:
+        parser.reset(mark)
+
+
+def _dictionary(parser: Parser, first: Node) -> Node:
+    if first.head == "list":
+        raise ParseError("a list stands before a colon")
+    pairs = [Node("chain", (("=",), first, parser.nested(parser.relation)))]
+    while parser.accept(","):
+        key = parser.nested(parser.union)
+        parser.expect(":")
+        pairs.append(Node("chain", (("=",), key, parser.nested(parser.relation))))
+    return Node("set", tuple(pairs))
+
+
+def bars(parser: Parser, closing: str, name: str) -> Node:
+    parser.bars += 1
+    node = parser.nested(parser.sum)
+    parser.bars -= 1
+    parser.expect(closing)
+    return call(name, node)
+
+
+def environment(parser: Parser) -> Node:
+    name = raw_argument(parser)
+    if name in names.MATRIX_ENVIRONMENTS:
+        if name == "array" and parser.at("{"):
+            raw_argument(parser)
+        rows = _rows(parser)
+        if raw_argument(parser) != name:
+            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        node = Node("matrix", rows)
+        return _determinant(rows) if name == "vmatrix" else node
+    if name in names.LIST_ENVIRONMENTS:
+        node = pieces.read(parser) if "cases" in name else None
+        if node is not None:
+            if raw_argument(parser) != name:
+                raise ParseError(f"\\begin{{{name}}} ends as something else")
+            return node
+        items = [item for row in _rows(parser) for item in row]
+        if raw_argument(parser) != name:
+            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        return items[0] if len(items) == 1 else Node("and", tuple(items))
+    raise ParseError(f"{name[:20]} is no environment we know")
+
+
+def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
+    """The expansion along the first row."""
+    if len(rows) > 4 or any(len(row) != len(rows) for row in rows):
+        raise ParseError("no determinant of this size is read")
+    if len(rows) == 1:
+        return rows[0][0]
+    terms: list[Node] = []
+    for column, entry in enumerate(next(iter(rows), ())):
+        minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
+        sign = number(-1 if column % 2 else 1)
+        terms.append(Node("mul", (sign, entry, _determinant(minor))))
+    return Node("add", tuple(terms))
+
+
+def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:
+    rows: list[tuple[Node, ...]] = []
+    row: list[Node] = []
+    while True:
+        if parser.accept("\\end"):
+            break
+        if parser.accept("\\\\"):
+            if row:
+                rows.append(tuple(row))
+            row = []
+        elif parser.accept("&"):
+            continue
+        else:
+            row.append(parser.nested(parser.relation))
+            parser.accept(",", ".")
+            if not parser.at("&", "\\\\", "\\end"):
+                raise ParseError(f"{parser.token.text!r} stands in a matrix")
+    if row:
+        rows.append(tuple(row))
+    if not rows:
+        raise ParseError("an empty matrix")
+    return tuple(rows)

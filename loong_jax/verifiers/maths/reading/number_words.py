@@ -1,0 +1,82 @@
+"""Numbers as words: twelve, two thirds, 十二."""
+
+from fractions import Fraction
+
+from loong_jax.verifiers.maths import names
+
+_UNITS = str.split(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+_ONES = {word: value for value, word in enumerate(_UNITS)}
+_DECADES = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
+_TENS = {word: 10 * value for value, word in enumerate(_DECADES, 2)}
+_PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+          "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
+PATTERN = (  # of the words of one number: "twenty-four", "two hundred and five"
+    rf"(?:{'|'.join((*_UNITS[2:], *_DECADES))})"
+    rf"(?:[\s-]+(?:and\s+)?(?:{'|'.join((*_UNITS[1:], *_DECADES))}|hundred|thousand|million))*"
+)
+_CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
+_CJK_TENS = {"十": 10, "百": 100, "千": 1000}
+
+
+def number_from_words(text: str) -> int | Fraction | None:
+    """12 for "twelve" or "十二", 2/3 for "two thirds"; None for anything else."""
+    if any(character in _CJK_DIGITS or character in _CJK_TENS for character in text):
+        return _cjk_number(text)
+    parts = [p for p in text.lower().replace("-", " ").split() if p != "and"]
+    if len(parts) > 1 and parts[0] in ("minus", "negative"):
+        value = number_from_words(" ".join(parts[1:]))
+        return None if value is None else -value
+    if len(parts) == 3 and parts[1] == "in":  # one in eight
+        share = [number_from_words(word) for word in (parts[0], parts[2])]
+        both = isinstance(share[0], int) and isinstance(share[1], int) and share[1]
+        return Fraction(share[0], share[1]) if both else None  # type: ignore[arg-type]
+    if not parts or len(parts) > 12:
+        return None
+    if len(parts) in (1, 2) and (piece := parts[-1].removesuffix("s")) in _PARTS:
+        count = _ONES.get(parts[0]) if len(parts) == 2 else 1
+        count = 1 if len(parts) == 2 and parts[0] in ("a", "an") else count
+        return Fraction(count, _PARTS[piece]) if count else None
+    total, current, seen = 0, 0, False
+    for part in parts:
+        if part in _ONES:
+            current += _ONES[part]
+        elif part in _TENS:
+            current += _TENS[part]
+        elif part == "hundred":
+            current = (current or 1) * 100
+        elif part in ("thousand", "million", "billion"):
+            total += (current or 1) * names.MULTIPLIERS[part]
+            current = 0
+        else:
+            return None
+        seen = True
+    return total + current if seen else None
+
+
+def with_digits(text: str) -> str | None:
+    """ "10 meters" for "ten meters": the words of a number at the start as digits."""
+    parts = text.split()
+    for count in range(min(len(parts) - 1, 8), 0, -1):
+        value = number_from_words(" ".join(parts[:count]))
+        if value is not None and parts[count - 1].lower() != "and":
+            return " ".join([str(value), *parts[count:]])
+    return None
+
+
+def _cjk_number(text: str) -> int | None:
+    total, digit, run = 0, None, ""
+    for character in text:
+        if character in _CJK_DIGITS:
+            digit = _CJK_DIGITS[character]
+            run += str(digit)
+        elif character in _CJK_TENS:
+            total += (1 if digit is None else digit) * _CJK_TENS[character]
+            digit, run = None, "x"
+        else:
+            return None
+    if run.isdigit() and len(run) > 1 and not total:
+        return int(run)
+    return total + (digit or 0)

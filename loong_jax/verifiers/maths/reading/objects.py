@@ -1,0 +1,158 @@
+"""Python and sympy notation: `Interval.open(0, 1)`, `Matrix([[1, 2]])`, `Rational(1, 3)`.
+
+The names are looked up here and stand for expressions; nothing of that name is ever called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths.expression import (
+    EMPTY,
+    REALS,
+    Node,
+    ParseError,
+    call,
+    number,
+    symbol,
+)
+from loong_jax.verifiers.maths.reading import pieces
+from loong_jax.verifiers.maths.reading.tokens import Token
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.reading.parser import Parser
+
+_RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=",
+              "StrictLessThan": "<", "LessThan": "<=", "GreaterThan": ">=",
+              "StrictGreaterThan": ">", "Equality": "=", "Unequality": "!="}  # fmt: skip
+_OPEN = {"open": (True, True), "Lopen": (True, False), "Ropen": (False, True)}
+_SETS = {"Union": "union", "Intersection": "intersection", "Complement": "setminus"}
+_MATRICES = ("Matrix", "ImmutableMatrix", "MutableDenseMatrix", "array")
+
+
+def build(parser: Parser, name: str) -> Node:
+    if name == "EmptySet":
+        if parser.accept("("):
+            parser.expect(")")
+        return EMPTY
+    if name == "Reals":
+        return REALS
+    attribute = None
+    if parser.accept("."):
+        attribute = parser.take().text
+    if name == "S":
+        if attribute == "Reals":
+            return REALS
+        if attribute == "EmptySet":
+            return EMPTY
+        if attribute is None and parser.at("("):
+            parser.replace(Token("sign", "("), parser.token)
+            return symbol("S")
+        raise ParseError(f"S.{attribute} is no set we know")
+    arguments = _arguments(parser)
+    if name == "Interval":
+        interval = _interval(arguments, attribute)
+        if parser.at(".") and parser.peek().text == "closure":
+            parser.take()
+            parser.take()
+            return Node("interval", (*interval.args[:2], False, False))
+        return interval
+    if attribute is not None:
+        raise ParseError(f"{name}.{attribute} is nothing we know")
+    if name in _SETS:
+        if not arguments:
+            return EMPTY
+        node = arguments[0]
+        for other in arguments[1:]:
+            node = Node(_SETS[name], (node, other))
+        return node
+    if name in ("FiniteSet", "set", "frozenset", "Set"):
+        return Node("set", _unpacked(arguments))
+    if name in _RELATIONS and len(arguments) == 2:
+        return Node("chain", ((_RELATIONS[name],), *arguments))
+    if name in ("And", "Or"):
+        return arguments[0] if len(arguments) == 1 else Node(name.lower(), arguments)
+    if name in _MATRICES:
+        return _matrix(arguments)
+    if name in ("Tuple", "Point", "Point2D", "Point3D", "tuple"):
+        return Node("tuple", _unpacked(arguments))
+    if name == "list":
+        return Node("bracket", _unpacked(arguments))
+    if name == "Piecewise":
+        return pieces.of_pairs(arguments)
+    if name == "Poly" and arguments:
+        return arguments[0]
+    raise ParseError(f"{name} is nothing we know")
+
+
+def _arguments(parser: Parser) -> tuple[Node, ...]:
+    parser.expect("(")
+    if parser.accept(")"):
+        return ()
+    node = parser.nested(parser.items)
+    parser.expect(")")
+    return node.args if node.head == "list" else (node,)
+
+
+def _unpacked(arguments: tuple[Node, ...]) -> tuple[Node, ...]:
+    if len(arguments) == 1 and arguments[0].head in ("bracket", "tuple", "list", "set"):
+        return arguments[0].args
+    return arguments
+
+
+def _interval(arguments: tuple[Node, ...], attribute: str | None) -> Node:
+    if attribute is not None:
+        if attribute not in _OPEN or len(arguments) != 2:
+            raise ParseError(f"Interval.{attribute} is nothing we know")
+        return Node("interval", (*arguments, *_OPEN[attribute]))
+    if not 2 <= len(arguments) <= 4:
+        raise ParseError("an interval has two ends")
+    flags = [_flag(argument) for argument in arguments[2:]] + [False, False]
+    return Node("interval", (*arguments[:2], flags[0], flags[1]))
+
+
+def _flag(node: Node) -> bool:
+    if node.head != "chain":
+        return node == symbol("True")
+    return node.args[2] == symbol("True")
+
+
+def _matrix(arguments: tuple[Node, ...]) -> Node:
+    if len(arguments) == 3 and arguments[0].head == "number":  # Matrix(2, 1, [3, 4])
+        rows, columns, items = arguments[0].args[0], arguments[1].args[0], arguments[2].args
+        if rows * columns != len(items):
+            raise ParseError("the matrix has another size")
+        arguments = (
+            Node(
+                "bracket",
+                tuple(Node("bracket", items[i * columns : (i + 1) * columns]) for i in range(rows)),
+            ),
+        )
+    rows = _unpacked(arguments[:1])
+    if all(row.head in ("bracket", "tuple") for row in rows):
+        matrix = tuple(row.args for row in rows)
+    else:
+        matrix = tuple((row,) for row in rows)
+    if not matrix or not matrix[0] or len({len(row) for row in matrix}) != 1:
+        raise ParseError("the rows of the matrix have different lengths")
+    return Node("matrix", matrix)
+
+
+def simple_call(name: str, arguments: tuple[Node, ...]) -> Node:
+    """A call with its sugar removed, so that equal things look equal."""
+    if name == "same":
+        return arguments[0]
+    if name == "ratio_of":
+        below = arguments[1] if len(arguments) == 2 else number(1)
+        return Node("div", (arguments[0], below))
+    if name == "power" and len(arguments) == 2:
+        return Node("pow", arguments)
+    if name in ("times", "plus"):
+        return Node("mul" if name == "times" else "add", arguments)
+    if name == "exp" and len(arguments) == 1:
+        return Node("pow", (Node("constant", ("e",)), arguments[0]))
+    if name in ("log10", "log2") and len(arguments) == 1:
+        return call("log", arguments[0], number(10 if name == "log10" else 2))
+    if name == "cbrt" and len(arguments) == 1:
+        return call("root", arguments[0], number(3))
+    return call(name, *arguments)

@@ -1,0 +1,145 @@
+"""All expressions that a text may stand for: 1,234 is a number and a list of two."""
+
+import functools
+import re
+from fractions import Fraction
+
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    EMPTY,
+    REALS,
+    Node,
+    ParseError,
+    number,
+    strip_labels,
+)
+from loong_jax.verifiers.maths.reading import bases, left_sides, number_words, parameters, word_sets
+from loong_jax.verifiers.maths.reading.parser import parse
+from loong_jax.verifiers.maths.wording import phrases
+
+LETTERS = re.compile(r"[^\W\d_]")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
+_POINT_GROUPS = re.compile(  # 3.456,78 and 1 234 567,89; 1.234.567 has no other reading
+    r"([-+]?\d{1,3}(?:\.\d{3}){2,}|[-+]?\d{1,3}(?:([. ])\d{3})(?:\2\d{3})*(?=,))(?:,(\d+))?"
+)
+_ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
+_EXCEPT = re.compile(
+    r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE
+)
+_RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
+_ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
+_EMPTY = r"(?:\\emptyset|\\varnothing|\u2205|\\\{\s*\\\})"
+_HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
+    rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
+)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+
+
+def of(text: str) -> tuple[Node, ...]:
+    """All expressions a text may stand for, the likeliest first. Raises where there is none."""
+    if len(text) <= 400:
+        return cached(text)
+    return _read(text)
+
+
+def _read(text: str) -> tuple[Node, ...]:
+    text = left_sides.with_concentrations(text.strip())
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].strip()
+    if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):
+        return (Node("set", (EMPTY,)),)
+    if 80 <= len(text) < 200 and LETTERS.search(text) and phrases.is_nothing(text):
+        return (EMPTY,)
+    if len(text) < 80 and LETTERS.search(text):
+        bare = phrases.normal(text)
+        if text in ("\\emptyset", "\\varnothing") or phrases.is_nothing(bare):
+            return (EMPTY,)
+        if phrases.is_everything(bare):
+            return (REALS,)
+        value = number_words.number_from_words(bare)
+        if value is not None:
+            return (number(value),)
+        if (named := word_sets.read(bare)) is not None:
+            return (named,)
+        if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
+            text = digits
+    if len(text) < 300 and (clause := parameters.at_end(text)) is not None:
+        text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
+    bare = text.strip(" $")
+    if match := _RATIO_IN_WORDS.fullmatch(bare):
+        return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
+    if match := _ONE_IN.fullmatch(bare):
+        return (Node("div", (number(int(match[1])), number(int(match[2])))),)
+    based = bases.based(bare)
+    with_comma = bare.replace("{,}", ",")
+    if match := _ZERO_COMMA.fullmatch(with_comma):
+        return (_decimal(match[1], match[2]),)
+    grouped = _with_point_groups(bare.rstrip("€ "))
+    if match := _EXCEPT.fullmatch(text):
+        left_out = parse(match[1])
+        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
+        return (Node("setminus", (REALS, Node("set", items))),)
+    try:
+        found = [_without_domains(parse(text))]
+    except ParseError:
+        only = based or grouped
+        if only is not None:
+            return (only,)
+        value = left_sides.value_after(text)
+        if value is None:
+            raise
+        return _read(value)
+    if based is not None:
+        found.insert(0, based)
+    if grouped is not None:
+        found.append(grouped)
+    if match := _DECIMAL_COMMA.fullmatch(with_comma):
+        found.append(_decimal(match[1], match[2]))
+    elif _GROUPED.fullmatch(bare):
+        items = tuple(number(int(part)) for part in bare.split(","))
+        found.append(Node("list", items))
+    return tuple(found)
+
+
+def _without_domains(node: Node) -> Node:
+    """A list without what only says where its parameters live, n in Z, which becomes a label."""
+    if node.head not in BARE_LISTS:
+        return node
+    kept = tuple(item for item in node.args if not _is_domain(item))
+    if not kept or len(kept) == len(node.args):
+        return node
+    domains = {_domain_name(i) for i in node.args if _is_domain(i)}
+    bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
+    labels = tuple(sorted(name.replace("set ", "in ") for name in domains))
+    return Node("labelled", (bare, labels))
+
+
+def _is_domain(node: Node) -> bool:
+    node = strip_labels(node)
+    return (
+        node.head == "chain" and node.args[0] == ("in",) and _domain_name(node).startswith("set ")
+    )
+
+
+def _domain_name(item: Node) -> str:
+    where = strip_labels(item).args[2]
+    if where == REALS:
+        return "set R"
+    return where.args[0] if where.head == "symbol" else ""
+
+
+cached = functools.lru_cache(maxsize=65536)(_read)
+
+
+def _decimal(whole: str, decimals: str) -> Node:
+    text = f"{whole}.{decimals}"
+    return number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
+
+
+def _with_point_groups(text: str) -> Node | None:
+    """3.456,78: a decimal comma, and thousands set apart by points or spaces."""
+    match = _POINT_GROUPS.fullmatch(text)
+    if match is None:
+        return None
+    whole = match[1].replace(".", "").replace(" ", "")
+    return _decimal(whole, match[3]) if match[3] else number(int(whole))

@@ -1,0 +1,258 @@
+"""From text to tokens: LaTeX, plain text and Python notation become one stream.
+
+Everything is a table or one regular expression without nested repetition, so the time is linear
+in the length of the text, which `MAX_CHARS` bounds.
+"""
+
+# ruff: noqa: RUF001 - look-alikes are what these tables are about
+import re
+import unicodedata
+from typing import NamedTuple
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import CostError
+from loong_jax.verifiers.maths.reading import multiplicity
+
+MAX_CHARS = 4000  # of one expression
+MAX_TOKENS = 2000
+MAX_DIGITS = 2000  # of one number
+
+
+class Token(NamedTuple):
+    kind: str  # number, word, text (a word inside \text), command, sign, end
+    text: str
+    spaced: bool = False  # white space stands before it
+
+
+END = Token("end", "")
+
+_SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True)}
+_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_CHARACTERS = {
+    "√": r" \sqrt ", "π": r" \pi ", "∞": r" \infty ", "≤": r" \le ", "≥": r" \ge ", "≠": r" \ne ",
+    "⩽": r" \le ", "⩾": r" \ge ", "≦": r" \le ", "≧": r" \ge ",
+    "∪": r" \cup ", "∩": r" \cap ", "∈": r" \in ", "∉": r" \notin ", "±": r" \pm ",
+    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ",
+    "∙": r" \cdot ",
+    "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
+    "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
+    "→": r" \to ", "⇒": r" \implies ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
+    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
+    "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
+    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ",
+    "ℤ": r" \mathbb{Z} ",
+    "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
+    "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
+    "㎝": " cm", "∣": "|", "∥": r" \parallel ",
+}  # fmt: skip
+_TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
+
+
+_OHM = re.compile("([kM]?)[\u03a9\u2126]")
+_MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
+
+
+def plain(text: str) -> str:
+    """ASCII-like text: full-width digits, superscripts and signs written as LaTeX would."""
+    if text.isascii():
+        return text
+    text = _MICRO.sub("u", text)
+    text = _OHM.sub(r" \1ohm ", text)
+    text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
+    text = text.translate(_TRANSLATE)
+    for name in names.GREEK_LETTERS:
+        if name in text:
+            text = text.replace(name, names.GREEK_LETTERS[name])
+    return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
+
+
+_GROUPS = (  # thousands that LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+    (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+)
+_INFIX = re.compile(r"\{([^{}]*)\\(choose|over)\b([^{}]*)\}")
+_FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
+    r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
+    r"\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d)?)\s*\}"
+)
+_FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
+_CONSTANT = re.compile(r"\+\s*(?:\\(?:text|mathrm)\{\s*)?const(?:ant)?\.?\s*\}?(?=[\s.$]*\Z)")
+_PER_SECOND = re.compile(r"(?<![A-Za-z])ms(?=\s*\^\s*\{?\s*-)")  # metres, not milliseconds
+_TEN_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=10 ?(?:\^|\*\*))")  # 6.02 x 10^23
+_OHM_COMMAND = re.compile(  # after a number: 5\\,\\text{k}\\Omega, 5\\mathrm{k\\Omega}
+    r"(?<=\d)((?:\s|\\[ ,;]|~)*)(?:\\(?:text|mathrm)\{([kM]?)\s*(?:\}\s*\\Omega|\\Omega\s*\})|"
+    r"\\Omega)(?![_^])"
+)
+_NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.(?!\d)")
+_BRACED_ARRAY = re.compile(  # \left\{ \begin{array}{ll} ... \end{array} \right.
+    r"\\left\s*(?:\\\{|\\lbrace)\s*\\begin\{array\}(?:\{[^{}]*\})?(.*?)\\end\{array\}\s*\\right\s*\.?",
+    re.DOTALL,
+)
+_MICRO_UNIT = re.compile(
+    r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([mgsAFLHCVWJM])\s*\}|"
+    r"\\(?:text|mathrm)\s*\{\s*\\mu\s*([mgsAFLHCVWJM])\s*\}"
+)
+_IN_WORDS = re.compile(
+    r"out of|squared|cubed| than|at least|at most| or [mglhafsb]|minus |negative |infinity"
+)
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[\d.\\]|infinity\b)", re.IGNORECASE)
+_PLUS = re.compile(r"\b(?:plus|positive)\s+(?=infinity\b)", re.IGNORECASE)
+_NOT = re.compile(r"\\not\s*(?:(=)|\\in\b)")
+_SQUARED = re.compile(r"(?<=\d)\s+(?:(squared)|cubed)(?=[.\s]*\Z)")
+_OUT_OF = re.compile(r"(?<=\d)\s+out of\s+(?=\d)")
+_MORE, _FEWER = r"(?:more|greater|larger|higher|above)", r"(?:fewer|less|smaller|lower|below)"
+_BOUNDS = (  # words that make a bound of what follows, or of what stands before
+    (re.compile(r"([-+]?[\d.]+)\s+at least\b"), r" \ge \1"),
+    (re.compile(r"([-+]?[\d.]+)\s+at most\b"), r" \le \1"),
+    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_MORE}\b"), r" \ge \1"),
+    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_FEWER}\b"), r" \le \1"),
+    (re.compile(rf"(?:\bis\s+)?\b(?:at least|(?:no|not) {_FEWER} than|{_MORE} than or equal to)\b"),
+     r" \ge "),
+    (re.compile(rf"(?:\bis\s+)?\b(?:at most|(?:no|not) {_MORE} than|{_FEWER} than or equal to)\b"),
+     r" \le "),
+    (re.compile(rf"(?:\bis\s+)?\b{_MORE} than\b"), " > "),
+    (re.compile(rf"(?:\bis\s+)?\b{_FEWER} than\b"), " < "),
+)  # fmt: skip
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
+_ENVIRONMENT = re.compile(r"\\begin\b|&")
+_SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
+_LETTER_UNIT = re.compile(  # the only number, and one letter set apart from it or raised: 5 m, 5m²
+    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?\$?)"
+    r"(?: ([mghsLJNWV])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
+)
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<recurring>\d*\.\d*\(\d+\))
+  | (?P<number>
+        (?: \d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?
+          | \d+\.\d+
+          | \.\d+
+          | \d+\.(?=\s*\\(?:overline|bar|dot)\b)
+          | \d+
+        )
+        (?:[eE][-+]?\d+(?![A-Za-z\d]))?
+    )
+  | (?P<command>\\(?:[A-Za-z]+\*?|\\(?:\[[\d. ]+(?:pt|ex|em|mm|cm)\])?|.))
+  | (?P<word>[A-Za-z]+\d*)
+  | (?P<sign>\*\*|//|<=|>=|==|!=|<>|=<|=>|->|:=|\.\.\.+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+def prepare(text: str) -> str:
+    """What the tokenizer reads: see `plain`, and digits of one number put together."""
+    if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
+        text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
+    text = multiplicity.spelled_out(plain(text).strip())
+    if "!=" in text:
+        text = _FACTORIAL_IS.sub("! =", text)
+    if "const" in text:
+        text = _CONSTANT.sub("+ C", text)
+    if "ms" in text:
+        text = _PER_SECOND.sub("m\\\\,s", text)
+    if len(text) > MAX_CHARS:
+        raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
+    if _IN_WORDS.search(text):
+        text = _PLUS.sub("", _MINUS.sub("-", text))
+        text = _OUT_OF.sub("/", text)
+        text = _SQUARED.sub(lambda m: "^2" if m[1] else "^3", text)
+        for pattern, sign in _BOUNDS:
+            text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
+    if "\\" in text or "{" in text:
+        text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
+        text = _NO_DELIMITER.sub("", text)
+        text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
+        text = _OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
+        text = _INFIX.sub(_prefixed, text)
+        text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
+        text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
+        if "\\\\" in text and not _ENVIRONMENT.search(text):
+            text = _DOUBLED.sub(r"\\", text)
+        for pattern, replacement in _GROUPS:
+            text = pattern.sub(replacement, text)
+    elif _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "").replace("'", "")
+    return _TEN_TIMES.sub(r" \\times ", text)
+
+
+def _prefixed(infix: re.Match[str]) -> str:
+    """What TeX writes between two things as LaTeX writes it before them: {10 \\choose 4}."""
+    command = {"choose": "\\binom", "over": "\\frac"}[infix[2]]
+    return f"{command}{{{infix[1]}}}{{{infix[3]}}}"
+
+
+def tokenize(text: str) -> list[Token]:
+    """Tokens of a prepared text, END last; commands that only space out are dropped."""
+    tokens: list[Token] = []
+    position, spaced, inside = 0, False, []
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        assert match is not None
+        kind, value = match.lastgroup, match[0]
+        position = match.end()
+        if kind == "space":
+            spaced = True
+            continue
+        if len(tokens) > MAX_TOKENS:
+            raise CostError(f"more than {MAX_TOKENS} tokens")
+        if kind in ("number", "recurring"):
+            if kind == "number" and "," in value and inside and inside[-1] in "([S":
+                short = _PLAIN_NUMBER.match(value)  # (1,234) is a pair
+                assert short is not None
+                value = short[0]
+                position = match.start() + len(value)
+            if len(value) > MAX_DIGITS:
+                raise CostError(f"a number of {len(value)} characters is above {MAX_DIGITS}")
+        elif kind == "command":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in names.TEXT_WRAPPERS:
+                argument = _TEXT_ARGUMENT.match(text, position)
+                if argument is not None:
+                    position = argument.end()
+                    tokens += _text_tokens(argument[1])
+                    spaced = True
+                continue
+            if value.startswith("\\\\"):
+                value = "\\\\"
+        elif kind == "sign":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in "([{":
+                is_set = value == "{" and (
+                    not tokens or (tokens[-1].kind == "sign" and tokens[-1].text in "=(,{[")
+                )
+                inside.append("S" if is_set else value)
+            elif value in ")]}" and inside:
+                inside.pop()
+        if kind == "command" and value in ("\\{", "\\lbrace"):
+            inside.append("S")
+        elif kind == "command" and value in ("\\}", "\\rbrace") and inside:
+            inside.pop()
+        assert kind is not None
+        tokens.append(Token(kind, value, spaced))
+        spaced = False
+    tokens.append(END)
+    return tokens
+
+
+def _text_tokens(text: str) -> list[Token]:
+    """Tokens of what stood inside \\text{...}: its words are words, its signs stay signs."""
+    tokens = []
+    for token in tokenize(text)[:-1]:
+        kind = "text" if token.kind == "word" else token.kind
+        tokens.append(Token(kind, token.text, True))
+    return tokens

@@ -1,0 +1,105 @@
+"""Words that stand for something: variables, constants, functions, binomials, f(x)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
+from loong_jax.verifiers.maths.reading import brackets, calls, objects, words
+from loong_jax.verifiers.maths.reading.tokens import Token
+
+if TYPE_CHECKING:
+    from loong_jax.verifiers.maths.reading.parser import Parser
+
+
+def from_word(parser: Parser, token: Token) -> Node:
+    word = token.text
+    if word in words.OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
+        return objects.build(parser, word)
+    if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
+        parser.take()
+        token = parser.take()
+        if token.kind not in ("word", "text"):
+            raise ParseError(f"{token.text!r} is no name")
+        return from_word(parser, token)
+    if word in ("True", "False") and parser.at(",", ")"):
+        return symbol(word)  # a flag of sympy's
+    if word in names.CONSTANTS:
+        return constant(names.CONSTANTS[word])
+    bare = word.rstrip("0123456789")
+    if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
+        parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
+        return calls.function(parser, bare)
+    if word in names.FUNCTIONS and (
+        parser.at("(", *(() if word == "zeta" else ("^", "_", "{")))
+        or word in names.PREFIX_FUNCTIONS
+    ):
+        return calls.function(parser, word)
+    if token.kind == "text" and len(word) > 1:
+        if parser.at("=", "\\approx", ":", "(", "_", "^"):
+            return subscripted(parser, word)
+        raise ParseError(f"{word!r} is a word")
+    letters = tuple(word) if words.is_before_power(word, parser.token) else words.letters_of(word)
+    if letters is None:
+        if parser.at("=", "_") and word.isalpha():
+            return subscripted(parser, word)  # Area = 5
+        raise ParseError(f"{word!r} is a word")
+    if len(letters) > 1:
+        parser.replace(Token("word", letters[-1]), parser.token)
+        factors = [_letter(name) for name in letters[:-1]]
+        last = parser.factor()
+        return Node("mul", (*factors, last))
+    return subscripted(parser, "".join(letters))
+
+
+def _letter(name: str) -> Node:
+    if name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    return symbol(name)
+
+
+_POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
+
+
+def subscripted(parser: Parser, name: str) -> Node:
+    """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
+    if parser.at("_"):
+        parser.take()
+        below = brackets.raw_argument(parser)
+        if name in ("C", "P", "A") and parser.at("^") and _counts(below):
+            parser.take()
+            above = parser.argument()
+            lower = number(int(below)) if below.isdigit() else symbol(below)
+            return call("binomial" if name == "C" else "permutations", lower, above)
+        if name == "log":
+            raise ParseError("log without argument")
+        name = f"{name}_{below}"
+    elif name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
+        if parser.at("(") and not parser.token.spaced:
+            return Node("apply", (name, *calls.in_brackets(parser)))
+        if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
+            mark = parser.mark()
+            parser.take()
+            if brackets.raw_argument(parser) == "-1" and parser.at("("):
+                return Node("apply", (name + "^-1", *calls.in_brackets(parser)))
+            parser.reset(mark)
+    if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
+        mark = parser.mark()
+        arguments = calls.in_brackets(parser)
+        if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
+            return Node("apply", (name, *arguments))
+        parser.reset(mark)
+    if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
+        mark = parser.mark()
+        arguments = calls.in_brackets(parser)
+        if len(arguments) == 2:
+            return call("binomial" if name == "C" else "permutations", *arguments)
+        parser.reset(mark)
+    return symbol(name)
+
+
+def _counts(below: str) -> bool:
+    return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)

@@ -1,0 +1,95 @@
+"""Answers that are words, compared as normal forms; yes and no."""
+
+import re
+import unicodedata
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.wording import absence
+
+COMMANDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*")
+SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
+_PUNCTUATION = re.compile(r"[^\w\s%+\-/().,:]|_", re.UNICODE)
+_ARTICLES = re.compile(
+    r"^(?:(?:the|a|an|it|it's|its|is|answer|final|are|therefore|so|thus|hence)\s+|"
+    r"(?:therefore|so|thus|hence),\s+)+"
+)
+_ENDS = " \t\r\n.,;:!?\"'"
+DENIAL = re.compile(
+    r"\b(?:not|no|never|or|wrong|incorrect|except|eliminate\w*|exclude\w*|unless|either|rule)\b"
+    r"|n't\b",
+    re.IGNORECASE,
+)
+_TRUTH = re.compile(
+    r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|this|that) )?(?:given )?"
+    r"(?:statement|claim|assertion|proposition|conjecture|sentence) is (?:always )?(true|false)"
+)
+_SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
+                   "increases", "decreases"))  # fmt: skip
+_YES = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no",
+        "right": "yes"}  # fmt: skip
+_GREETINGS = frozenset(  # "no problem, I'd be glad to help" denies nothing
+    tuple(words.split())
+    for words in ("no problem", "no worries", "no idea", "no clue", "no doubt", "no matter",
+                  "no need", "no answer", "correct me", "right away", "right now")
+)  # fmt: skip
+MAX_CHARS = 300
+
+
+def normal(text: str) -> str:
+    """Words in lower case with single spaces, without commands, articles and end punctuation."""
+    text = unicodedata.normalize("NFKC", text[: 4 * MAX_CHARS])
+    text = SPACES.sub(" ", text)
+    text = COMMANDS.sub("", text).replace("{", " ").replace("}", " ").replace("$", " ")
+    text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
+    text = text.replace("\u2212", "-").casefold().replace("'s", "s")
+    text = _PUNCTUATION.sub(" ", text)
+    text = " ".join(text.split()).strip(_ENDS)
+    text = _ARTICLES.sub("", text)
+    if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        text = text[1:-1].strip(_ENDS)
+    return text
+
+
+def bare(text: str) -> str:
+    """The text without commands and signs around it, in its own case."""
+    return COMMANDS.sub("", text).strip("{}$*. ")
+
+
+def is_nothing(text: str) -> bool:
+    words = normal(text)
+    return words in names.NOTHING or absence.is_said(words)
+
+
+def is_everything(text: str) -> bool:
+    return text in names.EVERYTHING or normal(text) in names.EVERYTHING
+
+
+def yes_or_no(text: str) -> str | None:
+    """ "yes" or "no" where the text says so first and does not go on to doubt it."""
+    words = normal(text).replace(",", " ").replace(".", " ").split()
+    if match := _TRUTH.fullmatch(" ".join(words)):
+        return _YES[match[1]]
+    if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
+        return None
+    first = _YES[words[0]]
+    if any(_YES.get(word, first) != first for word in words[1:]) or "or" in words[1:3]:
+        return None
+    return first
+
+
+def parts(text: str) -> frozenset[str]:
+    """The items of a list in words, in any order."""
+    return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
+
+
+def concludes(sentence: str, wanted: str) -> bool:
+    """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    if not wanted or not sentence.endswith(wanted):
+        return False
+    before = sentence[: len(sentence) - len(wanted)]
+    if wanted.split()[0] in _SAYS and not DENIAL.search(before):
+        subject = before.split()  # "the limit" does not exist
+        return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
+    if re.search(r"\b(?:falls|fell) on\s+(?:a\s+)?\Z", before):
+        return not DENIAL.search(before)
+    return re.search(r"(?:\b(?:is|are|be|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z", before) is not None
