@@ -104,6 +104,7 @@ def write(engine, stop_ids, wanted=None, move_at=()):
             replicas[1].take(replicas[0].give([0, 1, 2, 3]))
         if step >= max(move_at, default=0):
             gate.set()
+            wait_for_tools(replicas)
         for replica in replicas:
             groups |= {g.ticket.number: g for g in replica.step()[0]}
         if all(replica.is_empty for replica in replicas):
@@ -114,6 +115,15 @@ def write(engine, stop_ids, wanted=None, move_at=()):
     assert counts["num_slots_held"] == counts["num_parked"] == 0
     assert counts.get("num_pages_held", 0) == 0
     return groups, counts
+
+
+def wait_for_tools(replicas, limit_s=60):
+    """Until all calls have ended, so that the load does not depend on how fast steps are."""
+    end_s = time.monotonic() + limit_s
+    parked = [p for replica in replicas for p in replica._tools.parked]
+    while any(p.calls.answers() is None for p in parked):
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
 
 
 @functools.cache
