@@ -9,12 +9,13 @@ PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
 RUN ?= runs/quickstart
-# bytecode is compiled at first import, which halves the time of an install
+# Bytecode is compiled at first import, which halves the time of an install, and is kept whatever
+# the shell says: tests start hundreds of processes, and without it each compiles JAX's sources.
+export PYTHONDONTWRITEBYTECODE :=
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
-# one worker for all the tests that share a Ray
-PYTEST = -m pytest -n 2 --dist loadgroup
-# in the order of the tree, which begins with long files and ends with many short ones
-PYTEST_FILES = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# The tests of a file share a worker, and so what their module's fixtures make. They run in the
+# order of the tree, which begins with long files and ends with many short ones.
+PYTEST = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # pytest's exit code 5 says that no test carries the mark
 NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
 
@@ -34,14 +35,14 @@ test: dev system ## the tests, without slow ones and peers
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers" --durations 15
 
 test-slow: dev system ## the slow tests, whole recipes included
-	$(VENV)/bin/python $(PYTEST_FILES) -m "(slow or quickstart) and not peers" \
-		--timeout 1800 --durations 15 $(NONE_IS_FINE)
+	$(VENV)/bin/python $(PYTEST) -m "(slow or quickstart) and not peers" \
+		--timeout 1800 --durations 40 $(NONE_IS_FINE)
 
 test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
-	$(PEERS)/bin/python $(PYTEST_FILES) -m peers --timeout 600 \
+	$(PEERS)/bin/python $(PYTEST) -m peers --timeout 600 \
 		--durations 15 $(NONE_IS_FINE)
 
-test-jetstream: $(PEERS)/peers.stamp ## JetStream's own tests and clients, from JETSTREAM_CHECKOUT=dir
+test-jetstream: $(PEERS)/peers.stamp ## JetStream's own tests and clients (0.3.0: git 29329e8), from JETSTREAM_CHECKOUT=dir
 	@$(PEERS)/bin/python $(PIP_INSTALL) nltk evaluate rouge-score pandas scikit-learn
 	JETSTREAM_CHECKOUT=$(abspath $(JETSTREAM_CHECKOUT)) $(PEERS)/bin/python -m pytest -s -m peers \
 		--timeout 600 tests/rollout/jetstream

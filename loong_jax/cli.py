@@ -302,6 +302,15 @@ def evaluate(arguments: Arguments) -> int:
     return room.evaluate(options.parse(room.EvalOptions, "loong eval", arguments))
 
 
+# ---- curate
+
+
+def curate(arguments: Arguments) -> int:
+    from loong_jax.launch import curate as room
+
+    return room.main(arguments)
+
+
 # ---- verify
 
 
@@ -342,6 +351,62 @@ def verify_help_text(names: Iterable[str]) -> str:
             "reward, and says which are admitted.",
             "",
             "docs/verifiers.md says what each verifier reads, and where it errs.",
+        ]
+    )
+
+
+# ---- synth
+
+
+def synth(arguments: Arguments) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(synth_help_text())
+        return 0
+    name, *rest = arguments
+    from loong_jax import options
+
+    if name == "loongenv":
+        from loong_jax.launch import synth_page
+        from loong_jax.synth.loongenv import command
+
+        chosen = options.parse(command.LoongEnvOptions, "loong synth loongenv", rest)
+        status = command.main(chosen)
+        print(synth_page.write_loongenv(chosen.out))
+        return status
+    if name == "resyn":
+        from loong_jax.launch import resyn_page
+        from loong_jax.synth.resyn import command as resyn
+
+        chosen = options.parse(resyn.ResynOptions, "loong synth resyn", rest)
+        status = resyn.main(chosen)
+        print(resyn_page.write(chosen.out))
+        return status
+    if name == "formal":
+        from loong_jax.launch import formal
+
+        return formal.run(options.parse(formal.FormalOptions, "loong synth formal", rest))
+    raise ConfigError(f"{name!r} makes no problems. Choose one of: loongenv, resyn, formal.")
+
+
+def synth_help_text() -> str:
+    return "\n".join(
+        [
+            "usage: loong synth loongenv --seeds PATH ... --out DIR --endpoint URL|scripted",
+            "       loong synth resyn --keywords FILE --out DIR --endpoint URL|scripted",
+            "       loong synth formal [--run-dir DIR] [--audit coq]",
+            "",
+            "Has an author model make problems, and keeps those that hold: loongenv poses new",
+            "questions after seeds and has programs answer them; resyn writes environments, which",
+            "generate problems without end and judge the answers, for keywords; formal turns",
+            "problems into statements, and teaches a prover from proofs that a checker accepts.",
+            "",
+            "examples, without any model:",
+            "  loong synth loongenv --seeds loongbench --out runs/try --endpoint scripted",
+            "  echo permutation > words.txt",
+            "  loong synth resyn --keywords words.txt --out runs/envs --endpoint scripted",
+            "",
+            "`loong synth NAME --help` says more; docs/synthesis.md is the tutorial, and",
+            "docs/formal_loop.md is about formal.",
         ]
     )
 
@@ -436,10 +501,20 @@ COMMANDS = {
         summary="a checkpoint of ours in the published layout",
         run=export_hf,
     ),
+    "curate": Command(
+        usage="curate RECIPE",
+        summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
+        run=curate,
+    ),
     "verify": Command(
         usage="verify VERIFIER",
         summary="judge answers in a JSON-lines file: math",
         run=verify,
+    ),
+    "synth": Command(
+        usage="synth NAME",
+        summary="have an author model make problems that hold: loongenv, resyn, formal",
+        run=synth,
     ),
     "bench": Command(
         usage="bench NAME", summary="measure this machine: async, decode, model, verify", run=bench

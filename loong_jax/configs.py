@@ -41,6 +41,7 @@ FREE_ON_RESUME = (
     "keep_*",
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
+    "problems.file",  # a run keeps a copy and compares
     "*collapse.*",  # when to stop, not what is learnt
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end

@@ -13,6 +13,10 @@ class CheckpointError(LoongError):
     """A checkpoint is missing, damaged, or belongs to another configuration."""
 
 
+class DiskFullError(LoongError):
+    """There is no room for a file. What was written before is whole."""
+
+
 class VerifierError(LoongError):
     """A verifier cannot be built or reached. A single answer never raises: it is `ungradable`."""
 

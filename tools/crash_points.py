@@ -131,8 +131,9 @@ def try_point(point: str, directory: Path, expected: dict) -> tuple[bool, list[s
         if batches.setdefault(step, batch) != batch:
             wrong.append(f"step {step} trained on other groups")
     keys = [key for batch in batches.values() for key, _ in batch]
-    if len(set(keys)) != len(keys):
-        wrong.append("a problem trained twice in one issue")
+    most = 1 + killable_run.REUSE.max_reads
+    if any(keys.count(key) > most for key in keys):
+        wrong.append(f"a problem trained more than {most} times in one issue")
     return was_killed, wrong
 
 

@@ -3,18 +3,19 @@
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loong_jax.errors import LoongError
+from loong_jax.data import disk
+from loong_jax.errors import DiskFullError, LoongError
 
 
 def without_nan(value: Any) -> Any:
     """The same value with null for NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
@@ -26,9 +27,15 @@ def without_nan(value: Any) -> Any:
 def write_text(path: Path | str, text: str) -> Path:
     """Replaces the file in one rename; a reader sees the old text or the new, never a part."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    try:
+        with disk.writing(path):
+            partial.write_text(text, encoding="utf-8")
+    except DiskFullError:
+        partial.unlink(missing_ok=True)
+        raise
     os.replace(partial, path)
     return path
 
@@ -77,10 +84,10 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return records
 
 
-def write_jsonl(path: Path | str, records: Iterable[dict[str, Any]]) -> Path:
+def write_jsonl(path: Path | str, records: Iterable[Mapping[str, Any]]) -> Path:
     """Replaces the whole file; see `write_text`."""
     return write_text(path, "".join(json_line(record) for record in records))
 
 
-def json_line(record: dict[str, Any]) -> str:
+def json_line(record: Mapping[str, Any]) -> str:
     return json.dumps(without_nan(record), separators=(",", ":")) + "\n"

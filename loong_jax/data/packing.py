@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-Fields = Mapping[str, np.ndarray]  # arrays [length] of one sequence; "tokens" among them
+Fields = Mapping[str, np.ndarray]  # arrays [length, ...] of one sequence; "tokens" among them
+NO_PADDING: Mapping[str, int] = {}
 
 
 class FirstFit:
@@ -45,13 +46,17 @@ class FirstFit:
 
 
 def pack(
-    sequences: Sequence[Fields], row_length: int, rows_per_batch: int
+    sequences: Sequence[Fields],
+    row_length: int,
+    rows_per_batch: int,
+    padding: Mapping[str, int] = NO_PADDING,
 ) -> list[dict[str, np.ndarray]]:
     """Micro-batches of packed arrays [rows_per_batch, row_length]; the last is filled up with empty
     rows.
 
-    Every field of the sequences is packed, padded with zeros, beside `segment_ids` and `positions`
-    (both int32, positions restart at each sequence). No sequences give no micro-batches.
+    Every field of the sequences, an array [length, ...], is packed, padded with zeros or what
+    `padding` says by name, beside `segment_ids` and `positions` (both int32, positions restart at
+    each sequence). No sequences give no micro-batches.
     """
     placing = FirstFit(row_length)
     for sequence in sequences:
@@ -59,7 +64,7 @@ def pack(
     rows = placing.rows
     starts = range(0, len(rows), rows_per_batch)
     return [
-        _fill(sequences, rows[start : start + rows_per_batch], row_length, rows_per_batch)
+        _fill(sequences, rows[start : start + rows_per_batch], row_length, rows_per_batch, padding)
         for start in starts
     ]
 
@@ -86,10 +91,17 @@ def pack_prefix(
 
 
 def _fill(
-    sequences: Sequence[Fields], rows: Sequence[Sequence[int]], row_length: int, num_rows: int
+    sequences: Sequence[Fields],
+    rows: Sequence[Sequence[int]],
+    row_length: int,
+    num_rows: int,
+    padding: Mapping[str, int] = NO_PADDING,
 ) -> dict[str, np.ndarray]:
-    names = {name: array.dtype for name, array in sequences[0].items()}
-    packed = {name: np.zeros((num_rows, row_length), dtype) for name, dtype in names.items()}
+    names = tuple(sequences[0])
+    packed = {
+        name: np.full((num_rows, row_length, *like.shape[1:]), padding.get(name, 0), like.dtype)
+        for name, like in sequences[0].items()
+    }
     packed["segment_ids"] = np.zeros((num_rows, row_length), np.int32)
     packed["positions"] = np.zeros((num_rows, row_length), np.int32)
     for row, members in enumerate(rows):

@@ -1,31 +1,56 @@
 """Problems of one's own: a JSON-lines file, one problem a line.
 
-    {"prompt": "What is 7 * 8?", "gold": "56"}
-    {"id": "sum-1", "prompt": "...", "verifier": "code", "arguments": {"language": "python", ...},
-     "domain": "code", "level": 3}
+    {"prompt": "What is 7 * 8?", "gold": "56", "solution": "7 * 8 = 56"}
+    {"uid": "sum-1", "messages": [{"role": "user", "content": "..."}], "verifier": "code",
+     "arguments": {"language": "python"}, "tests": [{"stdin": "1", "stdout": "2"}], "level": 3}
 
-`prompt` alone is required; without `gold` a verifier must be named that needs none. `arguments` are
-the verifier's own, see docs/verifiers.md.
+`prompt` or `messages` is required; without `gold` a verifier must be named that needs none.
+`arguments` are the verifier's own, see docs/verifiers.md; `tests` are those of a code verifier. A
+`solution` is a worked one: thinking and answer in their tags (data/response.py), or the thinking
+alone where `gold` is the answer.
 """
 
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from loong_jax.data import response
 from loong_jax.environments.problem import Domain, Problem
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import VERIFIERS
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem
+ROLES = ("system", "user", "assistant")
+MAX_NAMED = 8  # bad lines that one error names
+
+
+class Posed(NamedTuple):
+    """A problem, and what else its line says."""
+
+    problem: Problem
+    line: int  # of the file, from 1
+    messages: tuple[tuple[str, str], ...] = ()  # (role, content), where the line has them
+    solution: str | None = None  # a whole response
+
+    @property
+    def answer(self) -> str | None:
+        """A right one: that of the solution, else the gold; None where neither is known."""
+        found = None if self.solution is None else response.parse_response(self.solution)
+        return self.problem.gold if found is None else found.answer
 
 
 @dataclasses.dataclass(frozen=True)
 class ProblemFile:
-    problems: tuple[Problem, ...]
+    posed: tuple[Posed, ...]
     num_repeated: int  # lines that pose a problem again, and were left out
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(posed.problem for posed in self.posed)
 
     def by_domain(self) -> dict[str, list[Problem]]:
         found: dict[str, list[Problem]] = {}
@@ -34,96 +59,135 @@ class ProblemFile:
         return found
 
 
+class _BadLine(Exception):
+    """What a line has, the rule it breaks, the remedy."""
+
+
 def read(path: Path) -> ProblemFile:
     """All problems in the order of the file, each once.
 
-    Raises ConfigError with the number of the line for one that is no problem.
+    Raises ConfigError, which names the first lines that are no problems and what is wrong with
+    each.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}. Name another file.") from None
-    found: dict[str, Problem] = {}
-    num_lines = 0
+    found: dict[str, Posed] = {}
+    line_of: dict[str, int] = {}
+    num_lines, bad = 0, []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         num_lines += 1
-        problem = _problem(_record(line, f"line {number} of {path}"), f"line {number} of {path}")
-        found.setdefault(problem.canonical, problem)
+        try:
+            digest, posed = _posed(_record(line), number)
+            first = line_of.setdefault(posed.problem.uid, number)
+            if first != number and digest not in found:
+                raise _BadLine(
+                    f"gives the id {posed.problem.uid!r}, which another problem has in line "
+                    f"{first}. Give each its own"
+                )
+            found.setdefault(digest, posed)
+        except _BadLine as error:
+            bad.append(f"line {number} of {path} {error}.")
+    if bad:
+        more = f"\n({len(bad) - MAX_NAMED} more bad lines)" if len(bad) > MAX_NAMED else ""
+        raise ConfigError("\n".join(bad[:MAX_NAMED]) + more)
     if not found:
         raise ConfigError(f"{path} holds no problem. Write one JSON object a line.")
-    problems = tuple(found.values())
-    uids = [problem.uid for problem in problems]
-    if len(set(uids)) < len(uids):
-        twice = next(uid for uid in uids if uids.count(uid) > 1)
-        raise ConfigError(f"{path} has two problems with id {twice!r}. Give each its own.")
-    return ProblemFile(problems, num_lines - len(problems))
+    return ProblemFile(tuple(found.values()), num_lines - len(found))
 
 
-def _record(line: str, where: str) -> dict[str, Any]:
+def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}. Write one object a line.") from None
+        raise _BadLine(f"is not JSON: {error}. Write one object a line") from None
     if not isinstance(record, dict):
-        raise ConfigError(f"{where} is {record!r:.80}, not an object. Write one object a line.")
+        raise _BadLine(f"is {record!r:.80}, not an object. Write one object a line")
+    unknown = sorted(set(record) - set(_KINDS))
+    if unknown:
+        raise _BadLine(f"has the keys {unknown}, which no problem has. Known: {sorted(_KINDS)}")
+    for key, kind in _KINDS.items():
+        value = record.get(key, kind())
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise _BadLine(f"has {key}={value!r:.80}, which must be of type {kind.__name__}")
     return record
 
 
 _KINDS: dict[str, type] = {
-    "id": str,
+    "uid": str,
+    "id": str,  # another name of uid
     "prompt": str,
+    "messages": list,
     "gold": str,
+    "solution": str,
     "verifier": str,
     "arguments": dict,
+    "tests": list,
     "domain": str,
     "level": int,
     "rubric": str,
     "origin": str,
     "licence": str,
 }
+_OF_LINES_ALONE = {"uid", "messages", "tests", "solution"}  # which corpora use in other ways
 
 
-def _problem(record: Mapping[str, Any], where: str) -> Problem:
-    unknown = sorted(set(record) - set(_KINDS))
-    if unknown:
-        raise ConfigError(
-            f"{where} has the keys {unknown}, which no problem has. Known: {sorted(_KINDS)}."
-        )
-    for key, kind in _KINDS.items():
-        value = record.get(key, kind())
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ConfigError(f"{where}: {key}={value!r:.80} must be of type {kind.__name__}.")
-    prompt, gold = record.get("prompt", ""), record.get("gold")
-    verifier = record.get("verifier", "math")
+def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The keys of a record that a problem has; None where it poses none that can be checked."""
+    kinds = {key: _KINDS[key] for key in _KINDS.keys() - _OF_LINES_ALONE}
+    found = {key: record[key] for key in kinds if isinstance(record.get(key), kinds[key])}
+    try:
+        _posed(found, 0)
+    except _BadLine:
+        return None
+    return found
+
+
+def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
+    """The problem of a line, and a digest that is equal for lines that say the same."""
+    messages = _messages(record)
+    prompt = "\n".join(content for _, content in messages) or record.get("prompt", "")
+    gold, arguments = record.get("gold"), dict(record.get("arguments", {}))
+    verifier = record.get("verifier", "code" if "tests" in record else "math")
     domain = record.get("domain", DOMAIN_OF_VERIFIER.get(verifier, "stem"))
     if not prompt.strip():
-        raise ConfigError(f"{where} has no prompt. Say what the model is asked.")
+        raise _BadLine("has no prompt. Say what the model is asked, in prompt or in messages")
     if verifier not in VERIFIERS:
-        raise ConfigError(
-            f"{where}: verifier={verifier!r} is unknown. Choose one of {sorted(VERIFIERS)}."
-        )
+        raise _BadLine(f"has verifier={verifier!r}, which is unknown. Choose one of "
+                       f"{sorted(VERIFIERS)}")  # fmt: skip
+    if "tests" in record:
+        if verifier != "code" or "tests" in arguments:
+            raise _BadLine(
+                f"has tests beside verifier={verifier!r} and the arguments {sorted(arguments)}. "
+                "Tests are for verifier 'code', and stand in one place"
+            )
+        arguments = {"language": "python"} | arguments | {"tests": record["tests"]}
+    if verifier == "code" and not arguments.get("tests"):
+        raise _BadLine("has no tests, by which the code verifier judges. Give at least one")
     if verifier == "math" and gold is None:
-        raise ConfigError(
-            f"{where} has no gold, which the math verifier compares with. Give the right answer, "
-            "or name another verifier."
+        raise _BadLine(
+            "has no gold, which the math verifier compares with. Give the right answer, or name "
+            "another verifier"
         )
     if domain not in get_args(Domain):
-        raise ConfigError(f"{where}: domain={domain!r} is not one of {get_args(Domain)}.")
+        raise _BadLine(f"has domain={domain!r}, which is not one of {get_args(Domain)}")
     level = record.get("level", 1)
     if level < 0:
-        raise ConfigError(f"{where}: level={level} must be at least 0.")
-    arguments = record.get("arguments", {})
-    posed = json.dumps([prompt, gold, verifier, arguments], sort_keys=True)
-    digest = hashlib.blake2b(posed.encode(), digest_size=8).hexdigest()
-    return Problem(
-        uid=record.get("id", f"file-{digest}"),
+        raise _BadLine(f"has level={level}, which must be at least 0")
+    if "id" in record and "uid" in record:
+        raise _BadLine("has both uid and id, which mean the same. Leave one out")
+    said = json.dumps([prompt, gold, verifier, arguments], sort_keys=True)
+    digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    problem = Problem(
+        uid=record.get("uid", record.get("id", f"file-{digest}")),
         domain=domain,
         environment="file",
         level=level,
         seed=0,
-        canonical=f"file:{digest}",
+        canonical=canonical(prompt),
         prompt=prompt,
         verifier=verifier,
         arguments=arguments,
@@ -132,3 +196,53 @@ def _problem(record: Mapping[str, Any], where: str) -> Problem:
         origin=record.get("origin", "file"),
         licence=record.get("licence", "unknown"),
     )
+    return digest, Posed(problem, line, messages, _solution(record.get("solution"), gold))
+
+
+def canonical(prompt: str) -> str:
+    """Equal for prompts that differ in case, white space or the coding of a character alone."""
+    text = " ".join(unicodedata.normalize("NFKC", prompt).casefold().split())
+    return f"file:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def _messages(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = record.get("messages", [])
+    if found and "prompt" in record:
+        raise _BadLine("has both prompt and messages. Leave one out")
+    for number, message in enumerate(found):
+        is_message = isinstance(message, dict) and set(message) == {"role", "content"}
+        if not is_message or not all(isinstance(value, str) for value in message.values()):
+            raise _BadLine(
+                f"has messages[{number}]={message!r:.80}, which must be an object of two texts, "
+                "role and content"
+            )
+        if message["role"] not in ROLES:
+            raise _BadLine(f"has messages[{number}] of role {message['role']!r}. Use one of "
+                           f"{ROLES}")  # fmt: skip
+    if found and found[-1]["role"] != "user":
+        raise _BadLine(
+            f"ends with a message of role {found[-1]['role']!r}. The last one is what the model "
+            "answers: the user's"
+        )
+    return tuple((message["role"], message["content"]) for message in found)
+
+
+def _solution(text: str | None, gold: str | None) -> str | None:
+    """As a whole response."""
+    if text is None:
+        return None
+    if any(tag in text for tag in (response.THINK_OPEN, response.ANSWER_OPEN)):
+        parsed = response.parse_response(text)
+        if parsed is None:
+            raise _BadLine(
+                f"has solution={text!r:.80}, whose form is broken. Write {response.THINK_OPEN}..."
+                f"{response.THINK_CLOSE}{response.ANSWER_OPEN}...{response.ANSWER_CLOSE}, or no "
+                "tag at all"
+            )
+        return response.render_response(*parsed)
+    if gold is None:
+        raise _BadLine(
+            "has a solution without an answer. Give gold, or write the answer into the solution, "
+            f"in {response.ANSWER_OPEN} after {response.THINK_OPEN}"
+        )
+    return response.render_response(text, gold)

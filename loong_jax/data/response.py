@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
+NUM_MARKS = 5  # tokens of a whole response besides thinking and answer: four tags and the end
 
 _FORM = re.compile(
     re.escape(THINK_OPEN) + r"(?P<thinking>.*?)" + re.escape(THINK_CLOSE) + r"\s*"

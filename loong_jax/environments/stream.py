@@ -9,6 +9,8 @@ import numpy as np
 from loong_jax.environments.environment import Environment, check_level
 from loong_jax.environments.problem import Problem, split_of
 
+MAX_DRAWS = 2000  # for one problem of a side; a tenth of a large level is on the rarest
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProblemStream:
@@ -42,10 +44,14 @@ class ProblemStream:
         levels = sorted(self.level_weights)
         weights = np.array([self.level_weights[level] for level in levels], float)
         level = levels[int(rng.choice(len(levels), p=weights / weights.sum()))]
-        while True:
+        for _ in range(MAX_DRAWS):
             problem = self.environment.problem(level, int(rng.integers(2**53)))
             if split_of(problem.canonical) == self.split:
                 return self._introduced(problem)
+        raise ValueError(
+            f"none of {MAX_DRAWS} problems drawn from level {level} of {self.environment.name} is "
+            f"on the side {self.split!r}: the level has too few. Leave it out."
+        )
 
     def _introduced(self, problem: Problem) -> Problem:
         if self.preamble is None:

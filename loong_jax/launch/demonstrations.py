@@ -11,8 +11,16 @@ from loong_jax.data import tool_template
 from loong_jax.data.response import render_response
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
-from loong_jax.launch import tools
-from loong_jax.launch.recipe import DomainProblems, Recipe, SftStage, SomeProblems
+from loong_jax.launch import own_problems, packaged, tools
+from loong_jax.launch.own_problems import FileStream
+from loong_jax.launch.recipe import (
+    DomainProblems,
+    FileProblems,
+    GeneratedProblems,
+    Recipe,
+    SftStage,
+    SomeProblems,
+)
 
 TOOL_S = 10.0
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
@@ -33,18 +41,30 @@ def problem_stream(
     )
 
 
-def stream_of(recipe: Recipe, domain: str, split: str, *, seed: int | None = None) -> ProblemStream:
+def domains_of(problems: SomeProblems) -> tuple[str, ...]:
+    """Those there are problems of."""
+    if isinstance(problems, FileProblems):
+        return own_problems.domains(problems)
+    return tuple(problems.by_domain())
+
+
+def stream_of(
+    recipe: Recipe, domain: str, split: str, *, seed: int | None = None
+) -> ProblemStream | FileStream:
     """Endless problems of one domain of a recipe; of its own seed unless given."""
+    problems, seed = recipe.problems, recipe.seed if seed is None else seed
+    if isinstance(problems, FileProblems):
+        return own_problems.stream(problems, domain, split, seed)
     return problem_stream(
-        recipe.problems.by_domain()[domain],
-        split,
-        recipe.seed if seed is None else seed,
-        describes_tools=tools.are_described(recipe),
+        problems.by_domain()[domain], split, seed, describes_tools=tools.are_described(recipe)
     )
 
 
 def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Problem]:
-    """The same distinct problems for every stage and every seed of the recipe."""
+    """The same distinct problems for every stage and every seed of the recipe.
+
+    A file may have fewer than `count`, and none of some domain.
+    """
     return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
 
 
@@ -55,6 +75,8 @@ def _description(problem: Problem) -> str:
 
 @functools.cache
 def _environment(name: str) -> environments.Environment:
+    if packaged.is_package(name):
+        return packaged.environment_of(name)
     return environments.get_environment(name)
 
 
@@ -65,7 +87,7 @@ class Demonstrations:
     Iterating twice gives the same pairs.
     """
 
-    problems: SomeProblems
+    problems: GeneratedProblems
     settings: SftStage
     seed: int
     describes_tools: bool = False

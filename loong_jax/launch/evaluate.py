@@ -16,7 +16,7 @@ from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import convert, demonstrations, serve, tools
+from loong_jax.launch import convert, demonstrations, own_problems, serve, tools
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import PodSftRecipe, Recipe
 from loong_jax.rollout import sampling
@@ -127,7 +127,9 @@ def recipe_of(run_dir: Path) -> Recipe | None:
     for directory in (run_dir, *run_dir.resolve().parents[:2]):
         if (directory / "config.json").exists() and (directory / "stages").is_dir():
             recipe = configs.load(directory)
-            return None if isinstance(recipe, PodSftRecipe) else recipe
+            if isinstance(recipe, PodSftRecipe):
+                return None
+            return own_problems.as_kept(recipe, directory)
     return None
 
 
@@ -147,8 +149,9 @@ def choose_problems(
         )
     count = options.num_problems or 128
     return {
-        name: demonstrations.held_out(recipe, name, "test", count)
-        for name in recipe.problems.by_domain()
+        name: posed
+        for name in demonstrations.domains_of(recipe.problems)
+        if (posed := demonstrations.held_out(recipe, name, "test", count))
     }
 
 

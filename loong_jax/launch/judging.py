@@ -13,23 +13,29 @@ DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 
 
 class Judge:
-    """`judge(problems, rollouts)` gives the verdict on each rollout, in order."""
+    """`judge(problems, rollouts)` gives the verdict on each rollout, in order.
+
+    `judge.of_texts(problems, texts)` gives those on whole responses.
+    """
 
     def __init__(self, pool: VerifierPool, deadline_s: float = DEADLINE_S):
         self._pool, self._deadline_s = pool, deadline_s
         self._num_batches = 0
 
     def __call__(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
+        return self.of_texts(problems, [rollout.text for rollout in rollouts])
+
+    def of_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Verdict]:
         self._num_batches += 1
         futures = self._pool.submit(
             [
                 VerifierRequest(
                     key=f"evaluation/{self._num_batches}/{index}",
                     problem=problem,
-                    response_text=rollout.text,
+                    response_text=text,
                     deadline_s=self._deadline_s,
                 )
-                for index, (problem, rollout) in enumerate(zip(problems, rollouts, strict=True))
+                for index, (problem, text) in enumerate(zip(problems, texts, strict=True))
             ]
         )
         deadline = time.monotonic() + TIMEOUT_S

@@ -1,5 +1,6 @@
 """Replicas of a recipe, where its `placement` puts them."""
 
+import dataclasses
 import functools
 
 from loong_jax.data.tokenizer import AsciiTokenizer
@@ -20,6 +21,13 @@ from loong_jax.rollout.hosts import Placement
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessPlacement
 from loong_jax.rollout.versions import VersionStore
+
+
+def engine_shapes(recipe: Recipe) -> EngineConfig:
+    """What the engines of all stages compile: they record routing if a stage replays it."""
+    stages = [stage for stage in recipe.stages().values() if isinstance(stage, RlStage)]
+    replays = any(stage.replays_routing for stage in stages)
+    return dataclasses.replace(recipe.engine.shapes, routing=replays)
 
 
 def group_kind(placement: recipes.Placement) -> type:
@@ -52,7 +60,7 @@ def start_replicas(
         )
     slots = shapes.slots_per_replica
     setup = HostSetup(
-        make_engine=functools.partial(make_engine, recipe.model, shapes.shapes),
+        make_engine=functools.partial(make_engine, recipe.model, engine_shapes(recipe)),
         group_size=settings.group_size,
         sampling=settings.sampling,
         seed=recipe.seed,
@@ -92,6 +100,10 @@ def make_scorer(model: moe.MoEConfig, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
     graphdef, _ = moe.abstract_weights(model)
     programs = trainer.make_programs(
-        longcat_policy(graphdef, model, 0.0), settings.objective, settings.optimizer, 0
+        longcat_policy(graphdef, model, 0.0),
+        settings.objective,
+        settings.optimizer,
+        0,
+        settings.replays_routing,
     )
     return lambda weights, group: local_trainer.score_group(programs, weights, group, settings)

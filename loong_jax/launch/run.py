@@ -8,14 +8,17 @@ from typing import Any
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.launch import stages
+from loong_jax.launch import own_admission, own_problems, samples, stages, starting
 from loong_jax.launch.recipe import (
-    AgenticRecipe,
     ControlsRecipe,
+    FileProblems,
     FusionStage,
+    LongcatRecipe,
+    PackagedProblems,
     PodSftRecipe,
     Recipe,
     RlStage,
+    SampleStage,
     SftStage,
     StageSettings,
 )
@@ -39,6 +42,11 @@ def train(
     `only` runs one stage alone; `source` is another run to take finished stages from. Wall time and
     peak memory add up over resumptions.
     """
+    recipe = starting.with_given_model(recipe)
+    if isinstance(recipe.problems, FileProblems):
+        own_problems.refuse_other(recipe.problems, run_dir)
+    if isinstance(recipe.problems, PackagedProblems):
+        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
     configs.open_run(recipe, run_dir, recipe=recipe.name)
     settings = recipe.stages()
     with (
@@ -46,6 +54,12 @@ def train(
         Session(recipe) as session,
         RunUsage(run_dir) as usage,
     ):
+        if isinstance(recipe.problems, FileProblems):
+            if not own_admission.is_done(run_dir):
+                progress.start(next(iter(settings)), total_steps=None)
+                progress.note("tries the answers and verifiers of the file")
+                own_admission.require(recipe.problems, session.judge, run_dir)
+            own_problems.keep_copy(recipe.problems, run_dir)
 
         def on_stage(name: str, what: str) -> None:
             usage.save()
@@ -60,7 +74,14 @@ def train(
             )
             for name, stage in settings.items()
         ]
-        run_stages(graph, run_dir, only=only, source=source, on_stage=on_stage)
+        run_stages(
+            graph,
+            run_dir,
+            only=only,
+            source=source,
+            given=starting.given(recipe),
+            on_stage=on_stage,
+        )
     if source is not None:
         json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
@@ -84,7 +105,7 @@ def write_report(run_dir: Path) -> None:
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
         print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
         return
-    if isinstance(recipe, AgenticRecipe):  # whose page would compare experts
+    if not isinstance(recipe, LongcatRecipe):  # there are no experts to compare on a page
         merge_stage_metrics(run_dir, list(_finished(run_dir)))
         print(f"metrics: {run_dir / 'metrics.jsonl'}")
         return
@@ -101,9 +122,12 @@ def _finished(run_dir: Path) -> list[str]:
 def _inputs(stage: StageSettings) -> tuple[str, ...]:
     match stage:
         case SftStage():
-            return ((stage.after,) if stage.after else ()) + stage.wall_time_of
+            named = (stage.after, stage.samples_of)
+            return tuple(name for name in named if name) + stage.wall_time_of
         case RlStage():
-            return (stage.after, *stage.wall_time_of)
+            return (stage.after, *filter(None, [stage.reference]), *stage.wall_time_of)
+        case SampleStage():
+            return (stage.teacher,)
         case FusionStage():
             return (stage.base, *stage.experts)
 
@@ -122,6 +146,8 @@ def _run_stage(
             return stages.run_rl(session, name, stage, directories, progress)
         case FusionStage():
             return stages.run_fusion(session, name, stage, directories, progress)
+        case SampleStage():
+            return samples.run_samples(session, name, stage, directories, progress)
 
 
 class RunUsage:

@@ -11,11 +11,19 @@ import jax
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import DOMAINS, Problem, ProblemStream
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, tools
+from loong_jax.launch import demonstrations, own_problems, packaged, tools
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
-from loong_jax.launch.placement import group_kind
-from loong_jax.launch.recipe import RayVerifiers, Recipe, RlStage, SftStage
+from loong_jax.launch.own_problems import FileStream, Pairs
+from loong_jax.launch.placement import engine_shapes, group_kind
+from loong_jax.launch.recipe import (
+    FileProblems,
+    OwnProblemsRecipe,
+    RayVerifiers,
+    Recipe,
+    RlStage,
+    SftStage,
+)
 from loong_jax.models import moe
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
@@ -41,15 +49,24 @@ class Session:
                 )
         self.recipe = recipe
         self.agent = tools.agent_of(recipe)
-        domains = recipe.problems.by_domain().values()
-        admission.require_environments((domain.environment, domain.levels) for domain in domains)
+        self.tokenizer = AsciiTokenizer()
+        if isinstance(recipe, OwnProblemsRecipe):
+            own_problems.refuse_misfit(recipe, self.tokenizer)
+        else:
+            made = recipe.problems.by_domain().values()
+            admission.require_environments(
+                (domain.environment, domain.levels)
+                for domain in made
+                if not packaged.is_package(domain.environment)
+            )
+            packaged.require_sound(made)
+        self.domains = demonstrations.domains_of(recipe.problems)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
-        self.tokenizer = AsciiTokenizer()
         graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
         self.policy = longcat_policy(graphdef, recipe.model, recipe.bias_rate)
         self.engine = paged_engine.engine_for(
-            graphdef, recipe.model, self.tokenizer, recipe.engine.shapes
+            graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
         )
 
     def __enter__(self) -> "Session":
@@ -63,7 +80,9 @@ class Session:
 
     # ---- problems -----------------------------------------------------------------------------
 
-    def stream(self, domain: str, split: str, *, seed: int | None = None) -> ProblemStream:
+    def stream(
+        self, domain: str, split: str, *, seed: int | None = None
+    ) -> ProblemStream | FileStream:
         """Endless problems of one domain on one side of the split."""
         return demonstrations.stream_of(self.recipe, domain, split, seed=seed)
 
@@ -71,10 +90,13 @@ class Session:
         """The same distinct problems for every stage and every seed of the recipe."""
         return demonstrations.held_out(self.recipe, domain, split, count)
 
-    def demonstrations(self, settings: SftStage) -> Demonstrations:
+    def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
         """Endless (prompt, response) pairs of the cold start."""
+        problems = self.recipe.problems
+        if isinstance(problems, FileProblems):
+            return own_problems.solutions(problems, self.recipe.seed)
         return Demonstrations(
-            problems=self.recipe.problems,
+            problems=problems,
             settings=settings,
             seed=self.recipe.seed,
             describes_tools=tools.are_described(self.recipe),
@@ -88,7 +110,9 @@ class Session:
         """Held-out test problems of `domains`, the same for every stage."""
         settings = self.recipe.evaluation
         problems = {
-            domain: self.held_out(domain, "test", settings.num_problems) for domain in domains
+            domain: posed
+            for domain in domains
+            if (posed := self.held_out(domain, "test", settings.num_problems))
         }
         return evaluation.evaluate(
             self.sampler(weights), self.judge, problems, settings, stage=stage

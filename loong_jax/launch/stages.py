@@ -5,8 +5,9 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 """
 
 import itertools
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ import jax.numpy as jnp
 
 from loong_jax.data import json_files
 from loong_jax.environments import DOMAINS
-from loong_jax.launch import placement
-from loong_jax.launch.recipe import FusionStage, RlStage, SftStage
+from loong_jax.errors import CheckpointError
+from loong_jax.launch import placement, samples, starting
+from loong_jax.launch.recipe import START, TEACHER, FusionStage, RlStage, SftStage
 from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -33,7 +35,10 @@ from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
+
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 
@@ -43,9 +48,23 @@ def save_weights(directory: Path, step: int, weights: Weights) -> None:
 
 
 def load_weights(directory: Path) -> Weights:
-    """What a finished stage made, on device."""
-    found = checkpoint.restore(directory / "weights")
+    """What a finished stage made, on device. CheckpointError where it is damaged."""
+    try:
+        found = checkpoint.restore(directory / "weights")
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the weights of stage {directory.name} cannot be read: {error} If {directory} is of "
+            f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
+            "command makes them again from the stage's last checkpoint."
+        ) from error
     return jax.tree.map(jnp.asarray, found.arrays["weights"])
+
+
+def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
+    """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+    if name in (START, TEACHER):
+        return starting.load_whole(directories.inputs[name], session.recipe.model)
+    return load_weights(directories.inputs[name])
 
 
 def run_sft(
@@ -59,13 +78,14 @@ def run_sft(
     own = directories.own
     start = (
         session.fresh_weights if settings.after is None
-        else load_weights(directories.inputs[settings.after])
+        else _weights_of(session, settings.after, directories)
     )  # fmt: skip
     state = trainer.initial_state(session.policy, settings.optimizer, start)
     cursor = 0
     checkpoints = own / "checkpoints"
     if checkpoint.steps(checkpoints):
         found = checkpoint.restore(checkpoints, fall_back=True)
+        _say_skipped(found.skipped, found.step)
         state = trainer.from_arrays(session.policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
@@ -78,7 +98,7 @@ def run_sft(
             progress.step(step, metrics)
             if step % settings.checkpoint_every == 0 and step < settings.num_steps:
                 arrays = trainer.to_arrays(state)
-                checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=1)
+                checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=2)
 
         sft_settings = sft.SftSettings(
             optimizer=settings.optimizer,
@@ -90,16 +110,29 @@ def run_sft(
             session.policy,
             sft_settings,
             state,
-            session.demonstrations(settings),
+            _pairs(session, settings, directories),
             session.tokenizer,
             cursor=cursor,
             on_step=on_step,
             keep_going=_until(settings.wall_time_of, directories),
         )
-    domains = tuple(session.recipe.problems.by_domain())
-    return _finish(session, name, state.weights, int(state.step), own, progress, domains) | {
+    return _finish(session, name, state.weights, int(state.step), own, progress) | {
         "num_pairs": cursor
     }
+
+
+def _pairs(
+    session: Session, settings: SftStage, directories: StageDirectories
+) -> Iterable[tuple[str, str]]:
+    """What is learnt: worked solutions, or a teacher's samples."""
+    if settings.samples_of is None:
+        return session.demonstrations(settings)
+    return samples.pairs(directories.inputs[settings.samples_of], session.recipe.seed)
+
+
+def _say_skipped(skipped: Sequence[str], step: int) -> None:
+    for reason in skipped:
+        logger.warning("passed over a damaged checkpoint, %s; going on from step %d", reason, step)
 
 
 class _RlStart(NamedTuple):
@@ -126,6 +159,7 @@ def run_rl(
         max_staleness=settings.scheduler.max_staleness,
         row_length=settings.row_length,
         rows=settings.rows,
+        replays_routing=settings.replays_routing,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
@@ -159,9 +193,11 @@ def run_rl(
             buffer=Buffer(
                 max_staleness=settings.scheduler.max_staleness,
                 mixes_versions=settings.scheduler.mixes_versions,
+                reuse=settings.reuse,
+                seed=session.recipe.seed,
             ),
             versions=store,
-            grade=lambda group: grading.grade(group, settings.reward),
+            grade=lambda group: _grade(group, settings),
             log=_ShownLog(log, progress, CollapseWatch(settings.collapse, read_metrics(own))),
             keep_going=_until(settings.wall_time_of, directories),
             journal=journal,
@@ -174,7 +210,8 @@ def run_rl(
             learner.close(CLOSE_TIMEOUT_S)
             journal.close()
     trained = store.get(final.step)
-    return _finish(session, name, trained, final.step, own, progress, settings.domains) | {
+    domains = _domains(session, settings)
+    return _finish(session, name, trained, final.step, own, progress, domains) | {
         "tickets": final.counts(),
         "rollout": replicas.statistics(),
         **({"scored": learner.num_scored} if isinstance(learner, TrainerWithGenerators) else {}),
@@ -188,22 +225,43 @@ def _start_rl(
     directories: StageDirectories,
 ) -> _RlStart:
     """The last checkpoint, or the weights of the stage before."""
-    weights = load_weights(directories.inputs[settings.after])
-    reference = None if settings.objective.kl is None else weights
+    weights = _weights_of(session, settings.after, directories)
+    reference = None
+    if settings.objective.kl is not None:
+        other = settings.reference
+        reference = weights if other is None else _weights_of(session, other, directories)
     checkpoints = directories.own / "checkpoints"
     if checkpoint.steps(checkpoints):
-        state, versions, control, _ = local_trainer.restore(
+        state, versions, control, skipped = local_trainer.restore(
             session.policy, trainer_settings, weights, checkpoints
         )
+        _say_skipped(skipped, int(state.step))
         return _RlStart(state, versions, control, reference)
     state = trainer.initial_state(session.policy, settings.optimizer, weights)
     return _RlStart(state, {0: weights}, None, reference)
 
 
+def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
+    """As `grading.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    graded, disposition = grading.grade(group, settings.reward)
+    if settings.learns_from_all and disposition == "filtered":
+        return graded, "keep"
+    return graded, disposition
+
+
 def _tickets(session: Session, settings: RlStage) -> TicketSource:
     """The problems of the stage's domains by turns."""
-    streams = tuple(session.stream(domain, "train").problem_at for domain in settings.domains)
-    return TicketSource(MixedStream(streams=streams), max_issues=settings.max_issues)
+    domains = _domains(session, settings)
+    streams = tuple(session.stream(domain, "train").problem_at for domain in domains)
+    return TicketSource(
+        MixedStream(streams=streams),
+        max_issues=settings.max_issues,
+        curriculum=settings.curriculum,
+    )
+
+
+def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
+    return settings.domains or session.domains
 
 
 def _loop_settings(settings: RlStage) -> LoopSettings:
@@ -308,13 +366,13 @@ def _finish(
     step: int,
     own: Path,
     progress: Progress,
-    domains: tuple[str, ...],
+    domains: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Saves the weights, evaluates them, and says what came of it."""
     save_weights(own, step, weights)
     progress.note("evaluating")
     started_s = time.monotonic()
-    result, samples = session.evaluate(weights, stage=name, domains=domains)
+    result, samples = session.evaluate(weights, stage=name, domains=domains or session.domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

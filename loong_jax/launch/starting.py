@@ -1,7 +1,7 @@
-"""Weights that a run over many devices starts from: an import, or a finished stage.
+"""Weights that a run starts from: an import, or a finished stage.
 
-Every process reads what its own devices hold, straight into the sharding of the model, so no host
-ever holds more. Layers may be stacked on the way: see `loong_jax.models.moe.growth`.
+Over many devices every process reads what its own devices hold, straight into the sharding of the
+model, so no host ever holds more. Layers may be stacked on the way: `loong_jax.models.moe.growth`.
 """
 
 import dataclasses
@@ -12,9 +12,19 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import convert
-from loong_jax.models.moe import MoEConfig, growth, parameters
+from loong_jax.launch import convert, serve
+from loong_jax.launch.recipe import (
+    START,
+    TEACHER,
+    DistillRecipe,
+    OwnProblemsRecipe,
+    Recipe,
+    RlRecipe,
+    SftRecipe,
+)
+from loong_jax.models.moe import MoEConfig, abstract_weights, growth, parameters
 from loong_jax.rl import checkpoint
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -47,7 +57,7 @@ def load(
     what their config says.
     """
     found, _ = convert.read_model(directory)
-    _refuse_other_model(directory, growth.stack_config(found, stack), config)
+    refuse_other_model(directory, growth.stack_config(found, stack), config)
     wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
     flat = _read(directory, unstacked)
@@ -55,7 +65,72 @@ def load(
     return weights if stack == 1 else growth.stack_layers(weights, stack)
 
 
-def _refuse_other_model(directory: Path, found: MoEConfig, config: MoEConfig) -> None:
+def load_whole(directory: Path, config: MoEConfig) -> dict[str, Any]:
+    """As `load`, all on the first device."""
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    template = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        abstract_weights(config)[1],
+    )
+    return load(directory, config, template)
+
+
+def with_given_model(recipe: Recipe) -> Recipe:
+    """The recipe with the model that its `start_from` brings, and with all that it must name.
+
+    A model that the command line sized otherwise is refused with ConfigError.
+    """
+    if isinstance(recipe, RlRecipe) and recipe.start_from is None:
+        raise ConfigError(
+            "this recipe trains weights that there are already. Give --start-from a run, a stage "
+            "of one, or what `loong import-hf` made."
+        )
+    learns_from_teacher = isinstance(recipe, DistillRecipe) or (
+        isinstance(recipe, RlRecipe) and recipe.rl.learns_from_all
+    )
+    if isinstance(recipe, DistillRecipe | RlRecipe) and learns_from_teacher and not recipe.teacher:
+        raise ConfigError(
+            "this recipe needs a teacher. Give --teacher a run, a stage of one, or what "
+            "`loong import-hf` made."
+        )
+    found = given(recipe)
+    if START in found and isinstance(recipe, _StartsFrom):
+        model, _ = convert.read_model(found[START])
+        _refuse_other_tokens(found[START], model)
+        if recipe.model == MoEConfig.tiny():  # nobody asked for another one
+            recipe = dataclasses.replace(recipe, model=model)
+        refuse_other_model(found[START], model, recipe.model)
+    if TEACHER in found:
+        model, _ = convert.read_model(found[TEACHER])
+        _refuse_other_tokens(found[TEACHER], model)
+        if isinstance(recipe, RlRecipe):
+            refuse_other_model(found[TEACHER], model, recipe.model)
+    return recipe
+
+
+def _refuse_other_tokens(directory: Path, model: MoEConfig) -> None:
+    if model.vocab_size != AsciiTokenizer.vocab_size:
+        raise ConfigError(
+            f"the model in {directory} has {model.vocab_size} tokens, and this recipe writes in "
+            f"the {AsciiTokenizer.vocab_size} of the quickstart. Name weights of such a model."
+        )
+
+
+_StartsFrom = OwnProblemsRecipe | SftRecipe | RlRecipe | DistillRecipe
+
+
+def given(recipe: Recipe) -> dict[str, Path]:
+    """Directories with the weights that a recipe names, by what its stages call them."""
+    found = {}
+    if isinstance(recipe, _StartsFrom) and recipe.start_from is not None:
+        found[START] = serve.find_weights(recipe.start_from)
+    if isinstance(recipe, RlRecipe | DistillRecipe) and recipe.teacher is not None:
+        found[TEACHER] = serve.find_weights(recipe.teacher)
+    return found
+
+
+def refuse_other_model(directory: Path, found: MoEConfig, config: MoEConfig) -> None:
+    """ConfigError where weights of `found` are none of `config`."""
     for field in dataclasses.fields(MoEConfig):
         have, want = getattr(found, field.name), getattr(config, field.name)
         if field.name not in _FREE and have != want:

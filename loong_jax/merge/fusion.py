@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge import across, on_device, on_host, tree
+from loong_jax.merge import across, on_device, on_host, pieces, tree
 from loong_jax.merge import plan as plan_lib
 from loong_jax.merge.methods import Method
 from loong_jax.merge.plan import Experts, LeafTask, Plan
@@ -103,12 +103,12 @@ def merge_leaves(plan: Plan) -> Iterator[MergedLeaf]:
 
 
 def merge_leaf(
-    plan: Plan, path: str, *, count: bool = True, into: np.ndarray | None = None
+    plan: Plan, path: str, *, count: bool = True, into: pieces.WritableLeaf | None = None
 ) -> MergedLeaf:
     """Merges one leaf: on the devices that hold it, or in host memory from there or from disk.
 
     Without `count` the shares kept and erased of a leaf on the host are not looked at, and 1 and 0.
-    A leaf on the host is merged into the bytes `into` where given: memory for one leaf serves all.
+    A leaf on the host is merged into `into` where given, and is never held whole.
     """
     task = plan.task(path)
     first, names = task.first, list(task.experts)
@@ -118,10 +118,11 @@ def merge_leaf(
         if across.is_on_device(task):
             value, finite, counts = on_device.merge(task)
         else:
-            size = math.prod(first.shape) * np.dtype(first.dtype).itemsize
-            memory = np.empty(size, np.uint8) if into is None else into[:size]
-            value = memory.view(first.dtype).reshape(first.shape)
-            finite, found = on_host.merge(task, value.reshape(-1), count=count)
+            if into is None:
+                value, write = _in_memory(first.shape, first.dtype)
+            else:
+                value, write = into, into.write
+            finite, found = on_host.merge(task, write, count=count)
             counts = found if count else counts
         if not finite:
             raise ConfigError(
@@ -130,6 +131,16 @@ def merge_leaf(
             )
     kept, erased = _shares(counts, names)
     return MergedLeaf(path, task.role, task.base, task.experts, value, kept, erased)
+
+
+def _in_memory(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, on_host.Write]:
+    leaf = np.empty(shape, dtype)
+    flat = leaf.reshape(-1)
+
+    def write(start: int, vector: np.ndarray) -> None:
+        flat[start : start + len(vector)] = vector
+
+    return leaf, write
 
 
 def copied(task: LeafTask, rules: PathRules) -> tree.Leaf | None:

@@ -1,8 +1,9 @@
 """Merging a leaf in host memory or on disk: matrix by matrix, piece by piece.
 
-What is held: a piece of the base, of every expert and of the result; and for thresholds (TIES,
-breadcrumbs, SCE's selection) one matrix of float32. So from disk no leaf is ever held whole but
-that one, however many experts there are.
+What is held: a piece of the base, of every expert and of the result, which goes where the leaf will
+lie; for thresholds (TIES, breadcrumbs, SCE's selection) one matrix of float32; and for methods on
+the sphere, which look at a matrix twice, its inputs as they are stored, where they are no more than
+two leaves of float32. So from disk no more is held, however many experts there are.
 """
 
 import concurrent.futures
@@ -24,12 +25,18 @@ from loong_jax.merge.methods.evaluate import Kind
 from loong_jax.merge.pieces import Piece
 from loong_jax.merge.plan import LeafTask
 
+MAX_KEPT_BYTES = 8  # per entry of a matrix that is read twice: two leaves in float32
+Write = Callable[[int, np.ndarray], None]  # (start, vector): any thread writes its pieces
 
-def merge(task: LeafTask, flat: np.ndarray, *, count: bool = True) -> tuple[bool, np.ndarray]:
-    """Merges into the vector `flat`; whether it is finite, and counts as `on_device.merge` has."""
+
+def merge(task: LeafTask, write: Write, *, count: bool = True) -> tuple[bool, np.ndarray]:
+    """Hands the merged leaf to `write`, piece by piece.
+
+    Returns whether it is finite, and counts as `on_device.merge` has.
+    """
     finite, counts = True, np.zeros((3, len(task.experts)))
     for matrix in matrices(task):
-        ok, found = matrix.merge(flat[matrix.start : matrix.start + matrix.size], count=count)
+        ok, found = matrix.merge(write, count=count)
         finite, counts = finite and ok, counts + found
     return finite, counts
 
@@ -58,13 +65,28 @@ def _tells_matrices_apart(task: LeafTask) -> bool:
 
 
 class Readers:
-    """`read(start, stop)` of everything that belongs to a leaf."""
+    """Pieces of everything that belongs to a leaf."""
 
     def __init__(self, task: LeafTask):
-        self.base = None if task.base is None else pieces.reader(task.base)
-        self.experts = tuple(map(pieces.reader, task.experts.values()))
-        self.masks = task.masks and tuple(map(pieces.reader, task.masks))
-        self.importances = task.importances and tuple(map(pieces.reader, task.importances))
+        reader = pieces.PieceReader
+        self.base = None if task.base is None else reader(task.base)
+        self.experts = tuple(map(reader, task.experts.values()))
+        self.masks = task.masks and tuple(map(reader, task.masks))
+        self.importances = task.importances and tuple(map(reader, task.importances))
+
+    def give_back(self, piece: Piece) -> None:
+        """Lets the memory of a lasting piece be used for another."""
+        for reader, vector in zip(self.experts, piece.experts, strict=True):
+            reader.give_back(vector)
+        if self.base is not None:
+            self.base.give_back(piece.base)
+
+    def fit(self, most: int) -> bool:
+        """Whether pieces of the whole matrix take at most so many bytes for each of its entries."""
+        if self.masks or self.importances:
+            return False
+        readers = (*self.experts, *([] if self.base is None else [self.base]))
+        return sum(reader.bytes_per_entry for reader in readers) <= most
 
 
 class Matrix:
@@ -92,15 +114,19 @@ class Matrix:
         # Rows across the run of entries (a cube's second axis) are ranked with all of it at once.
         run = self.size if self.is_ranked and len(self.shape) > 2 else self.row_length
         self.ranges = pieces.ranges(self.size, max(run, 1))
+        self._kept: dict[int, Piece] = {}  # by start, what a second pass reads again
 
-    def merge(self, result: np.ndarray, *, count: bool) -> tuple[bool, np.ndarray]:
+    def merge(self, write: Write, *, count: bool) -> tuple[bool, np.ndarray]:
         task = self.task
         known = {**self.numbers, **task.across, **self.statistics()}
         known, weights = jax.device_put((known, task.weights))  # once, not with every piece
 
+        zeros = np.zeros((3, len(task.experts)))
+
         def one(start: int, stop: int) -> tuple[bool, np.ndarray]:
-            value, finite, counts = _program(
-                self.read(start, stop),
+            kept = self._kept.pop(start, None)
+            value, counts = _program(
+                self.read(start, stop) if kept is None else kept,
                 self.keys,
                 weights,
                 known,
@@ -111,10 +137,13 @@ class Matrix:
                 of_deltas=task.of_deltas,
                 count=count,
             )
-            result[start:stop] = np.asarray(value)[: stop - start]
-            return bool(finite), np.asarray(counts, np.float64)
+            found = np.asarray(value)[: stop - start]
+            write(self.start + start, found)
+            if kept is not None:
+                self.readers.give_back(kept)
+            return pieces.is_finite(found), zeros if counts is None else np.asarray(counts)
 
-        finite, counts = True, np.zeros((3, len(task.experts)))
+        finite, counts = True, zeros
         for ok, found in self.each(one):
             finite, counts = finite and ok, counts + found
         return finite, counts
@@ -129,14 +158,22 @@ class Matrix:
             else:
                 yield from self.pool.map(run, *zip(*group, strict=True))
 
-    def read(self, start: int, stop: int, *, ranked: bool = True, only: int | None = None) -> Piece:
+    def read(
+        self,
+        start: int,
+        stop: int,
+        *,
+        ranked: bool = True,
+        only: int | None = None,
+        lasting: bool = False,
+    ) -> Piece:
         """A piece of everything; or of the base and one expert."""
 
         def all_of(readers: Any) -> Any:
-            return readers and tuple(pieces.padded(read(*at)) for read in readers)
+            return readers and tuple(read(*at, lasting=lasting) for read in readers)
 
         at = self.start + start, self.start + stop
-        base = None if self.readers.base is None else pieces.padded(self.readers.base(*at))
+        base = None if self.readers.base is None else self.readers.base(*at, lasting=lasting)
         chosen = self.readers.experts if only is None else self.readers.experts[only : only + 1]
         piece = Piece(base, all_of(chosen), start=np.uint32(start % 2**32))
         if only is not None:
@@ -155,13 +192,21 @@ class Matrix:
         found = pieces.ranks(np.ascontiguousarray(turned).reshape(-1, self.row_length))
         return np.moveaxis(found.reshape(turned.shape), -1, 1).reshape(-1)
 
-    def sums(self, program: Callable[[Piece], Array], *, ranked: bool = False) -> np.ndarray:
-        """What `program` gives for every piece, summed in float64 over pieces and lanes."""
-        parts = self.each(
-            lambda start, stop: np.asarray(
-                program(self.read(start, stop, ranked=ranked)), np.float64
-            ).sum(-1)
-        )
+    def sums(
+        self, program: Callable[[Piece], Array], *, ranked: bool = False, keep: bool = False
+    ) -> np.ndarray:
+        """What `program` gives for every piece, summed in float64 over pieces and lanes.
+
+        With `keep` the merge need not read the pieces again.
+        """
+
+        def one(start: int, stop: int) -> np.ndarray:
+            piece = self.read(start, stop, ranked=ranked, lasting=keep)
+            if keep:
+                self._kept[start] = piece
+            return np.asarray(program(piece), np.float64).sum(-1)
+
+        parts = self.each(one)
         return sum(parts, np.zeros(()))
 
     def gather(self, program: Callable[[Piece], Any], only: int | None = None) -> np.ndarray:
@@ -194,7 +239,10 @@ class Matrix:
             return {"boosts": statistics.ram_boosts(method, shared, own)}
         if isinstance(method, methods.OnSphere):
             drop_base = {} if self.task.of_deltas else {"base": None}
-            found = self.sums(lambda piece: pieces.products(piece._replace(**drop_base)))
+            found = self.sums(
+                lambda piece: pieces.products(piece._replace(**drop_base)),
+                keep=self.readers.fit(MAX_KEPT_BYTES),
+            )
             table = sphere.tables(found, len(self.task.experts))
             return {
                 "coefficients": _numbers(
@@ -265,7 +313,7 @@ def _program(
     dtype: Any,
     of_deltas: bool,
     count: bool,
-) -> tuple[Array, Array, Array | int]:
+) -> tuple[Array, Array | None]:
     models, deltas = piece.models(), piece.deltas()
     known = {**known, **dict(choices)}
     rates = piece.keep_rates(known, row_length)
@@ -280,11 +328,10 @@ def _program(
         kind, base, models, deltas, masks, importances, weights, known, of_deltas=of_deltas
     )
     value = fused.value.astype(dtype)
-    finite = jnp.all(jnp.isfinite(value))
     if not count:
-        return value, finite, 0
+        return value, None
     moved = [delta != 0 for delta in deltas]
     kept = [moves & mark for moves, mark in zip(moved, fused.kept, strict=True)]
     agreed = [keeps & mark for keeps, mark in zip(kept, fused.agreed, strict=True)]
     rows = (jnp.stack([jnp.sum(m, dtype=jnp.int32) for m in row]) for row in (moved, kept, agreed))
-    return value, finite, jnp.stack(list(rows))
+    return value, jnp.stack(list(rows))

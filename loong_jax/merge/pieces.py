@@ -1,13 +1,15 @@
 """A leaf in host memory or on disk, read piece by piece.
 
 A matrix is a run of entries, and a piece a part of that run: the programs know no shapes, so a few
-lengths are compiled for any model, and a piece of every expert fits a core's cache together.
+lengths are compiled for any model. Smaller pieces would stay in a core's cache, and starting their
+programs would take longer than that saves.
 """
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +20,96 @@ from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import methods
 from loong_jax.merge.methods import statistics
 
-LENGTH = 1 << 18  # entries of a piece
-_LANES = 128  # partial sums, so that a sum is vectorised and its rounding small
+LENGTH = 1 << 19  # entries of a piece
+_LANES = 4096  # partial sums, so that a sum is vectorised and its rounding small
 
 
-@runtime_checkable
 class StoredLeaf(Protocol):
     """A leaf that is not in memory."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Entries start to stop, row by row, as a vector of `dtype`."""
+    def read(self, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
+        """Entries start to stop, row by row, as a vector of `dtype`; in `into` where given."""
         ...
+
+
+class WritableLeaf(StoredLeaf, Protocol):
+    """A leaf that is written where it will lie, by any thread."""
+
+    def write(self, start: int, vector: np.ndarray) -> None:
+        """Puts a vector of `dtype` at entry `start`, row by row."""
+        ...
+
+
+def is_stored(leaf: Any) -> TypeGuard[StoredLeaf]:
+    """No array can `read`; to ask for the whole protocol takes as long as a small leaf."""
+    return hasattr(leaf, "read")
 
 
 def reader(leaf: Any) -> Callable[[int, int], np.ndarray]:
     """`read` of a stored leaf, or the same of an array in host memory."""
-    if isinstance(leaf, StoredLeaf):
+    if is_stored(leaf):
         return leaf.read
     flat = np.ascontiguousarray(leaf).reshape(-1)
     return lambda start, stop: flat[start:stop]
+
+
+# Memory of lasting pieces that nobody needs any more, by length and dtype: fresh memory would be
+# zeroed page by page, which takes longer than to read a piece again.
+_free: dict[tuple[int, str], list[np.ndarray]] = {}
+
+
+def free_memory() -> None:
+    """Gives up what is kept for lasting pieces to come."""
+    _free.clear()
+
+
+class PieceReader:
+    """Pieces of a leaf, padded, in memory that is used again: each belongs to the thread that reads
+    it, until it reads the next one from here. A `lasting` piece has memory of its own.
+    """
+
+    def __init__(self, leaf: Any):
+        self._leaf = leaf if is_stored(leaf) else None
+        self._read = reader(leaf)
+        self._kept = threading.local()
+
+    def __call__(self, start: int, stop: int, *, lasting: bool = False) -> np.ndarray:
+        if self._leaf is None:
+            return padded(self._read(start, stop))
+        count, length = stop - start, padded_length(stop - start)
+        memory = self._lasting(length) if lasting else self._reused(length)
+        self._leaf.read(start, stop, memory[:count])
+        if count < length:
+            memory[count:length] = 0
+        return memory[:length]
+
+    def give_back(self, piece: np.ndarray) -> None:
+        """Lets the memory of a lasting piece be used for another."""
+        if self._leaf is not None:
+            _free.setdefault((len(piece), piece.dtype.name), []).append(piece)
+
+    @property
+    def bytes_per_entry(self) -> int:
+        """Of what lasting pieces take of memory: nothing where the leaf is there already."""
+        return 0 if self._leaf is None else self._leaf.dtype.itemsize
+
+    def _lasting(self, length: int) -> np.ndarray:
+        assert self._leaf is not None
+        free = _free.setdefault((length, self._leaf.dtype.name), [])
+        try:
+            return free.pop()
+        except IndexError:
+            return aligned(length, self._leaf.dtype)
+
+    def _reused(self, length: int) -> np.ndarray:
+        assert self._leaf is not None
+        kept = getattr(self._kept, "vector", None)
+        if kept is None or len(kept) < length:
+            kept = self._kept.vector = aligned(length, self._leaf.dtype)
+        return kept
 
 
 def ranges(size: int, row_length: int) -> list[tuple[int, int]]:
@@ -56,9 +126,13 @@ def aligned(length: int, dtype: Any) -> np.ndarray:
     return memory[start : start + size].view(dtype)
 
 
+def padded_length(count: int) -> int:
+    return max(1024, 1 << (count - 1).bit_length())
+
+
 def padded(vector: np.ndarray) -> np.ndarray:
     """Zeros added up to a power of two, which no sum, count or threshold sees."""
-    length = max(1024, 1 << (len(vector) - 1).bit_length())
+    length = padded_length(len(vector))
     if length == len(vector):
         return vector
     result = aligned(length, vector.dtype)
@@ -67,7 +141,19 @@ def padded(vector: np.ndarray) -> np.ndarray:
     return result
 
 
-# --- exact order statistics, in NumPy ------------------------------------------------------------
+# --- by NumPy: what it does faster than a program ------------------------------------------------
+
+_FIRST_NOT_FINITE = {"bfloat16": 0x7F80, "float16": 0x7C00, "float32": 0x7F800000}
+
+
+def is_finite(vector: np.ndarray) -> bool:
+    """Whether all entries are, by their bits: those of NaN and inf are the largest of each sign."""
+    first = _FIRST_NOT_FINITE.get(vector.dtype.name)
+    if first is None or not len(vector):
+        return bool(np.isfinite(vector.astype(np.float64)).all())
+    size = vector.dtype.itemsize
+    positive, negative = vector.view(f"i{size}").max(), vector.view(f"u{size}").max()
+    return bool(positive < first and negative < first + (1 << (8 * size - 1)))
 
 
 def ranks(sizes: Float[np.ndarray, "rows length"]) -> np.ndarray:
@@ -131,7 +217,14 @@ class Piece(NamedTuple):
 
 
 def _sum(x: Array) -> Array:
-    return jnp.sum(x.reshape(-1, _LANES), axis=0)
+    """[lanes]: parts of the sum of a vector of 2^n, halves added to halves.
+
+    Half the time of a reduction, which XLA's CPU programs carry out entry by entry.
+    """
+    while x.shape[0] > _LANES:
+        half = x.shape[0] // 2
+        x = x[:half] + x[half:]
+    return x
 
 
 @jax.jit

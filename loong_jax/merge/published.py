@@ -1,7 +1,7 @@
 """Merging directories of safetensors files, from disk to disk.
 
-Nothing is held but what one leaf needs (`on_host`): pieces of all inputs, the merged leaf, and for
-thresholds one matrix of float32. So the memory of a merge depends on its largest tensor alone.
+Nothing is held but what one leaf needs (`on_host` says what), so memory depends on the largest
+tensor alone.
 """
 
 import math
@@ -24,11 +24,12 @@ _BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # what else is copied f
 
 
 class StoredFile:
-    """An open file whose parts are read by position, so that threads may share it."""
+    """An open file whose parts are read, or written, by position, so that threads may share it."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, is_new: bool = False):
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if is_new else os.O_RDONLY
+        self._descriptor = os.open(path, flags, 0o666)
 
     def read(self, offset: int, into: np.ndarray) -> None:
         view = into.view(np.uint8).data
@@ -38,25 +39,34 @@ class StoredFile:
                 raise CheckpointError(f"{self.path} ends early. Fetch it again.")
             view, offset = view[count:], offset + count
 
+    def write(self, offset: int, data: np.ndarray | bytes) -> None:
+        view = memoryview(data) if isinstance(data, bytes) else data.view(np.uint8).data
+        while view:
+            count = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[count:], offset + count
+
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 class TensorOnDisk:
-    """A tensor of a safetensors file: `pieces.StoredLeaf`."""
+    """A tensor of a safetensors file: `pieces.WritableLeaf`, where the file is new."""
 
     def __init__(self, stored: StoredTensor, file: StoredFile):
         self.shape, self.dtype = stored.shape, stored.dtype
+        self.ndim, self.size = len(stored.shape), math.prod(stored.shape)
         self._offset, self._file = stored.offset, file
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        found = pieces.aligned(stop - start, self.dtype)
+    def read(self, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
+        found = pieces.aligned(stop - start, self.dtype) if into is None else into
         self._file.read(self._offset + start * self.dtype.itemsize, found)
         return found
 
+    def write(self, start: int, vector: np.ndarray) -> None:
+        self._file.write(self._offset + start * self.dtype.itemsize, vector)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        size = int(np.prod(self.shape))
-        return self.read(0, size).reshape(self.shape).astype(dtype or self.dtype, copy=False)
+        return self.read(0, self.size).reshape(self.shape).astype(dtype or self.dtype, copy=False)
 
 
 class PublishedWeights:
@@ -99,25 +109,43 @@ def write(
     is counted.
     """
 
-    def read(name: str) -> np.ndarray:
-        leaf = fusion.merge_leaf(plan, path_of(name), count=on_leaf is not None, into=memory)
-        if on_leaf is not None:
-            on_leaf(leaf)
-        return np.asarray(leaf.value)
-
     if is_published(output):
         raise CheckpointError(
             f"{output} already holds safetensors files. Name another directory, or delete them."
         )
     output.mkdir(parents=True, exist_ok=True)
-    sizes = (math.prod(t.shape) * t.dtype.itemsize for t in base.stored.values())
-    memory = np.empty(max(sizes, default=0), np.uint8)
     by_file: dict[Path, list[str]] = {}
     for name, tensor in base.stored.items():
         by_file.setdefault(tensor.file, []).append(name)
     for file, names in sorted(by_file.items()):
         entries = [(name, base.stored[name].dtype, base.stored[name].shape) for name in names]
-        files.write_file(output / file.name, entries, read)
+        _write_file(output / file.name, entries, plan, on_leaf)
+    pieces.free_memory()
     for file in sorted(base.directory.iterdir()):
         if file.suffix in _BESIDES and file.is_file() and not (output / file.name).exists():
             shutil.copyfile(file, output / file.name)
+
+
+def _write_file(
+    path: Path,
+    entries: list[tuple[str, np.dtype, tuple[int, ...]]],
+    plan: Plan,
+    on_leaf: Callable[[MergedLeaf], None] | None,
+) -> None:
+    partial = path.with_name(path.name + ".partial")
+    header, stored = files.lay_out(partial, entries)
+    file = StoredFile(partial, is_new=True)
+    try:
+        file.write(0, header)
+        for name, tensor in stored.items():
+            merged = TensorOnDisk(tensor, file)
+            leaf = fusion.merge_leaf(plan, path_of(name), count=on_leaf is not None, into=merged)
+            if leaf.value is not merged:  # what is not merged is copied
+                read = pieces.reader(leaf.value)
+                for start, stop in pieces.ranges(merged.size, 1):
+                    merged.write(start, read(start, stop))
+            if on_leaf is not None:
+                on_leaf(leaf)
+    finally:
+        file.close()
+    partial.replace(path)

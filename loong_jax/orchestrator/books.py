@@ -29,6 +29,7 @@ class LostStep(NamedTuple):
 
     step: int
     groups: tuple[Group, ...]
+    reread: dict[str, int]  # see `Books.rereads`
     counts: dict[str, int]  # of tickets, when it ended
     num_open: int
 
@@ -93,8 +94,9 @@ class Books:
             match change:
                 case changes.Trained(step):
                     assert lease is not None
-                    num_open = len(self.state.tickets)
-                    steps.append(LostStep(step, lease.groups, self.state.counts(), num_open))
+                    reread, num_open = self.rereads(lease), len(self.state.tickets)
+                    counts = self.state.counts()
+                    steps.append(LostStep(step, lease.groups, reread, counts, num_open))
                 case changes.Published(version, _, checksum):
                     checksums[version] = checksum
         return Replayed(len(found), tuple(steps), checksums)
@@ -114,7 +116,7 @@ class Books:
         match change:
             case acts.Issue(count, version, deferred):
                 for number in range(self.state.num_issued, self.state.num_issued + count):
-                    ticket = self.tickets.open(number, deferred=deferred)
+                    ticket = self.tickets.open(number, deferred=deferred, step=self.state.step)
                     self.buffer.admit(ticket, version, self.state.step)
             case acts.Train(numbers):
                 self.lease = self.buffer.lease(numbers, trainer_version=self.state.step)
@@ -122,7 +124,10 @@ class Books:
                 self._end(numbers, "stale", afterwards)
             case changes.Generated(number):
                 (self.groups[number],) = groups
-            case changes.Verified(number, disposition):
+                lengths = [len(r.tokens) for r in self.groups[number].rollouts]
+                self.tickets.written(number, lengths)
+            case changes.Verified(number, disposition, _, verdicts):
+                self.tickets.judged(number, _outcomes(verdicts, groups))
                 if disposition == "keep":
                     (self.groups[number],) = groups
                 else:
@@ -162,9 +167,18 @@ class Books:
     def trained(self, step: int, scheduler: policy.Policy) -> changes.Trained:
         """The change that ends the step under way, and what may be issued from then on."""
         assert self.lease is not None
-        numbers = tuple(group.ticket.number for group in self.lease.groups)
+        numbers = tuple(group.ticket.number for group in self.lease.fresh)
         ahead = scheduler.groups_per_step * (1 + scheduler.max_staleness)
         return changes.Trained(step, numbers, max(self.state.issue_limit, max(numbers) + 1 + ahead))
+
+    def rereads(self, lease: Lease) -> dict[str, int]:
+        """Groups that the step of `lease` trained on again, and all so far; {} where none ever is.
+
+        To be asked once the step is committed.
+        """
+        if not self.buffer.reuse.share:
+            return {}
+        return {"reuse/groups": len(lease.reread), "reuse/total": self.buffer.num_rereads}
 
     def without_weights(self, versions: Iterable[int]) -> tuple[int, ...]:
         """Open tickets that need one of `versions`: all that are not ready to train."""
@@ -196,6 +210,13 @@ class Books:
         groups = [plain.group_from_plain(record) for record in snapshot.get("groups", ())]
         self.groups = {group.ticket.number: group for group in groups}
         self.lease = None
+
+
+def _outcomes(verdicts: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> list[str]:
+    """Of a group's verdicts, which stand in the change where there is a journal."""
+    if verdicts:
+        return [verdict["outcome"] for verdict in verdicts]
+    return [r.verdict.outcome for g in groups for r in g.rollouts if r.verdict is not None]
 
 
 def with_verdicts(group: Group, verdicts: Sequence[Verdict]) -> Group:

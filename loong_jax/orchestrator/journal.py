@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax import crash_point
+from loong_jax.data import disk
 from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Change, Place
@@ -110,12 +111,13 @@ class Journal:
         self._close_files()
         self._segment = number
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._log = os.open(self._path(number, "log"), flags, 0o644)
-        self._arrays = os.open(self._path(number, "arrays"), flags, 0o644)
+        with disk.writing(self.directory):
+            self._log = os.open(self._path(number, "log"), flags, 0o644)
+            self._arrays = os.open(self._path(number, "arrays"), flags, 0o644)
         self._arrays_end = os.fstat(self._arrays).st_size
         if os.fstat(self._log).st_size == 0:
             header = ["journal", {"format_version": FORMAT_VERSION, "segment": number}]
-            _write(self._log, _encode_line(header))
+            _write(self._log, _encode_line(header), self._path(number, "log"))
         self.sync()
 
     # ---- writing --------------------------------------------------------------------------------
@@ -125,9 +127,9 @@ class Journal:
         name = type(change).__name__
         line = _encode_line(changes.to_json(change))
         if crash_point.is_here(name, "torn"):
-            _write(self._log, line[: len(line) // 2])
+            _write(self._log, line[: len(line) // 2], self.directory)
             crash_point.kill()
-        _write(self._log, line)
+        _write(self._log, line, self._path(self._segment, "log"))
         crash_point.reach(name)
         is_milestone = isinstance(change, changes.Trained)
         if is_milestone or self._clock() - self._synced_s >= self._fsync_every_s:
@@ -138,7 +140,7 @@ class Journal:
         blob = plain.group_to_bytes(group)
         padding = -self._arrays_end % plain.ALIGNMENT
         first = self._arrays_end + padding
-        _write(self._arrays, bytes(padding) + blob)
+        _write(self._arrays, bytes(padding) + blob, self._path(self._segment, "arrays"))
         self._arrays_end = first + len(blob)
         return (self._segment, first, len(blob), zlib.crc32(blob))
 
@@ -168,8 +170,9 @@ class Journal:
 
     def sync(self) -> None:
         """Everything is on the disk itself when this returns."""
-        os.fsync(self._arrays)
-        os.fsync(self._log)
+        with disk.writing(self.directory):
+            os.fsync(self._arrays)
+            os.fsync(self._log)
         self._synced_s = self._clock()
 
     def close(self) -> None:
@@ -221,11 +224,14 @@ def _places(change: Change) -> tuple[Place, ...]:
     return ()
 
 
-def _write(descriptor: int, content: bytes) -> None:
-    """All of it: one system call takes at most 2 GiB."""
+def _write(descriptor: int, content: bytes, path: Path) -> None:
+    """All of it: one system call takes at most 2 GiB. DiskFullError where there is no room: what
+    was written in part is cut off when the journal is opened again.
+    """
     view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    with disk.writing(path):
+        while view:
+            view = view[os.write(descriptor, view) :]
 
 
 def _encode_line(record: Any) -> bytes:

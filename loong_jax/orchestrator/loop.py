@@ -193,7 +193,7 @@ class Orchestrator:
         for lost in replayed.steps:
             self.trainer.train(lost.step, lost.groups)
             trained = self._answer(rl_events.StepTrained)
-            self._log_step(trained, lost.groups, lost.counts, lost.num_open)
+            self._log_step(trained, lost.groups, lost.reread, lost.counts, lost.num_open)
             if lost.step in needed and lost.step <= self.state.newest_version:
                 self.trainer.publish(lost.step)
                 self._answer(rl_events.VersionPublished)
@@ -368,7 +368,8 @@ class Orchestrator:
                 f"{state.num_failed} tickets since step {state.step} could not be graded or "
                 f"failed, as many as failed_tickets allows; the last was {disposition}. Ends so "
                 f"far: {dict(state.ends)}. Look at the verdicts in rollouts/: their reasons say "
-                "what the verifier misses."
+                "what the verifier misses. Responses that were all cut off at the limit of "
+                "tokens cannot be graded either: then raise it."
             )
         if state.num_fruitless >= self.settings.max_tickets_per_step:
             raise RunStalled(
@@ -389,12 +390,14 @@ class Orchestrator:
         assert lease is not None
         self.books.commit(self.books.trained(event.step, self.settings.scheduler))
         self.trainer.publish(event.step)
-        self._log_step(event, lease.groups, self.state.counts(), len(self.state.tickets))
+        reread, num_open = self.books.rereads(lease), len(self.state.tickets)
+        self._log_step(event, lease.groups, reread, self.state.counts(), num_open)
 
     def _log_step(
         self,
         event: rl_events.StepTrained,
         groups: Sequence[Group],
+        reread: dict[str, int],
         counts: dict[str, int],
         num_open: int,
     ) -> None:
@@ -406,7 +409,9 @@ class Orchestrator:
                 "end_s": event.end_s,
             }
         )
-        self.log.step(event.step, {**event.metrics, "tickets": counts, "open": num_open}, groups)
+        taught = self.tickets.metrics(step=event.step, ticket=counts["issued"])
+        metrics = {**event.metrics, **reread, **taught, "tickets": counts, "open": num_open}
+        self.log.step(event.step, metrics, groups)
 
     def _on_published(self, event: rl_events.VersionPublished) -> None:
         self.log.event(

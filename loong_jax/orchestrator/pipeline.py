@@ -6,7 +6,7 @@ A stage reads what earlier stages left in their directories, writes into its own
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ def run_stages(
     *,
     only: str | None = None,
     source: Path | None = None,
+    given: Mapping[str, Path] | None = None,
     on_stage: Callable[[str, str], None] = lambda name, what: None,
 ) -> None:
     """Runs the stages in order, each after those it names; others must be done in `source`.
@@ -55,6 +56,7 @@ def run_stages(
     Args:
       only: run this stage alone; its inputs come from `run_dir`, else from `source`.
       source: another run directory to take finished stages from.
+      given: directories with weights from elsewhere, by the names that stages have for them.
       on_stage: told (name, "start" | "skip" | "done").
 
     Raises:
@@ -74,7 +76,10 @@ def run_stages(
         if is_done(run_dir, stage.name):
             on_stage(stage.name, "skip")
             continue
-        inputs = {name: _find_done(name, run_dir, source) for name in stage.after}
+        inputs = {
+            name: (given or {}).get(name) or _find_done(name, run_dir, source)
+            for name in stage.after
+        }
         own = stage_directory(run_dir, stage.name)
         own.mkdir(parents=True, exist_ok=True)
         on_stage(stage.name, "start")

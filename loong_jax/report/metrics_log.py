@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 import tensorboardX
 
-from loong_jax.data import json_files
+from loong_jax.data import disk, json_files
 from loong_jax.rollout.readable import readable
 from loong_jax.rollout.records import Group, Rollout
 
@@ -125,8 +125,9 @@ class MetricsLog:
 
     def _append(self, name: str, record: dict[str, Any]) -> None:
         file = self._files[name]
-        file.write(json_files.json_line(record))
-        file.flush()
+        with disk.writing(self.directory / name):
+            file.write(json_files.json_line(record))
+            file.flush()
 
 
 def rewind(directory: Path | str, step: int) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data import packing
-from loong_jax.rl import advantages
+from loong_jax.rl import advantages, routing_replay
 from loong_jax.rl.advantages import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
 
@@ -28,6 +28,7 @@ class TrajectoryBatch(NamedTuple):
     version_lag: Int[Array, "B T"]  # trainer's version minus the token's
     reference_logprob: Float[Array, "B T"] | None = None
     proximal_logprob: Float[Array, "B T"] | None = None
+    routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `routing_replay`
 
 
 def whole(rollout: Rollout, values: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -53,6 +54,7 @@ def make_batches(
     rows: int,
     row_length: int,
     reference_logprob: dict[tuple[int, int], np.ndarray] | None = None,
+    replays_routing: bool = False,
 ) -> list[TrajectoryBatch]:
     """Micro-batches [rows, row_length] of one step, in the order of (ticket, attempt) however
     groups arrived.
@@ -60,7 +62,7 @@ def make_batches(
     Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is
     keyed by (ticket, attempt), aligned with the response. Raises ValueError for rollouts that may
     not train: from the future, greedy or with truncated support, without the trainer's own
-    log-probabilities, of mixed temperature.
+    log-probabilities, of mixed temperature, without routing where it is replayed.
     """
     common_temperature(groups)
     sequences = []
@@ -74,7 +76,11 @@ def make_batches(
             if reference_logprob is not None:
                 known = reference_logprob[rollout.ticket, rollout.attempt]
                 sequences[-1]["reference_logprob"] = whole(rollout, known, np.float32)
-    packed: list[dict[str, Any]] = list(packing.pack(sequences, row_length, rows))
+            if replays_routing:
+                sequences[-1]["routing"] = routing_replay.choices(rollout)
+    packed: list[dict[str, Any]] = list(
+        packing.pack(sequences, row_length, rows, padding={"routing": routing_replay.FREE})
+    )
     return [TrajectoryBatch(**fields) for fields in packed]
 
 

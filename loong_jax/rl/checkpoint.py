@@ -8,6 +8,7 @@ found too.
 
 import io
 import json
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from loong_jax.errors import CheckpointError
+from loong_jax.data import disk
+from loong_jax.errors import CheckpointError, DiskFullError
 
 FORMAT_VERSION = 1
 
@@ -40,7 +42,8 @@ def save(
     """Writes checkpoint `step` and deletes all but the `keep` latest; returns once it is on disk.
 
     A kill at any moment leaves the earlier checkpoints and no half of this one. An existing
-    checkpoint of the same step is replaced.
+    checkpoint of the same step is replaced. DiskFullError where there is no room: the earlier ones
+    are whole then, and what was written of this one is deleted.
     """
     flat = {name: np.asarray(array) for name, array in _flatten(arrays).items()}
     record = {
@@ -48,6 +51,22 @@ def save(
         "checksums": {name: _checksum(array) for name, array in flat.items()},
         "metadata": dict(metadata or {}),
     }
+    try:
+        with disk.writing(Path(directory) / str(step)):
+            _write(directory, step, flat, record, keep)
+    except DiskFullError:
+        for unfinished in Path(directory).glob(f"{step}.*tmp*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _write(
+    directory: Path | str,
+    step: int,
+    flat: Mapping[str, np.ndarray],
+    record: Mapping[str, Any],
+    keep: int,
+) -> None:
     with _manager(directory, keep, create=True) as manager:
         if step in manager.all_steps():
             manager.delete(step)
@@ -91,11 +110,13 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             skipped.append(f"checkpoint {candidate}: {reason}")
             cause = error
-    raise CheckpointError(
-        f"damaged in {directory}: {'; '.join(skipped)}. Delete "
-        f"{Path(directory) / str(candidates[0])} and resume from the checkpoint before it "
-        f"(finished there: {available}), or start anew."
-    ) from cause
+    remedy = (
+        f"No other is left: delete {directory} to begin anew what they are of."
+        if len(skipped) == len(available)
+        else f"Delete {Path(directory) / str(candidates[0])} and resume from the checkpoint before "
+        f"it (finished there: {available}), or start anew."
+    )
+    raise CheckpointError(f"damaged in {directory}: {'; '.join(skipped)}. {remedy}") from cause
 
 
 def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, Any]]:

@@ -19,7 +19,15 @@ import numpy as np
 
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError
-from loong_jax.rl import batching, checkpoint, events, objectives, publish, trainer
+from loong_jax.rl import (
+    batching,
+    checkpoint,
+    events,
+    objectives,
+    publish,
+    routing_replay,
+    trainer,
+)
 from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
@@ -43,6 +51,7 @@ class TrainerSettings:
     rows: int = 48  # per micro-batch of a step
     score_rows: int = 4  # per micro-batch of scoring; one group is scored on its own
     keep_checkpoints: int = 2
+    replays_routing: bool = False  # experts are those the engine chose; see `routing_replay`
 
     def __post_init__(self):
         for name in ("row_length", "rows", "score_rows", "keep_checkpoints"):
@@ -74,7 +83,11 @@ class LocalTrainer:
         self.settings = settings
         self._model = model
         self._programs = trainer.make_programs(
-            model, settings.objective, settings.optimizer, settings.max_staleness
+            model,
+            settings.objective,
+            settings.optimizer,
+            settings.max_staleness,
+            settings.replays_routing,
         )
         self._state = state
         self._versions = versions
@@ -187,6 +200,7 @@ class LocalTrainer:
             rows=settings.rows,
             row_length=settings.row_length,
             reference_logprob=self._reference_logprobs(groups),
+            replays_routing=settings.replays_routing,
         )
         temperature = batching.common_temperature(groups)
         self._state, metrics = trainer.train_step(
@@ -210,7 +224,9 @@ class LocalTrainer:
             return None
         known = {}
         for group in groups:
-            found = group_logprobs(self._programs, self._reference, group, self.settings)
+            found = group_logprobs(
+                self._programs, self._reference, group, self.settings, replays_routing=False
+            )
             for rollout, logprob in zip(group.rollouts, found, strict=True):
                 known[rollout.ticket, rollout.attempt] = logprob
         return known
@@ -265,22 +281,30 @@ def score_group(
 
 
 def group_logprobs(
-    programs: trainer.TrainerPrograms, weights: Weights, group: Group, settings: TrainerSettings
+    programs: trainer.TrainerPrograms,
+    weights: Weights,
+    group: Group,
+    settings: TrainerSettings,
+    *,
+    replays_routing: bool | None = None,
 ) -> list[np.ndarray]:
     """Log-probabilities of each response under `weights`, in nats, float32; [] for none.
 
     A group is packed on its own, so its values do not depend on what else is scored with it.
+    Routing is replayed where the settings say so; other weights, of a reference say, route freely.
     """
+    if replays_routing is None:
+        replays_routing = settings.replays_routing
     if not group.rollouts:
         return []
     temperature = jnp.asarray(batching.common_temperature([group]), jnp.float32)
-    sequences = [_score_fields(index, r) for index, r in enumerate(group.rollouts)]
+    sequences = [_score_fields(i, r, replays_routing) for i, r in enumerate(group.rollouts)]
+    padding = {"routing": routing_replay.FREE}
     found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
-    for packed in packing.pack(sequences, settings.row_length, settings.score_rows):
+    for packed in packing.pack(sequences, settings.row_length, settings.score_rows, padding):
+        arrays = (packed[name] for name in ("tokens", "segment_ids", "positions"))
         packed["logprob"] = np.asarray(
-            programs.logprobs(
-                weights, packed["tokens"], packed["segment_ids"], packed["positions"], temperature
-            )
+            programs.logprobs(weights, *arrays, temperature, packed.get("routing"))
         )
         for owner, logprob in zip(
             packing.unpack(packed, "owner"), packing.unpack(packed, "logprob"), strict=True
@@ -290,9 +314,10 @@ def group_logprobs(
     return found
 
 
-def _score_fields(index: int, rollout: Rollout) -> dict[str, np.ndarray]:
+def _score_fields(index: int, rollout: Rollout, replays_routing: bool) -> dict[str, np.ndarray]:
     tokens = np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32)
-    return {"tokens": tokens, "owner": np.full(len(tokens), index, np.int32)}
+    fields = {"tokens": tokens, "owner": np.full(len(tokens), index, np.int32)}
+    return fields | ({"routing": routing_replay.choices(rollout)} if replays_routing else {})
 
 
 def restore(

@@ -11,11 +11,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe import parameters, router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.rl import auxiliary
+from loong_jax.rl import auxiliary, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
+from loong_jax.rl.routing_replay import ReplayCounts
 from loong_jax.sharding import place_like
 
 Weights = dict[Any, Any]  # nested dicts of arrays
@@ -32,7 +34,9 @@ class PolicyModel:
     initial_memory() -> what the controllers remember before the first step;
     update_controllers(weights, memory, load_LA) -> weights with the controllers' step taken, and
     their memory after it;
-    load_metrics(load_LA) -> numbers for metrics.jsonl.
+    load_metrics(load_LA) -> numbers for metrics.jsonl;
+    forward_replaying(weights, tokens_BT, positions_BT, segment_ids_BT, routing_BTLK) -> as forward,
+    and what came of the replay; None for a model without routers (see `routing_replay`).
 
     In supervised training, where there are such things:
     forward_with_losses(weights, batch) -> logits_BTV, load_LA, a loss to add to the model's own,
@@ -47,6 +51,7 @@ class PolicyModel:
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
     load_metrics: Callable[[Array], dict[str, float]]
     initial_memory: Callable[[], Any] = lambda: ()
+    forward_replaying: Callable[..., tuple[Array, Array, ReplayCounts]] | None = None
     forward_with_losses: Callable[..., tuple[Array, Array, Array, dict[str, Array]]] | None = None
     routing_metrics: Callable[..., dict[str, Array]] | None = None
     rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
@@ -64,8 +69,30 @@ def token_logprobs(
 
     See `logprobs_of`.
     """
-    logits_BTV, load = model.forward(weights, tokens, positions, segment_ids)
-    return *logprobs_of(logits_BTV, tokens, segment_ids, temperature), load
+    return replayed_logprobs(model, weights, tokens, segment_ids, positions, temperature, None)[:3]
+
+
+def replayed_logprobs(
+    model: PolicyModel,
+    weights: Weights,
+    tokens: Int[Array, "B T"],
+    segment_ids: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    temperature: Float[Array, ""] | float,
+    routing: Int[Array, "B T L K"] | None,
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
+    """As `token_logprobs` with the experts that `routing` names, and what came of that.
+
+    Without routing it is the same computation, and the counts are None.
+    """
+    batch, counts = (weights, tokens, positions, segment_ids), None
+    if routing is None:
+        logits_BTV, load = model.forward(*batch)
+    elif model.forward_replaying is None:
+        raise ConfigError("replays_routing=True, and this model has no routers. Set it to False.")
+    else:
+        logits_BTV, load, counts = model.forward_replaying(*batch, routing)
+    return *logprobs_of(logits_BTV, tokens, segment_ids, temperature), load, counts
 
 
 def logprobs_of(
@@ -131,16 +158,25 @@ def longcat_policy(
     losses.refuse_misfit(config)
     controller = bias if isinstance(bias, BiasController) else BiasController(rate=bias)
 
-    def run(weights, batch, score_shift=None):
+    def run(weights, batch, score_shift=None, forced_target=None):
         model = nnx.merge(graphdef, nnx.State(weights))
         names = ("positions", "segment_ids")
         call = {name: batch[name] for name in names}
-        return model, model(batch["tokens"], **call, score_shift=score_shift)
+        routers = dict(score_shift=score_shift, forced_target=forced_target)
+        return model, model(batch["tokens"], **call, **routers)
 
     def forward(weights, tokens, positions, segment_ids):
         batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
         _, output = run(weights, batch)
         return output.logits, output.load
+
+    def forward_replaying(weights, tokens, positions, segment_ids, routing):
+        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+        recorded = jnp.moveaxis(routing.astype(jnp.int32), 2, 0)
+        _, output = run(weights, batch, forced_target=recorded)
+        mask = segment_ids > 0
+        counts = routing_replay.count(recorded, output.own_target, output.target, mask)
+        return output.logits, output.load, counts
 
     def forward_with_losses(weights, batch):
         model, output = run(weights, batch)
@@ -185,6 +221,7 @@ def longcat_policy(
         ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
+        forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
         forward_with_losses=forward_with_losses if losses.are_any else None,
         routing_metrics=routing_metrics,

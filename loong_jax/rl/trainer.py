@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from loong_jax.rl import checkpoint, objectives, optimizers, policy_model
+from loong_jax.rl import checkpoint, objectives, optimizers, policy_model, routing_replay
 from loong_jax.rl.batching import TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.routing_replay import ReplayCounts
 
 
 class TrainState(NamedTuple):
@@ -41,18 +42,20 @@ class Accumulated(NamedTuple):
     entropy: Float[Array, ""]  # over trained tokens, in nats
     num_tokens: Float[Array, ""]  # trained tokens
     load: Int[Array, "L A"]
+    replay: ReplayCounts | None = None  # where routing is replayed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainerPrograms:
     """The compiled functions of a trainer; each is compiled once for its shape.
 
-    initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature) ->
-    float32 [B, T]; begin(weights) -> accumulated; accumulate(weights, accumulated, batch,
-    num_groups, temperature, num_tokens, step) -> accumulated (donated), of which `num_tokens` and
-    `step` are for objectives that read them (see `objectives.policy_loss`);
-    update(state, accumulated) -> state, metrics, sums, load (state donated); copy(weights) ->
-    weights in new buffers.
+    initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature,
+    routing) -> float32 [B, T], routing None where none is replayed; begin(weights) -> accumulated;
+    accumulate(weights, accumulated, batch, num_groups, temperature, num_tokens, step) ->
+    accumulated (donated), of which `num_tokens` and `step` are for objectives that read them (see
+    `objectives.policy_loss`);
+    update(state, accumulated) -> state, metrics, sums, load, replay (state donated);
+    copy(weights) -> weights in new buffers.
     """
 
     initial: Callable[[Weights], TrainState]
@@ -60,7 +63,8 @@ class TrainerPrograms:
     begin: Callable[[Weights], Accumulated]
     accumulate: Callable[..., Accumulated]
     update: Callable[
-        [TrainState, Accumulated], tuple[TrainState, dict[str, Array], LossSums, Array]
+        [TrainState, Accumulated],
+        tuple[TrainState, dict[str, Array], LossSums, Array, ReplayCounts | None],
     ]
     copy: Callable[[Weights], Weights]
 
@@ -92,14 +96,20 @@ def microbatch_loss(
     model: PolicyModel,
     objective: Objective,
     num_lags: int,
-) -> tuple[Float[Array, ""], tuple[LossSums, Array, Array, Array]]:
-    """Loss of one micro-batch with (sums, entropy, number of trained tokens, load).
+) -> tuple[Float[Array, ""], tuple[LossSums, Array, Array, Array, Any]]:
+    """Loss of one micro-batch with (sums, entropy, number of trained tokens, load, replay).
 
     A step is one update from the weights it began with, so where the objective asks for the
     proximal policy and the batch does not have it, it is these weights.
     """
-    logprob, entropy, load = policy_model.token_logprobs(
-        model, weights, batch.tokens, batch.segment_ids, batch.positions, temperature
+    logprob, entropy, load, replay = policy_model.replayed_logprobs(
+        model,
+        weights,
+        batch.tokens,
+        batch.segment_ids,
+        batch.positions,
+        temperature,
+        batch.routing,
     )
     proximal = batch.proximal_logprob
     if proximal is None and objective.needs_proximal:
@@ -122,7 +132,7 @@ def microbatch_loss(
     )
     entropy = jnp.sum(jnp.where(batch.loss_mask, entropy, 0.0))
     trained = jnp.sum(batch.loss_mask.astype(jnp.float32))
-    return loss, (sums, entropy, trained, load)
+    return loss, (sums, entropy, trained, load, replay)
 
 
 def apply_gradient(
@@ -159,9 +169,16 @@ def apply_gradient(
 
 @functools.lru_cache(maxsize=16)
 def make_programs(
-    model: PolicyModel, objective: Objective, optimizer: Optimizer, max_staleness: int
+    model: PolicyModel,
+    objective: Objective,
+    optimizer: Optimizer,
+    max_staleness: int,
+    replays_routing: bool = False,
 ) -> TrainerPrograms:
-    """Builds the programs; equal arguments share them, so stages of one recipe compile once."""
+    """Builds the programs; equal arguments share them, so stages of one recipe compile once.
+
+    With `replays_routing` every batch must have routing, and none otherwise.
+    """
     num_lags = max_staleness + 1
     gradient_of = jax.value_and_grad(
         functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
@@ -169,16 +186,16 @@ def make_programs(
     )
 
     @jax.jit
-    def logprobs(weights, tokens, segment_ids, positions, temperature):
-        return policy_model.token_logprobs(
-            model, weights, tokens, segment_ids, positions, temperature
+    def logprobs(weights, tokens, segment_ids, positions, temperature, routing=None):
+        return policy_model.replayed_logprobs(
+            model, weights, tokens, segment_ids, positions, temperature, routing
         )[0]
 
     @functools.partial(jax.jit, donate_argnames="accumulated")
     def accumulate(
         weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None
     ):
-        (loss, (sums, entropy, trained, load)), gradient = gradient_of(
+        (loss, (sums, entropy, trained, load, replay)), gradient = gradient_of(
             weights, batch, num_groups, temperature, num_tokens, step
         )
         return Accumulated(
@@ -188,6 +205,7 @@ def make_programs(
             accumulated.entropy + entropy,
             accumulated.num_tokens + trained,
             accumulated.load + load,
+            jax.tree.map(jnp.add, accumulated.replay, replay),
         )
 
     @jax.jit
@@ -202,6 +220,7 @@ def make_programs(
             zero,
             zero,
             jnp.zeros(load.shape, load.dtype),
+            routing_replay.no_counts() if replays_routing else None,
         )
 
     @functools.partial(jax.jit, donate_argnames="state")
@@ -214,7 +233,7 @@ def make_programs(
             "entropy": accumulated.entropy / jnp.maximum(accumulated.num_tokens, 1.0),
             "num_tokens": accumulated.num_tokens,
         }
-        return state, metrics, accumulated.sums, accumulated.load
+        return state, metrics, accumulated.sums, accumulated.load, accumulated.replay
 
     @jax.jit
     def copy(weights):
@@ -250,8 +269,9 @@ def train_step(
     accumulated = programs.begin(state.weights)
     for batch in batches:
         accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
-    state, metrics, sums, load = programs.update(state, accumulated)
+    state, metrics, sums, load, replay = programs.update(state, accumulated)
     numbers = {name: float(value) for name, value in metrics.items()}
+    numbers |= {} if replay is None else routing_replay.metrics(replay)
     return state, numbers | objectives.summarise(sums) | model.load_metrics(load)
 
 

@@ -9,6 +9,9 @@ checked at every transition. Staleness (trainer's version minus the group's) is 
 and again at lease, so time spent waiting counts. A lease is a transaction: until its commit, an
 abort or a restored snapshot brings its groups back.
 
+A lease may hold groups that were trained before (`reuse`). Such a re-read is counted and is no
+transition: its ticket has ended.
+
 One thread at a time may use a buffer. Token arrays are kept by reference.
 """
 
@@ -19,10 +22,12 @@ from typing import Any, Literal
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rollout import plain
 from loong_jax.rollout.records import TICKET_ENDS, Group, Ticket, TicketEnd
+from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 
 FORMAT_VERSION = 1
 
 TicketState = Literal["open", "ready", "leased"]
+NO_REUSE = GroupReuse()
 
 
 class LedgerError(LoongError):
@@ -48,21 +53,36 @@ class Lease:
 
     number: int
     trainer_version: int
-    groups: tuple[Group, ...]
+    fresh: tuple[Group, ...]
+    reread: tuple[Group, ...] = ()  # trained by an earlier step
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All that the step trains on."""
+        return self.fresh + self.reread
 
 
 class Buffer:
     """See the module. `max_staleness` is S, in steps.
 
     With `mixes_versions`, for partial rollouts, a response may go on under later versions than the
-    one it was admitted under, which its age counts from.
+    one it was admitted under, which its age counts from. `reuse` says how much of a lease was
+    trained before, `seed` which of it.
     """
 
-    def __init__(self, *, max_staleness: int, mixes_versions: bool = False):
+    def __init__(
+        self,
+        *,
+        max_staleness: int,
+        mixes_versions: bool = False,
+        reuse: GroupReuse = NO_REUSE,
+        seed: int = 0,
+    ):
         if max_staleness < 0:
             raise ConfigError(f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy.")
         self.max_staleness = max_staleness
         self.mixes_versions = mixes_versions
+        self.reuse = reuse
         self._entries: dict[int, _Entry] = {}  # tickets that have not ended, by number
         self._ends: dict[TicketEnd, int] = dict.fromkeys(TICKET_ENDS, 0)
         self._num_issued = 0
@@ -70,6 +90,7 @@ class Buffer:
         self._num_leases = 0
         self._leases: dict[int, tuple[int, ...]] = {}  # lease number -> ticket numbers
         self._to_regenerate: list[Ticket] = []
+        self._trained = TrainedGroups(reuse, seed=seed, max_staleness=max_staleness)
 
     # ---- the way of a ticket --------------------------------------------------------------------
 
@@ -128,7 +149,7 @@ class Buffer:
 
         `wanted` is how many, oldest first by completion or by issue, or the numbers of the tickets.
         With a count, ready groups past the bound end as stale first; see `take_stale`. Numbers of
-        stale tickets raise StaleError and change nothing.
+        stale tickets raise StaleError and change nothing. Groups that are read again come on top.
         """
         if isinstance(wanted, int):
             if wanted < 1:
@@ -150,7 +171,8 @@ class Buffer:
             assert entry.group is not None
             entry.state = "leased"
             groups.append(entry.group)
-        lease = Lease(self._num_leases, trainer_version, tuple(groups))
+        reread = self._trained.pick(len(groups), trainer_version)
+        lease = Lease(self._num_leases, trainer_version, tuple(groups), reread)
         self._leases[lease.number] = tuple(group.ticket.number for group in groups)
         self._num_leases += 1
         self._check()
@@ -160,6 +182,8 @@ class Buffer:
         """The step is done; its tickets end as trained."""
         for number in self._close(lease):
             self._finish(number, "trained")
+        self._trained.read(lease.reread)
+        self._trained.keep(lease.fresh, lease.trainer_version)
         self._check()
 
     def abort(self, lease: Lease) -> None:
@@ -189,6 +213,11 @@ class Buffer:
         """Tickets issued, by end, and open (not ended, whatever their state)."""
         return {"issued": self._num_issued, **self._ends, "open": len(self._entries)}
 
+    @property
+    def num_rereads(self) -> int:
+        """How many times groups were trained on again, over the run."""
+        return self._trained.num_reads
+
     def state_of(self, ticket_number: int) -> TicketState | Literal["ended"]:
         entry = self._entries.get(ticket_number)
         if entry is None and not 0 <= ticket_number < self._num_issued:
@@ -210,6 +239,7 @@ class Buffer:
             "num_completed": self._num_completed,
             "num_leases": self._num_leases,
             "ends": dict(self._ends),
+            "trained": self._trained.snapshot(),
             "to_regenerate": [plain.ticket_to_plain(t) for t in self._to_regenerate],
             "tickets": [
                 {
@@ -236,6 +266,7 @@ class Buffer:
         self._leases = {}
         self._ends = {end: snapshot["ends"].get(end, 0) for end in TICKET_ENDS}
         self._to_regenerate = [plain.ticket_from_plain(t) for t in snapshot["to_regenerate"]]
+        self._trained.restore(snapshot.get("trained", {"num_reads": 0, "kept": []}))
         self._entries = {}
         for record in snapshot["tickets"]:
             group = record["group"] and plain.group_from_plain(record["group"])

@@ -3,6 +3,7 @@
 import dataclasses
 
 from loong_jax.errors import ConfigError
+from loong_jax.rollout import coarse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class EngineConfig:
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) are recorded as well
     routing: bool = False  # the targets chosen for every token are recorded, for replay
     speculation: bool = False  # decode with the drafting head: up to two tokens a step
+    mantissa_bits: int | None = None  # that weights are rounded to when loaded; see `coarse`
     pages: PageConfig | None = None  # None: every slot owns `cache_length` positions
 
     def __post_init__(self):
@@ -65,6 +67,12 @@ class EngineConfig:
             )
         if self.max_stop_ids < 0:
             raise ConfigError(f"max_stop_ids={self.max_stop_ids} is negative. Use 0 for none.")
+        bits = self.mantissa_bits
+        if bits is not None and not 1 <= bits <= coarse.MOST_BITS:
+            raise ConfigError(
+                f"mantissa_bits={bits} is not in 1..{coarse.MOST_BITS}. Use 7 for bfloat16, None "
+                "for weights as they are."
+            )
         if self.speculation and self.routing:
             raise ConfigError(
                 "speculation and routing are both on, but the choices of the router are recorded "

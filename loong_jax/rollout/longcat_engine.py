@@ -18,6 +18,7 @@ from flax import nnx
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
+from loong_jax.rollout import coarse
 from loong_jax.rollout import requests as requests_as_arrays
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
@@ -105,7 +106,9 @@ class LongcatEngine:
     # ---- the contract ---------------------------------------------------------------------------
 
     def load_params(self, weights: Params) -> Params:
-        return jax.tree.map(jnp.asarray, weights)
+        weights = jax.tree.map(jnp.asarray, weights)
+        bits = self.config.mantissa_bits
+        return weights if bits is None else coarse.rounded(weights, bits)
 
     def init_decode_state(self) -> DecodeState:
         batch = self.config.num_slots

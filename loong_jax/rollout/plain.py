@@ -30,12 +30,18 @@ def ticket_to_plain(ticket: Ticket) -> Plain:
         "number": ticket.number,
         "issue": ticket.issue,
         "problem": ticket.problem.to_json(),
+        "max_new_tokens": ticket.max_new_tokens,
     }
 
 
 def ticket_from_plain(record: Mapping[str, Any]) -> Ticket:
     problem = Problem.from_json(record["problem"])
-    return Ticket(number=record["number"], issue=record["issue"], problem=problem)
+    return Ticket(
+        number=record["number"],
+        issue=record["issue"],
+        problem=problem,
+        max_new_tokens=record.get("max_new_tokens"),
+    )
 
 
 def group_to_plain(group: Group) -> Plain:

@@ -64,6 +64,7 @@ class Ticket:
     number: int
     problem: Problem
     issue: int = 0  # how often this problem was issued before
+    max_new_tokens: int | None = None  # of each attempt, where below that of the sampling
 
     @property
     def key(self) -> str:

@@ -196,7 +196,11 @@ class Replica:
             for attempt in running:
                 self._read_again(attempt)
             for attempt in queued:
-                self._room.queue(attempt)
+                if attempt.cache is not None:  # back from its tools, or being read behind them
+                    attempt.cache = None
+                    self._read_again(attempt)
+                else:
+                    self._room.queue(attempt)
             self._slots.forget(self.version)
         parked = [one.attempt for one in self._tools.parked]
         for attempt in parked:
@@ -223,14 +227,11 @@ class Replica:
             if ticket.number in self._jobs:
                 raise ValueError(f"ticket {ticket.number} is here already. Number tickets once.")
             prompt = self._encode(ticket.problem)
-            job = Job(
-                ticket,
-                prompt,
-                group_size or self.group_size,
-                sampling or self.sampling,
-                self.version,
-                None if self._limits is None else self._limits(ticket),
-            )
+            size, drawn = group_size or self.group_size, sampling or self.sampling
+            limits = self._limits(ticket) if self._limits is not None else None
+            if ticket.max_new_tokens is not None:
+                limits = (min(ticket.max_new_tokens, drawn.max_new_tokens),) * size
+            job = Job(ticket, prompt, size, drawn, self.version, limits)
             self.engine.check_sampling(job.sampling)
             self._tools.agent.tools_of(ticket.problem)
             self.engine.prefill_length(len(prompt))  # raises before anything is queued

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from loong_jax import crash_point
-from loong_jax.data import response
+from loong_jax.data import disk, response
 from loong_jax.environments.problem import Problem
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -32,12 +32,14 @@ from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.testing.scoring import scored_as_sampled
 from loong_jax.verifiers.pool import LocalVerifierPool, VerdictFuture, VerifierRequest
 
 NUM_STEPS, GROUP_SIZE, TOKENS = 4, 2, 16
 POLICY = DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True)
+REUSE = GroupReuse(share=0.5)  # step 2 trains on the groups of step 1 once more
 
 
 def problem_at(cursor: int) -> Problem:
@@ -75,8 +77,7 @@ class Workers:
     def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
         weights = self.store.get(version)["w"]
         for ticket in tickets:
-            with (self.directory / "generated.jsonl").open("a") as file:
-                file.write(json.dumps([ticket.number, version]) + "\n")
+            _note(self.directory / "generated.jsonl", [ticket.number, version])
             self.emit(rollout_events.GroupGenerated(_group(ticket, version, weights)))
 
     def score(self, groups: Sequence[Group]) -> None:
@@ -88,8 +89,7 @@ class Workers:
                 change = rollout.tokens.reshape(-1, 8).mean(0) * (rollout.reward or -0.5)
                 self.weights = np.tanh(self.weights * 1.1 + change / 100)
         batch = [[group.ticket.key, group.version] for group in groups]
-        with (self.directory / "trained.jsonl").open("a") as file:
-            file.write(json.dumps([step, batch]) + "\n")
+        _note(self.directory / "trained.jsonl", [step, batch])
         self.emit(rl_events.StepTrained(step, {}, 0.0, 0.0))
 
     def publish(self, version: int) -> None:
@@ -108,6 +108,11 @@ class Workers:
         self.emit(rl_events.Saved(step, "", 0.0, 0.0))
 
     def close(self, timeout_s: float) -> None: ...
+
+
+def _note(path: Path, record: list[Any]) -> None:
+    with disk.writing(path), path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def _kill_when_half_written(directory: Path) -> None:
@@ -190,7 +195,7 @@ def run(directory: Path) -> dict[str, Any]:
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
-        buffer=Buffer(max_staleness=POLICY.max_staleness),
+        buffer=Buffer(max_staleness=POLICY.max_staleness, reuse=REUSE),
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=NoLog(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.admission import Case, as_it_is, environment_cases, in_box
+from loong_jax.verifiers.admission import Case, as_it_is, environment_cases, in_box, in_tags
 
 
 def _problem(verifier: str, number: int, prompt: str, **fields: Any) -> Problem:
@@ -175,6 +175,34 @@ def _proofs(name: str, listed: Sequence[tuple[str, str]], wrong: tuple[str, ...]
     ]
 
 
+def _resyn() -> list[Case]:
+    """One module that compares with its own solution, one that checks by its rule alone."""
+    head = "def levels(): return [1, 2, 3]\ndef generate(level, seed): return [level, seed]\n"
+    turned = head + (
+        "def question(state): return f'Turn around {state}.'\n"
+        "def reference(state): return str(state)[::-1]\n"
+        "def reward(state, answer): return answer.strip() == reference(state)\n"
+    )
+    factors = head + (
+        "import re\n"
+        "def question(state): return f'Write {state} as a*b, both above 1.'\n"
+        "def reference(state): return '7*13'\n"
+        "def reward(state, answer):\n"
+        "    match = re.fullmatch('([0-9]{1,9})[*]([0-9]{1,9})', answer.strip(), re.ASCII)\n"
+        "    factors = [int(part) for part in match.groups()] if match else [1]\n"
+        "    return min(factors) > 1 and factors[0] * factors[1] == state\n"
+    )
+    listed = [(turned, 4817, "7184"), (turned, 30526, "62503"), (factors, 91, "7*13")]
+    return [
+        Case(
+            problem=_problem("resyn", n, f"{state}?", arguments={"module": text, "state": state}),
+            answer=answer,
+            render=in_tags,
+        )
+        for n, (text, state, answer) in enumerate(listed)
+    ]
+
+
 CASES: dict[str, Callable[[], Sequence[Case]]] = {
     "code": _code,
     "constraints": _constraints,
@@ -186,6 +214,7 @@ CASES: dict[str, Callable[[], Sequence[Case]]] = {
     "loongbench": _loongbench,
     "math": _math,
     "metamath": _metamath,
+    "resyn": _resyn,
 }
 
 

@@ -62,7 +62,7 @@ class EnvironmentVerifier:
     def _environment(self, problem: Problem) -> Any:
         name = str(problem.arguments.get("environment"))
         if name not in self._environments:
-            kind = environments.ENVIRONMENTS.get(name)
+            kind = environments.kind_of(name)
             if kind is None:
                 raise VerifierError(
                     f"problem {problem.uid} names environment {name!r}, which is not one of "

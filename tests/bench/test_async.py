@@ -52,6 +52,16 @@ def test_the_ratio_is_one_of_consumed_tokens_per_device_second():
     assert f"{row['speedup_vs_sync']:.2f}x" in tables.simulated(simulated)
 
 
+def test_the_headline_is_the_smallest_bound_that_reaches_the_goal():
+    rows = [
+        {"max_staleness": bound, "speedup_vs_sync": ratio}
+        for bound, ratio in ((1, 1.9), (4, 4.2), (3, 3.1), (2, 2.8))
+    ]
+    assert asynchronous.headline(rows)["max_staleness"] == 3
+    assert asynchronous.headline(rows[:1])["max_staleness"] == 1
+    assert asynchronous.headline([rows[0], rows[3]])["max_staleness"] == 2
+
+
 def test_a_replica_of_more_accelerators_costs_less_per_slot_and_as_much_per_step():
     small, large = CostModel(), scale.large_model(CostModel(), width=128)
     assert large.decode_base_s == small.decode_base_s

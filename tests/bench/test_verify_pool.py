@@ -11,7 +11,6 @@ from loong_jax.verifiers import verdict
 @pytest.mark.timeout(600)
 @pytest.mark.ray
 @pytest.mark.bubblewrap
-@pytest.mark.xdist_group("ray")
 def test_a_small_soak():
     soak = verify_pool.Soak(num_requests=2000, num_kills=5, num_distinct=400)
     result = verify_pool.measure(soak)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from loong_jax.data import problem_files
+from loong_jax.data import problem_files, response
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import get_verifier
 
@@ -50,13 +50,25 @@ def test_names_do_not_depend_on_place_and_differ_with_the_answer(tmp_path):
         ("[1]", "not an object"),
         ({"prompt": "x?"}, "line 2 of .* has no gold"),
         ({"gold": "1"}, "has no prompt"),
-        ({"prompt": "x?", "gold": 1}, "gold=1 must be of type str"),
-        ({"prompt": "x?", "gold": "1", "level": True}, "level=True must be of type int"),
+        ({"prompt": "x?", "gold": 1}, "gold=1, which must be of type str"),
+        ({"prompt": "x?", "gold": "1", "level": True}, "level=True, which must be of type int"),
         ({"prompt": "x?", "gold": "1", "levle": 2}, r"\['levle'\].*Known"),
-        ({"prompt": "x?", "verifier": "maths"}, "verifier='maths' is unknown"),
+        ({"prompt": "x?", "verifier": "maths"}, "verifier='maths', which is unknown"),
         ({"prompt": "x?", "gold": "1", "domain": "art"}, "domain='art'"),
         ({"prompt": "x?", "gold": "1", "level": -1}, "level=-1"),
-        ({"prompt": "x?", "gold": "1", "id": "one"}, "two problems with id 'one'"),
+        (
+            {"prompt": "x?", "gold": "1", "id": "one"},
+            "line 2 .*the id 'one', which another problem has in line 1",
+        ),
+        ({"prompt": "x?", "verifier": "code"}, "has no tests"),
+        ({"prompt": "x?", "gold": "1", "tests": [{}], "verifier": "math"}, "for verifier 'code'"),
+        ({"prompt": "x?", "gold": "1", "uid": "a", "id": "a"}, "both uid and id"),
+        ({"prompt": "x?", "messages": [{"role": "user", "content": "y"}]}, "both prompt and"),
+        ({"messages": [{"role": "user", "text": "y"}], "gold": "1"}, r"messages\[0\]=.*content"),
+        ({"messages": [{"role": "tool", "content": "y"}], "gold": "1"}, "role 'tool'"),
+        ({"messages": [{"role": "assistant", "content": "y"}], "gold": "1"}, "the user's"),
+        ({"prompt": "x?", "tests": [{}], "solution": "as so"}, "solution without an answer"),
+        ({"prompt": "x?", "gold": "1", "solution": "<longcat_think>x"}, "form is broken"),
     ],
 )
 def test_what_is_no_problem_is_named_with_its_line(tmp_path, record, message):
@@ -73,3 +85,51 @@ def test_a_file_without_problems_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         problem_files.read(tmp_path / "binary")
+
+
+def test_bad_lines_are_named_together(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        problem_files.read(write(tmp_path, {"prompt": "x?"}, {"prompt": "y?", "gold": "1"}, "{"))
+    first, second = str(caught.value).splitlines()
+    assert "line 1 of" in first
+    assert "has no gold" in first
+    assert "line 3 of" in second
+    assert "is not JSON" in second
+    with pytest.raises(ConfigError, match=r"\(12 more bad lines\)"):
+        problem_files.read(write(tmp_path, *["{"] * 20))
+
+
+def test_conversations_tests_and_solutions_are_read(tmp_path):
+    tests = [{"stdin": "1\n", "stdout": "2\n"}]
+    whole = response.render_response("so", "print(int(input()) + 1)")
+    found = problem_files.read(
+        write(
+            tmp_path,
+            {
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "What is 1 + 1?"},
+                ],
+                "gold": "2",
+                "solution": "one and one",
+            },
+            {"prompt": "Add one.", "tests": tests, "solution": whole, "uid": "add"},
+            {"prompt": "x?", "gold": "1"},
+        )
+    )
+    talk, program, plain = found.posed
+    assert talk.problem.prompt == "Be brief.\nWhat is 1 + 1?"
+    assert talk.messages == (("system", "Be brief."), ("user", "What is 1 + 1?"))
+    assert talk.solution == response.render_response("one and one", "2")
+    assert program.problem.verifier == "code"
+    assert program.problem.arguments == {"language": "python", "tests": tests}
+    assert (program.solution, program.problem.uid, program.line) == (whole, "add", 2)
+    assert [posed.answer for posed in found.posed] == ["2", "print(int(input()) + 1)", "1"]
+    assert (plain.solution, plain.line) == (None, 3)
+
+
+def test_problems_that_read_alike_are_on_one_side_of_the_split(tmp_path):
+    texts = ["What is  2 + 2?", "what is 2 + 2? ", "What is 2 + 3?"]
+    found = problem_files.read(write(tmp_path, *({"prompt": t, "gold": "4"} for t in texts)))
+    first, second, third = (problem.canonical for problem in found.problems)
+    assert first == second != third

@@ -5,6 +5,8 @@ with replicas in other processes, which score too.
 
 import dataclasses
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from loong_jax.rl.collapse import CollapseError, CollapseRules, Limits
 from loong_jax.rl.objectives import grpo_objective, longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.replica import BlockStats, Replica
 from loong_jax.testing import tiny
 
 GROUP_SIZE = 4
@@ -74,7 +77,7 @@ def cold_start(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
-    run.train(recipe(DORA, num_steps=2), tmp_path, source=cold_start)
+    run.train(recipe(DORA, num_steps=2), tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["steps"] == 2
     assert done["tickets"]["trained"] == 4
@@ -88,7 +91,7 @@ def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
 @pytest.mark.timeout(600)
 def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
     policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
-    run.train(recipe(policy, num_steps=3, num_elastic=1), tmp_path, source=cold_start)
+    run.train(recipe(policy, num_steps=3, num_elastic=1), tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 6
     assert done["rollout"]["num_rests"] > 0
@@ -101,7 +104,7 @@ def test_replicas_in_other_processes_write_and_score_in_a_recipe(tmp_path, cold_
     placement = ProcessReplicas(single_threaded=True)
     policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
     chosen = recipe(policy, num_steps=3, num_replicas=2, placement=placement)
-    run.train(chosen, tmp_path, source=cold_start)
+    run.train(chosen, tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 6
     assert done["rollout"]["num_calls"] > 0
@@ -123,8 +126,8 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
 
     longer_than_any = CollapseRules(length=Limits(low=1000.0, window=2))
     with pytest.raises(CollapseError, match=r"step 2: completions/mean_length.*collapse\.length"):
-        run.train(watched(longer_than_any), tmp_path, source=cold_start)
-    run.train(watched(CollapseRules()), tmp_path, source=cold_start)
+        run.train(watched(longer_than_any), tmp_path, only="rl", source=cold_start)
+    run.train(watched(CollapseRules()), tmp_path, only="rl", source=cold_start)
     lines = (tmp_path / "stages" / "rl" / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines]
     assert [record["step"] for record in steps] == [1, 2, 3]
@@ -142,9 +145,33 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
         scored.append(score_group(*arguments))
         return scored[-1]
 
+    training = threading.Event()  # from the call of a step until its weights are published
+
+    def waits_for_weights(replica):
+        """What is under way when a training step begins is still under way when it has ended."""
+        if training.is_set() and replica.active_slots:
+            time.sleep(0.02)
+            now_s = time.monotonic()
+            return [], BlockStats(now_s, now_s, 0, 0, 0)
+        return step(replica)
+
+    def train(*arguments):
+        training.set()
+        start_training(*arguments)
+
+    def publish(*arguments):
+        event = start_publishing(*arguments)
+        training.clear()
+        return event
+
+    learner = local_trainer.LocalTrainer
+    step, start_training, start_publishing = Replica.step, learner.train, learner._publish
     monkeypatch.setattr(local_trainer, "score_group", noted)
+    monkeypatch.setattr(Replica, "step", waits_for_weights)
+    monkeypatch.setattr(learner, "train", train)
+    monkeypatch.setattr(learner, "_publish", publish)
     policy = PartialRolloutPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
-    run.train(recipe(policy, num_steps=4), tmp_path, source=cold_start)
+    run.train(recipe(policy, num_steps=4), tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 8
     assert done["rollout"]["num_tokens_reprefilled"] > 0

@@ -10,16 +10,21 @@ import jax
 import pytest
 
 from loong_jax import configs
+from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import recipes
+from loong_jax.launch.demonstrations import domains_of
 from loong_jax.launch.recipe import (
     ControlsRecipe,
     DomainProblems,
     EngineSettings,
+    FileProblems,
     FusionStage,
     LongcatRecipe,
+    OwnProblemsRecipe,
     RlStage,
+    SampleStage,
     SftStage,
 )
 from loong_jax.launch.session import Session
@@ -31,10 +36,17 @@ from loong_jax.rollout import replica
 
 NUM_DRAWN = 200  # problems of each domain and demonstrations, of which the longest must fit
 SOURCE_OF = {"quickstart-controls": "quickstart"}  # controls start from another recipe's stages
+GIVEN = {  # what stages start from that no stage made
+    "rl": ("start",),
+    "distill": ("teacher",),
+}
 TOKENIZER = AsciiTokenizer()
 
 
-STAGED = tuple(name for name in recipes.RECIPES if name not in recipes.ON_ALL_PROCESSES)
+NEEDS_PACKAGES = ("environments",)  # its problems are the user's: test_environments_recipe
+STAGED = tuple(
+    name for name in recipes.RECIPES if name not in (*recipes.ON_ALL_PROCESSES, *NEEDS_PACKAGES)
+)
 
 
 @pytest.fixture(params=STAGED)
@@ -43,8 +55,15 @@ def name(request):
 
 
 @pytest.fixture
-def recipe(name):
-    return recipes.get_recipe(name)()
+def recipe(name, tmp_path):
+    made = recipes.get_recipe(name)()
+    if not isinstance(made, OwnProblemsRecipe):
+        return made
+    lines = (
+        {"prompt": f"{n}+{n}=", "gold": str(2 * n), "solution": f"{n} and {n}"} for n in range(500)
+    )
+    file = json_files.write_jsonl(tmp_path / "mine.jsonl", lines)
+    return dataclasses.replace(made, problems=FileProblems(file=file))
 
 
 def stages_of(recipe, kind):
@@ -67,11 +86,12 @@ def longest_prompts(recipe):
             for split in ("train", "test")
             for cursor in range(NUM_DRAWN // 2)
         )
-        for domain in recipe.problems.by_domain()
+        for domain in domains_of(recipe.problems)
     }
 
 
-def test_its_name_and_docstring_say_how_to_run_it(name, recipe):
+def test_its_name_and_docstring_say_how_to_run_it(name):
+    recipe = recipes.get_recipe(name)()
     assert recipe.name == name
     assert f"loong train {name}" in inspect.getdoc(recipes.get_recipe(name))
     assert recipes.get_recipe(name)() == recipe
@@ -105,7 +125,7 @@ def test_its_prompts_and_responses_fit_the_engine(recipe):
 def test_its_rollouts_fit_the_rows_they_train_in(recipe):
     longest = longest_prompts(recipe)
     for stage in stages_of(recipe, RlStage):
-        prompt = max(longest[domain] for domain in stage.domains)
+        prompt = max(longest[domain] for domain in stage.domains or longest)
         assert prompt + stage.sampling.max_new_tokens <= stage.row_length
         assert stage.group_size <= recipe.engine.prefill_members
         assert stage.group_size <= recipe.engine.slots_per_replica
@@ -130,7 +150,7 @@ def test_demonstrations_repeat_and_mix_all_domains(recipe):
     session = session_of(recipe)
     symbols = {
         domain: {c for n in range(20) for c in session.stream(domain, "train").problem_at(n).prompt}
-        for domain in recipe.problems.by_domain()
+        for domain in domains_of(recipe.problems)
     }
     for stage in stages_of(recipe, SftStage):
         pairs = list(itertools.islice(session.demonstrations(stage), NUM_DRAWN))
@@ -143,12 +163,15 @@ def test_demonstrations_repeat_and_mix_all_domains(recipe):
 
 def test_held_out_problems_are_the_same_for_every_seed_and_never_trained_on(recipe):
     other = dataclasses.replace(recipe, seed=recipe.seed + 1)
-    for domain, settings in recipe.problems.by_domain().items():
+    for domain in domains_of(recipe.problems):
         held_out = session_of(recipe).held_out(domain, "test", 50)
         assert held_out == session_of(other).held_out(domain, "test", 50)
         train = session_of(recipe).stream(domain, "train")
         drawn = {train.problem_at(cursor).canonical for cursor in range(NUM_DRAWN)}
         assert not drawn & {problem.canonical for problem in held_out}
+        if isinstance(recipe.problems, FileProblems):
+            continue
+        settings = recipe.problems.by_domain()[domain]
         assert {problem.level for problem in held_out} <= set(settings.levels)
         sizes = [train.environment.num_distinct(level) for level in settings.levels]
         assert min(sizes) > 20 * 10 * recipe.evaluation.num_problems  # a tenth is for tests
@@ -162,6 +185,7 @@ def test_its_stages_are_its_fields_and_read_what_earlier_ones_made(name, recipe)
         assert stages == {key: value for key, value in fields.items() if isinstance(value, kinds)}
     made = dict(recipes.get_recipe(SOURCE_OF[name])().stages()) if name in SOURCE_OF else {}
     assert not set(made) & set(stages)
+    made |= dict.fromkeys(GIVEN.get(name, ()))
     for key, stage in stages.items():
         match stage:
             case FusionStage():
@@ -169,11 +193,13 @@ def test_its_stages_are_its_fields_and_read_what_earlier_ones_made(name, recipe)
                 assert all(isinstance(made[expert], RlStage) for expert in stage.experts)
                 needed = {stage.base, *stage.experts}
             case RlStage():
-                assert stage.domains
-                assert set(stage.domains) <= set(recipe.problems.by_domain())
-                needed = {stage.after, *stage.wall_time_of}
+                assert stage.domains or isinstance(recipe, OwnProblemsRecipe)
+                assert set(stage.domains) <= set(domains_of(recipe.problems))
+                needed = {stage.after, stage.reference, *stage.wall_time_of} - {None}
             case SftStage():
-                needed = {stage.after, *stage.wall_time_of} - {None}
+                needed = {stage.after, stage.samples_of, *stage.wall_time_of} - {None}
+            case SampleStage():
+                needed = {stage.teacher}
         assert needed <= set(made), key
         made[key] = stage
 

@@ -7,11 +7,12 @@ import pytest
 
 from loong_jax import configs, options
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes
+from loong_jax.launch import placement, recipes
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.policy import DoraPolicy, refuse_unable
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.reuse import GroupReuse
 
 POLICIES = (
     DoraPolicy(groups_per_step=3, max_ahead=0.5),
@@ -41,6 +42,29 @@ def test_every_scheduler_reads_back_and_its_fields_are_options(policy):
     )
     changed = dataclasses.replace(policy, groups_per_step=7)
     assert given.config == with_scheduler(changed)
+
+
+def test_what_waits_is_kept_ahead_and_is_read_again_is_for_the_recipe_to_say():
+    recipe = with_scheduler(dora.MultiVersionPolicy(groups_per_step=3))
+    arguments = ["--rl-logic.scheduler.over-stale", "regenerate"]
+    arguments += ["--rl-logic.scheduler.over-provision", "0.25", "--rl-logic.reuse.share", "0.25"]
+    arguments += ["--rl-logic.replays-routing", "--engine.mantissa-bits", "7"]
+    changed = options.parse_train("quickstart", "text", recipe, arguments).config
+    stage = changed.rl_logic
+    assert stage.scheduler == dora.MultiVersionPolicy(
+        groups_per_step=3, over_stale="regenerate", over_provision=0.25
+    )
+    assert stage.reuse == GroupReuse(share=0.25)
+    assert configs.from_json(json.loads(json.dumps(configs.to_json(changed)))) == changed
+    assert not placement.engine_shapes(recipe).routing
+    assert placement.engine_shapes(changed).routing, "what is replayed must be recorded"
+    assert placement.engine_shapes(changed).mantissa_bits == 7
+    with pytest.raises(ConfigError, match=r"reuse\.share=0\.5.*Raise max_staleness"):
+        dataclasses.replace(
+            stage,
+            scheduler=baselines.SynchronousPolicy(groups_per_step=3),
+            reuse=GroupReuse(share=0.5),
+        )
 
 
 def test_a_run_of_before_there_was_a_choice_goes_on(tmp_path):

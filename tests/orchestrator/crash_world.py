@@ -16,6 +16,7 @@ from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.testing.fake_world import FakeWorld
 
 
@@ -142,7 +143,19 @@ def outcomes(uid, number, attempt):
     return {0: "right", 4: "right", 6: "timeout"}.get(kind, "mixed")
 
 
-def open_run(directory, disk, *, seed, policy, total_steps=4, dies_at=None, share=1.0, **world):
+def open_run(
+    directory,
+    disk,
+    *,
+    seed,
+    policy,
+    total_steps=4,
+    dies_at=None,
+    share=1.0,
+    reuse=None,
+    curriculum=None,
+    **world,
+):
     """A new process: everything it knows comes from `disk` and `directory`."""
     world = CrashWorld(
         disk, seed=seed, group_size=2, outcome_of=outcomes, **({"num_replicas": 2} | world)
@@ -164,8 +177,12 @@ def open_run(directory, disk, *, seed, policy, total_steps=4, dies_at=None, shar
         trainer=world,
         replicas=world,
         verifiers=world,
-        tickets=TicketSource(problem_at, max_issues=1 if policy_is_ordered(policy) else 2),
-        buffer=Buffer(max_staleness=policy.max_staleness),
+        tickets=TicketSource(
+            problem_at,
+            max_issues=1 if policy_is_ordered(policy) else 2,
+            curriculum=curriculum,
+        ),
+        buffer=Buffer(max_staleness=policy.max_staleness, reuse=reuse or GroupReuse()),
         versions=world,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=QuietLog(),

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator import state as states
+from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl import checkpoint
 from tests.orchestrator.crash_world import Disk, live, open_run
 
+CURRICULUM = Curriculum(
+    pass_rates=PassRates(of="level", ceilings=((0, 0.9), (2, 0.3)), pause=4),
+    context=GrowingContext(limits=(1, 4), window=4),
+)
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # it takes minutes here
 
 
@@ -134,14 +139,20 @@ test_killed_several_times_on_many_schedules = pytest.mark.slow(
 
 
 @settings(max_examples=20, phases=NO_SHRINKING)
-@given(policy=policies, dies_at=st.integers(1, 90), seed=st.integers(0, 999))
-def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed):
+@given(
+    policy=policies,
+    dies_at=st.integers(1, 90),
+    seed=st.integers(0, 999),
+    curriculum=st.sampled_from([None, CURRICULUM]),
+)
+def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed, curriculum):
     with tempfile.TemporaryDirectory() as directory:
         disk = Disk()
-        run, _ = open_run(directory, disk, seed=seed, policy=policy, dies_at=dies_at, share=0.0)
+        same = {"seed": seed, "policy": policy, "curriculum": curriculum}
+        run, _ = open_run(directory, disk, dies_at=dies_at, share=0.0, **same)
         if live(run):
             return
-        again, _ = open_run(directory, disk, seed=seed, policy=policy)
+        again, _ = open_run(directory, disk, **same)
         lived, rebuilt = (checkpoint.encode_record(r.snapshot()) for r in (run, again))
         assert (lived == rebuilt).all()
         assert (run.books.lease is None) == (again.books.lease is None)

@@ -1,8 +1,11 @@
+import errno
+
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.rl import checkpoint
 
 
@@ -81,6 +84,31 @@ def test_an_unfinished_checkpoint_does_not_count(tmp_path):
     save_some(tmp_path, (1,))
     (tmp_path / "2.orbax-checkpoint-tmp-7").mkdir()
     assert checkpoint.restore(tmp_path).step == 1
+
+
+def test_a_full_disk_costs_no_earlier_checkpoint(tmp_path, monkeypatch):
+    save_some(tmp_path, (1, 2))
+
+    def no_room(manager, step, **_):
+        (tmp_path / f"{step}.orbax-checkpoint-tmp").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", no_room)
+    with pytest.raises(DiskFullError, match=r"no room to write \S+/3: \d+ bytes are free"):
+        save_some(tmp_path, (3,))
+    monkeypatch.undo()
+    assert checkpoint.steps(tmp_path) == [1, 2]
+    assert not list(tmp_path.glob("*tmp*"))
+    save_some(tmp_path, (3,))
+    assert checkpoint.restore(tmp_path).step == 3
+
+
+def test_where_all_are_damaged_the_remedy_is_to_begin_anew(tmp_path):
+    save_some(tmp_path)
+    for step in (2, 3):
+        damage(tmp_path, step)
+    with pytest.raises(CheckpointError, match=r"No other is left: delete .* to begin anew"):
+        checkpoint.restore(tmp_path, fall_back=True)
 
 
 def test_keys_that_would_not_come_back_are_refused(tmp_path):

@@ -33,7 +33,8 @@ MAX_CPU_S = 5.0  # of one verdict
 HANG_S = 300  # of one target's input, by the clock
 # A target's share of all inputs. Those that start a process or ask a server get few.
 SHARES = {"math": 40, "loongbench": 10, "logic": 20, "environment": 6, "constraints": 6,
-          "metamath": 6, "judge": 1, "lean": 1, "code": 0.2, "coq": 0.1}  # fmt: skip
+          "metamath": 6, "judge": 1, "lean": 1, "resyn": 0.5,
+          "code": 0.2, "coq": 0.1}  # fmt: skip
 ENVIRONMENT_SHARE = 10  # of all environments together
 _PIECES = (
     *"0123456789abcxyzefinpi+-*/^_=<>()[]{}|,.;:!%$&\"' \n",

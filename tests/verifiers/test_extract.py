@@ -41,6 +41,6 @@ def test_a_broken_form_is_wrong_and_not_ungradable(text):
 
 def test_a_response_full_of_tags_costs_little():
     text = "<longcat_think>" + "</longcat_think><longcat_answer>" * 30000
-    start = time.perf_counter()
+    start = time.thread_time()
     assert isinstance(extract.extract_answer(text), Verdict)
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5

@@ -9,7 +9,7 @@ import pytest
 from loong_jax.errors import VerifierError
 from tests.verifiers import pool_checks
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,11 @@ RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "quickstart": "loong_jax.launch.recipes.quickstart:quickstart",
     "quickstart-controls": "loong_jax.launch.recipes.quickstart:controls",
     "agentic-mini": "loong_jax.launch.recipes.agentic:agentic_mini",
+    "environments": "loong_jax.launch.recipes.environments:environments",
+    "problems": "loong_jax.launch.recipes.straight:problems",
+    "sft": "loong_jax.launch.recipes.straight:sft",
+    "rl": "loong_jax.launch.recipes.straight:rl",
+    "distill": "loong_jax.launch.recipes.straight:distill",
     "pod-sft": "loong_jax.launch.recipes.pod:pod_sft",
     "pod-sft-flash": "loong_jax.launch.recipes.pod:pod_sft_flash",
 }

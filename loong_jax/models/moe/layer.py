@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import LatentAttention
@@ -118,11 +118,13 @@ class ShortcutLayer(nnx.Module):
         mask: Bool[Array, "B T"],
         attend: Attend,
         score_shift: Float[Array, "A"] | None = None,
+        forced_target: Int[Array, "B T K"] | None = None,
     ) -> tuple[Float[Array, "B T D"], router.LayerStatistics]:
         """The residual stream after the layer and the statistics of its routing and exchange.
 
         `attend(i, attention, x)` applies attention i; it decides between the expanded form and
-        the cache. Tokens outside `mask` meet no expert and count in no load.
+        the cache. Tokens outside `mask` meet no expert and count in no load. Tokens go where
+        `forced_target` says, if it does (`router.force`).
         """
         eps = self.config.rms_norm_eps
         with jax.named_scope("attention_0"):
@@ -130,7 +132,7 @@ class ShortcutLayer(nnx.Module):
             h1 = checkpoint_name(x + attend(0, self.attention_0, normed), RESIDUAL)
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
-            routing, score = self.router(u, score_shift)
+            routing, score, own_target = self.router(u, score_shift, forced_target)
             weights = self.ffn_0.gathered_early(u)
             mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
@@ -148,4 +150,4 @@ class ShortcutLayer(nnx.Module):
         with jax.named_scope("moe"):
             m, y = self.experts.mix(mixture, y)
             y = y + m
-        return y, router.layer_statistics(routing, score, mask, mixture.num_overflowed)
+        return y, router.layer_statistics(routing, score, mask, mixture.num_overflowed, own_target)

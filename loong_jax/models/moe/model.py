@@ -39,6 +39,7 @@ class ModelOutput(NamedTuple):
     hidden: Float[Array, "B T D"]  # after the final norm
     target: Int[Array, "L B T K"]  # the choices of every token
     num_overflowed: Int[Array, "L"]  # choices that waited for a later round of the exchange
+    own_target: Int[Array, "L B T K"] | None = None  # the routers' own, where choices were forced
 
 
 class _Rows(NamedTuple):
@@ -52,6 +53,7 @@ class _Rows(NamedTuple):
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
     sight: Sight
+    forced_target: Int[Array, "L B T K"] | None = None
 
 
 class LongcatFlash(nnx.Module):
@@ -82,6 +84,7 @@ class LongcatFlash(nnx.Module):
         mask: Bool[Array, "B T"] | None = None,
         segment_ids: Int[Array, "B T"] | None = None,
         score_shift: Float[Array, "L A"] | None = None,
+        forced_target: Int[Array, "L B T K"] | None = None,
     ) -> ModelOutput:
         """Logits of the token after each token.
 
@@ -90,8 +93,14 @@ class LongcatFlash(nnx.Module):
         only. `positions` count from the first token of each sequence unless given. Logits of
         padding are finite and mean nothing; padding counts in no load. `score_shift` is added to
         the router scores of every token (see `balance.stability_ratio`).
+
+        With `forced_target`, the `target` of another call or of an engine, tokens go there, to
+        zero-computation experts too, and gates are what the routers' own scores give those targets;
+        a token with -1 among its choices in a layer is routed freely there. `own_target` then says
+        what the routers would have chosen.
         """
-        output, _ = self._whole(self._rows(tokens, positions, mask, segment_ids), score_shift)
+        rows = self._rows(tokens, positions, mask, segment_ids, forced_target)
+        output, _ = self._whole(rows, score_shift)
         return output
 
     def prefill(
@@ -192,7 +201,7 @@ class LongcatFlash(nnx.Module):
             )
         return self.mtp
 
-    def _rows(self, tokens, positions, mask, segment_ids) -> _Rows:
+    def _rows(self, tokens, positions, mask, segment_ids, forced_target=None) -> _Rows:
         rules = self.rules
         if segment_ids is None:
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
@@ -214,7 +223,11 @@ class LongcatFlash(nnx.Module):
         )
         positions, segment_ids, index = (context.enter(a, rules) for a in others)
         sight = Sight(segment_ids, index, key_segment_BS, key_index_BS)
-        return _Rows(tokens, recent, positions, segment_ids > 0, sight)
+        if forced_target is not None:
+            forced_BTLK = jnp.moveaxis(forced_target.astype(jnp.int32), 0, 2)
+            placed = rules.place(forced_BTLK, "act_batch", "act_length", None, None)
+            forced_target = jnp.moveaxis(context.enter(placed, rules), 2, 0)
+        return _Rows(tokens, recent, positions, segment_ids > 0, sight, forced_target)
 
     def _whole(self, rows: _Rows, score_shift):
         rules = self.rules
@@ -227,13 +240,16 @@ class LongcatFlash(nnx.Module):
                 return out
 
             shift = None if score_shift is None else score_shift[index]
-            x, statistics = layer(x, rows.mask, attend, shift)
+            forced = None if rows.forced_target is None else rows.forced_target[index]
+            x, statistics = layer(x, rows.mask, attend, shift, forced)
             return x, (statistics, jax.tree.map(lambda *a: jnp.stack(a), *cached))
 
         x = context.enter(self._embed(rows.tokens, rows.recent), rules)
         x, (statistics, cached) = self._scan(step, x, self._remat)
-        target = context.leave(statistics.target, rules, axis=2)
-        output = self._output(context.leave(x, rules), statistics._replace(target=target))
+        left = {"target": context.leave(statistics.target, rules, axis=2)}
+        if statistics.own_target is not None:
+            left["own_target"] = context.leave(statistics.own_target, rules, axis=2)
+        output = self._output(context.leave(x, rules), statistics._replace(**left))
         return output, LatentCache(*(context.leave(a, rules, axis=3) for a in cached))
 
     def _remat(self, body):

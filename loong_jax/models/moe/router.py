@@ -34,6 +34,7 @@ class LayerStatistics(NamedTuple):
     score_sum: Float[Array, "A"]  # float32, sum over unmasked tokens of the softmax; has a gradient
     target: Int[Array, "B T K"]  # the choices, those of masked tokens too
     num_overflowed: Int[Array, ""]  # choices that waited for a later round of the exchange
+    own_target: Int[Array, "B T K"] | None = None  # what it would have chosen, where some is forced
 
 
 class Router(nnx.Module):
@@ -48,18 +49,26 @@ class Router(nnx.Module):
         self.bias = parameters.ControllerState(jnp.zeros((layers, targets), jnp.float32))
 
     def __call__(
-        self, x: Float[Array, "B T D"], score_shift: Float[Array, "A"] | None = None
-    ) -> tuple[Routing, Float[Array, "B T A"]]:
-        """The routing of every token and the scores behind it.
+        self,
+        x: Float[Array, "B T D"],
+        score_shift: Float[Array, "A"] | None = None,
+        forced_target: Int[Array, "B T K"] | None = None,
+    ) -> tuple[Routing, Float[Array, "B T A"], Int[Array, "B T K"] | None]:
+        """The routing of every token, the scores behind it, and its own choice if some is forced.
 
         `score_shift` is added to the scores of every token. The gradient of a loss with respect to
         it, at 0, is the gradient with respect to the mean scores (`balance.stability_ratio`).
+        Of `forced_target` see `force`.
         """
         kernel = self.rules.gather(self.kernel[...], "embed", "target")
         score_BTA = jax.nn.softmax(router_logits(x, kernel), axis=-1)
         if score_shift is not None:
             score_BTA += score_shift[None, None]
-        return choose(score_BTA, self.bias[...], self.config, self.rules), score_BTA
+        routing = choose(score_BTA, self.bias[...], self.config, self.rules)
+        if forced_target is None:
+            return routing, score_BTA, None
+        forced = force(routing, score_BTA, forced_target, self.config)
+        return forced, score_BTA, routing.target
 
 
 def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
@@ -98,16 +107,34 @@ def choose(
     return Routing(target_BTK, gate_BTK * config.gate_scale)
 
 
+def force(
+    free: Routing,
+    score: Float[Array, "B T A"],
+    target: Int[Array, "B T K"],
+    config: MoEConfig,
+) -> Routing:
+    """`free`, but tokens go to `target` where it has K choices; a negative one among them frees.
+
+    The gates are those that `score` gives the forced targets: what is forced is the choice alone,
+    and gradients reach the router through the gates as they do otherwise.
+    """
+    is_forced_BT1 = jnp.all(target >= 0, axis=-1, keepdims=True)
+    target_BTK = jnp.where(is_forced_BT1, target, free.target)
+    gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1) * config.gate_scale
+    return Routing(target_BTK, gate_BTK)
+
+
 def layer_statistics(
     routing: Routing,
     score: Float[Array, "B T A"],
     mask: Bool[Array, "B T"],
     num_overflowed: Int[Array, ""],
+    own_target: Int[Array, "B T K"] | None = None,
 ) -> LayerStatistics:
     """Statistics of one layer; tokens outside `mask` count in no sum."""
     load_A = count_load(routing.target, mask, score.shape[-1])
     score_sum_A = jnp.sum(jnp.where(mask[..., None], score, 0.0), axis=(0, 1))
-    return LayerStatistics(load_A, score_sum_A, routing.target, num_overflowed)
+    return LayerStatistics(load_A, score_sum_A, routing.target, num_overflowed, own_target)
 
 
 def count_load(

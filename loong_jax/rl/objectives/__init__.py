@@ -30,7 +30,7 @@ from loong_jax.rl.objectives.corrections import (
 )
 from loong_jax.rl.objectives.engine_trust import Band, EngineTrust
 from loong_jax.rl.objectives.loss import policy_loss
-from loong_jax.rl.objectives.objective import K3KL, Objective
+from loong_jax.rl.objectives.objective import K2KL, K3KL, Objective
 from loong_jax.rl.objectives.published import (
     cispo_objective,
     dapo_objective,
@@ -58,6 +58,7 @@ from loong_jax.rl.objectives.reductions import (
 from loong_jax.rl.objectives.sums import LossSums, empty_sums, summarise
 
 __all__ = [
+    "K2KL",
     "K3KL",
     "AsymmetricClip",
     "Band",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.rl.objectives import clips, engine_trust, ratios, reductions
-from loong_jax.rl.objectives.objective import Objective
+from loong_jax.rl.objectives.objective import K2KL, Objective
 from loong_jax.rl.objectives.sums import LossSums
 
 
@@ -88,9 +88,10 @@ def policy_loss(
             stop(reference_logprob), policy_logprob, loss_mask, bound
         )
         is_used &= is_known
-        k3 = jnp.exp(distance) - distance - 1.0
-        per_token = per_token - objective.kl.beta * k3
-        kl = jnp.sum(jnp.where(is_used, k3, 0.0))
+        is_k2 = isinstance(objective.kl, K2KL)
+        penalty = distance**2 / 2 if is_k2 else jnp.exp(distance) - distance - 1.0
+        per_token = per_token - objective.kl.beta * penalty
+        kl = jnp.sum(jnp.where(is_used, penalty, 0.0))
     is_trained = is_used if is_refused is None else is_used & ~is_refused
     per_token = jnp.where(is_trained, per_token, 0.0)
     loss = -reductions.reduced(

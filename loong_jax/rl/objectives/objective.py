@@ -22,6 +22,21 @@ class K3KL:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class K2KL:
+    """beta * d^2 / 2 with d = reference - policy log-probability, for each token.
+
+    On the policy's own samples its gradient is that of the reverse KL, and it grows with d where
+    that of k3 grows with exp(d): the one to follow a distant reference, such as a teacher, by.
+    """
+
+    beta: float
+
+    def __post_init__(self):
+        if self.beta < 0:
+            raise ConfigError(f"beta={self.beta} must be >= 0. Use kl=None for no penalty.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
     """What a rollout teaches (signal), how far the policy has moved (ratio), where that stops
     (clip), how tokens become one number (reduction); besides, a penalty and trust in the engine.
@@ -31,7 +46,7 @@ class Objective:
     ratio: Ratio
     clip: Clip
     reduction: Reduction
-    kl: K3KL | None = None
+    kl: K3KL | K2KL | None = None
     engine: EngineTrust = EngineTrust()
 
     def __post_init__(self):

@@ -15,7 +15,7 @@ import functools
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
@@ -84,8 +84,25 @@ class CoqVerifier:
             cost_s=time.perf_counter() - start,
         )
 
+    def check_statements(self, statements: Sequence[str], preamble: str = "") -> list[Verdict]:
+        """Whether each compiles as a proposition, proved or not."""
+        return [self._check_statement(str(text), preamble) for text in statements]
+
     def close(self) -> None:
         """Holds nothing."""
+
+    def _check_statement(self, text: str, preamble: str) -> Verdict:
+        if (refused := _refused(text)) is not None:
+            return refused
+        if not self._coqc:
+            return verdict.ungradable("no checker", "coqc is not installed")
+        try:
+            _statement(self._coqc, preamble, _named_goal(text)[1], self._limits)
+        except BrokenStatement as error:
+            return verdict.wrong("statement", str(error)[:300], isolation="namespaces")
+        except VerifierError as error:
+            return verdict.ungradable("sandbox", str(error)[:300])
+        return verdict.correct("it compiles", isolation="namespaces")
 
     def _judge(self, record: Mapping[str, Any]) -> tuple[Verdict, bool]:
         statement, answer = record.get("statement"), record.get("answer")
@@ -99,8 +116,7 @@ class CoqVerifier:
             return refused, False
         if not self._coqc:
             return verdict.ungradable("no checker", "coqc is not installed"), False
-        match = _HEADER.fullmatch(str(statement))
-        name, goal = (match[1], match[2]) if match else ("solution", str(statement).strip(". \n"))
+        name, goal = _named_goal(str(statement))
         try:
             compiled = _statement(self._coqc, str(preamble), goal, self._limits)
         except BrokenStatement as error:
@@ -146,6 +162,12 @@ def _axioms(output: str) -> list[str] | None:
     if head != "Axioms:" or not all(names):
         return None
     return [name[1] for name in names if name]
+
+
+def _named_goal(statement: str) -> tuple[str, str]:
+    """The name and the proposition of `Theorem name : proposition.`, or of a proposition alone."""
+    match = _HEADER.fullmatch(statement)
+    return (match[1], match[2]) if match else ("solution", statement.strip(". \n"))
 
 
 def _refused(script: str) -> Verdict | None:

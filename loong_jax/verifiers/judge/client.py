@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 
@@ -24,11 +24,26 @@ _CHARS_PER_TOKEN = 4  # an estimate, for servers that report no usage
 
 
 class JudgeUnavailable(Exception):
-    """No reply: `reason` is the verdict's, such as `budget`, `timeout` or `endpoint`."""
+    """No reply: `reason` is the verdict's, such as `budget`, `timeout` or `endpoint`.
 
-    def __init__(self, reason: str, detail: str):
+    `status` is that of HTTP where the endpoint answered with an error.
+    """
+
+    def __init__(self, reason: str, detail: str, status: int | None = None):
         super().__init__(detail)
         self.reason = reason
+        self.status = status
+
+
+class Completion(NamedTuple):
+    """What a model answered. Without counts from the server the tokens are an estimate."""
+
+    text: str | None  # None where the model refused
+    refusal: str | None  # as the API's own field says it
+    finish_reason: str  # "stop", "length", "content_filter", ... or "" where it is not said
+    prompt_tokens: int
+    reply_tokens: int
+    is_estimate: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,7 +134,7 @@ class Client:
             raise VerifierError(
                 "the judge needs the package openai, which is missing. Run: pip install openai"
             )
-        self.endpoint = endpoint
+        self.endpoint: Endpoint = endpoint
         self.budget = budget or Budget()
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -127,16 +142,29 @@ class Client:
 
     def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The reply's text. Raises JudgeUnavailable once attempts or budget are spent."""
+        text = self.complete(messages).text
+        if text is None:
+            raise JudgeUnavailable("endpoint", "the judge refused")
+        return text
+
+    def complete(
+        self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any] | None = None
+    ) -> Completion:
+        """The whole answer; `settings` of the API go over the endpoint's own, such as `seed`.
+
+        Raises JudgeUnavailable once attempts or budget are spent.
+        """
         last = JudgeUnavailable("endpoint", "never asked")
         for attempt in range(self.endpoint.max_attempts):
             if attempt:
                 self._sleep(self._pause_s(attempt, last))
             self.budget.take_request()
             try:
-                return self._attempt(messages)
+                return self._attempt(messages, settings or {})
             except _Again as error:
                 last = error
-        raise JudgeUnavailable(last.reason, f"{last} ({self.endpoint.max_attempts} attempts)")
+        detail = f"{last} ({self.endpoint.max_attempts} attempts)"
+        raise JudgeUnavailable(last.reason, detail, last.status)
 
     def close(self) -> None:
         with self._lock:
@@ -144,21 +172,23 @@ class Client:
                 self._openai.close()
                 self._openai = None
 
-    def _attempt(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _attempt(
+        self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any]
+    ) -> Completion:
         import openai
 
-        settings: dict[str, Any] = {}
+        asked: dict[str, Any] = {
+            "model": self.endpoint.model,
+            "temperature": self.endpoint.temperature,
+            "max_tokens": self.endpoint.max_reply_tokens,
+        }
         if self.endpoint.has_json_mode:
-            settings["response_format"] = {"type": "json_object"}
+            asked["response_format"] = {"type": "json_object"}
+        asked |= settings
         deadline = time.monotonic() + self.endpoint.timeout_s
         try:
             with self._connection().chat.completions.with_streaming_response.create(
-                model=self.endpoint.model,
-                messages=list(messages),
-                temperature=self.endpoint.temperature,
-                max_tokens=self.endpoint.max_reply_tokens,
-                timeout=self.endpoint.timeout_s,
-                **settings,
+                messages=list(messages), timeout=self.endpoint.timeout_s, **asked
             ) as response:
                 body = _body(response.iter_bytes(), deadline)
         except openai.APITimeoutError as error:
@@ -166,20 +196,19 @@ class Client:
         except openai.APIStatusError as error:
             detail = f"status {error.status_code}"
             if error.status_code in _RETRIED_STATUS:
-                raise _Again("endpoint", detail, _retry_after(error.response)) from error
-            raise JudgeUnavailable("endpoint", detail) from error
+                after_s = _retry_after(error.response)
+                raise _Again("endpoint", detail, after_s, error.status_code) from error
+            raise JudgeUnavailable("endpoint", detail, error.status_code) from error
         except openai.APIError as error:
             raise _Again("endpoint", f"{type(error).__name__}: {error}"[:200]) from error
         except JudgeUnavailable:
             raise
         except Exception as error:  # of the transport below: a body that breaks off, a bad length
             raise _Again("endpoint", f"{type(error).__name__}: {error}"[:200]) from error
-        text, num_tokens = _text(body)
-        is_estimate = num_tokens is None
-        if num_tokens is None:
-            num_tokens = (len(str(messages)) + len(text)) // _CHARS_PER_TOKEN
-        self.budget.add_tokens(num_tokens, is_estimate=is_estimate)
-        return text
+        completion = _completion(body, num_asked_chars=len(str(messages)))
+        num_tokens = completion.prompt_tokens + completion.reply_tokens
+        self.budget.add_tokens(num_tokens, is_estimate=completion.is_estimate)
+        return completion
 
     def _connection(self) -> Any:
         with self._lock:
@@ -203,8 +232,8 @@ class Client:
 class _Again(JudgeUnavailable):
     """What another attempt may mend."""
 
-    def __init__(self, reason: str, detail: str, after_s: float = 0.0):
-        super().__init__(reason, detail)
+    def __init__(self, reason: str, detail: str, after_s: float = 0.0, status: int | None = None):
+        super().__init__(reason, detail, status)
         self.after_s = after_s
 
 
@@ -219,18 +248,37 @@ def _body(chunks: Any, deadline: float) -> bytes:
     return bytes(body)
 
 
-def _text(body: bytes) -> tuple[str, int | None]:
-    """The message of a chat completion, and its tokens where the server counts them."""
+def _completion(body: bytes, num_asked_chars: int) -> Completion:
+    """A chat completion, with its tokens where the server counts them."""
     try:
         reply = json.loads(body)
-        content = reply["choices"][0]["message"]["content"]
+        choice = reply["choices"][0]
+        text, refusal = choice["message"]["content"], choice["message"].get("refusal")
+        finish = choice.get("finish_reason")
         usage = reply.get("usage") or {}
     except (ValueError, KeyError, IndexError, TypeError, RecursionError, AttributeError) as error:
         raise _Again("endpoint", f"no chat completion: {body[:80]!r}") from error
-    if not isinstance(content, str):
+    refusal = refusal if isinstance(refusal, str) and refusal else None
+    if refusal is not None:
+        text = None
+    elif not isinstance(text, str):
         raise _Again("endpoint", "a message without text")
-    tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return content, tokens if isinstance(tokens, int) and tokens >= 0 else None
+    counts = _counts(usage)
+    asked, said = counts or (
+        num_asked_chars // _CHARS_PER_TOKEN, len(text or refusal or "") // _CHARS_PER_TOKEN
+    )  # fmt: skip
+    finish = finish if isinstance(finish, str) else ""
+    return Completion(text, refusal, finish, asked, said, counts is None)
+
+
+def _counts(usage: Any) -> tuple[int, int] | None:
+    """Tokens of prompt and reply; those of the reply are the rest of the total."""
+    if not isinstance(usage, dict):
+        return None
+    total, asked = usage.get("total_tokens"), usage.get("prompt_tokens", 0)
+    if not all(isinstance(count, int) and count >= 0 for count in (total, asked)):
+        return None
+    return asked, max(0, total - asked)
 
 
 def _retry_after(response: Any) -> float:

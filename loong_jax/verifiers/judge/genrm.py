@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
@@ -58,6 +58,17 @@ class JudgeConfig:
             raise VerifierError(f"max_readings={self.max_readings} is below 1. Raise it.")
 
 
+class Asked(Protocol):
+    """What a judge asks: `ask` gives a reply's text or raises JudgeUnavailable. Safe in threads."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    def ask(self, messages: Sequence[Mapping[str, str]]) -> str: ...
+
+    def close(self) -> None: ...
+
+
 class Judge:
     """Judges items in batches; a failed canary makes its whole batch ungradable.
 
@@ -66,10 +77,15 @@ class Judge:
     """
 
     def __init__(
-        self, endpoint: Endpoint, config: JudgeConfig | None = None, budget: Budget | None = None
+        self,
+        endpoint: Endpoint,
+        config: JudgeConfig | None = None,
+        budget: Budget | None = None,
+        client: Asked | None = None,
     ):
+        """`client` asks in place of one of our own; the budget is then its affair."""
         self.config = config or JudgeConfig()
-        self.client = Client(endpoint, budget)
+        self.client: Asked = client or Client(endpoint, budget)
         self.ledger = Ledger(self.config.ledger_path, keeps_texts=self.config.ledger_keeps_texts)
         self.cache = ReplyCache(self.config.cache_dir)
         self._lock = threading.Lock()

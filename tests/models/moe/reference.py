@@ -53,12 +53,17 @@ def attention(x, w, config):
     return out
 
 
-def mixture(u, router, experts, config):
-    """The mixture of experts and how many tokens chose each target."""
+def mixture(u, router, experts, config, forced=None):
+    """The mixture of experts and how many tokens chose each target.
+
+    `forced` [T, K] holds choices to follow; rows with a negative entry are chosen freely.
+    """
     out, load = np.zeros_like(u), np.zeros(config.num_targets, int)
     for t, x in enumerate(u):
         score = _softmax(x @ router["kernel"]) + router.get("score_shift", 0.0)
         chosen = np.argsort(-(score + router["bias"]), kind="stable")[: config.num_chosen]
+        if forced is not None and min(forced[t]) >= 0:
+            chosen = forced[t]
         for target in chosen:
             load[target] += 1
             gate = config.gate_scale * score[target]
@@ -77,13 +82,13 @@ def ffn(x, w):
     return (_silu(x @ w["gate"]) * (x @ w["up"])) @ w["down"]
 
 
-def model(weights, tokens, config):
-    """Logits [T, V] of one sequence and loads [L, A]."""
-    hidden, loads = states(weights, tokens, config)
+def model(weights, tokens, config, forced=None):
+    """Logits [T, V] of one sequence and loads [L, A]; `forced` [L, T, K], see `mixture`."""
+    hidden, loads = states(weights, tokens, config, forced)
     return hidden @ np.asarray(weights["head"], np.float64), loads
 
 
-def states(weights, tokens, config):
+def states(weights, tokens, config, forced=None):
     """States [T, D] of one sequence after the final norm and loads [L, A]."""
     weights = _map(lambda a: np.asarray(a, np.float64), weights)
     x, loads, eps = weights["embedding"][tokens], [], config.rms_norm_eps
@@ -91,7 +96,8 @@ def states(weights, tokens, config):
         w = _map(lambda a, index=index: a[index], weights["layers"])
         h1 = x + attention(_norm(x, w["attention_norm_0"], eps), w["attention_0"], config)
         u = _norm(h1, w["ffn_norm_0"], eps)
-        m, load = mixture(u, w["router"], w["experts"], config)
+        wanted = None if forced is None else forced[index]
+        m, load = mixture(u, w["router"], w["experts"], config, wanted)
         h2 = h1 + ffn(u, w["ffn_0"])
         h3 = h2 + attention(_norm(h2, w["attention_norm_1"], eps), w["attention_1"], config)
         x = h3 + ffn(_norm(h3, w["ffn_norm_1"], eps), w["ffn_1"]) + m

@@ -54,7 +54,7 @@ def test_fresh_experts_are_as_strong_as_their_gates_say():
     @jax.jit
     def deviations(key):
         rules, rngs = ShardingRules(), nnx.Rngs(key)
-        routing, _ = only_layer(router.Router(config, rngs=rngs, rules=rules))(x)
+        routing, *_ = only_layer(router.Router(config, rngs=rngs, rules=rules))(x)
         is_zero = routing.target >= config.num_experts
         both = only_layer(Experts(config, rngs=rngs, rules=rules))(x, routing, mask)
         identity = jnp.sum(routing.gate * is_zero, axis=-1)[..., None] * x

@@ -16,7 +16,8 @@ ENVIRONMENT = dict(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
-@pytest.mark.parametrize("topology", ["v5p:4x4x2", "v6e:4x8"])  # tpu7x compiles for too long
+# LOONG_TOPOLOGIES="v5p:4x4x2 v6e:4x8" for both; each takes minutes, tpu7x too many
+@pytest.mark.parametrize("topology", os.environ.get("LOONG_TOPOLOGIES", "v5p:4x4x2").split())
 def test_dense_products_run_inside_the_windows_of_both_exchanges(topology):
     child = subprocess.run(
         [sys.executable, "-m", "tests.models.moe.compile_for_tpu", topology],

@@ -313,6 +313,47 @@ def test_metrics_by_lag():
         )
 
 
+def test_k2_follows_the_gradient_of_the_reverse_kl():
+    """Over all tokens of a small vocabulary, weighed by the policy's own probabilities."""
+    rng = np.random.default_rng(5)
+    logits, reference = rng.normal(size=(2, 7)) * 2
+    probability = np.exp(logits) / np.exp(logits).sum()
+    log_policy = np.log(probability)
+    log_reference = reference - np.log(np.exp(reference).sum())
+    distance = log_policy - log_reference
+    kl = (probability * distance).sum()
+    of_kl = probability * (distance - kl)  # d KL(policy | reference) / d logits
+
+    def penalty(policy_logprob):  # one row per token of the vocabulary, one token long
+        case = {
+            "policy_logprob": policy_logprob[:, None],
+            "reference_logprob": jnp.asarray(log_reference, jnp.float32)[:, None],
+        }
+        ones = jnp.ones((7, 1), jnp.float32)
+        objective = dataclasses.replace(grpo(), kl=objectives.K2KL(beta=1.0))
+        plain = dataclasses.replace(grpo(), kl=objectives.K2KL(beta=0.0))
+        rest = {
+            "behavior_logprob": jax.lax.stop_gradient(policy_logprob)[:, None],
+            "engine_logprob": jax.lax.stop_gradient(policy_logprob)[:, None],
+            "advantage": ones * 0,
+            "loss_mask": jnp.ones((7, 1), bool),
+            "segment_ids": jnp.ones((7, 1), jnp.int32),
+        }
+        with_, without = (
+            objectives.policy_loss(**case, **rest, num_groups=1, objective=one, num_lags=1)[0]
+            for one in (objective, plain)
+        )
+        return with_ - without
+
+    per_token = jax.grad(penalty)(jnp.asarray(log_policy, jnp.float32))
+    scale = per_token / distance  # the same for all: the reduction's share of a token
+    assert scale[0] > 0
+    assert np.allclose(scale, scale[0], rtol=1e-4)
+    score = np.eye(7) - probability  # d log policy(token) / d logits
+    of_penalty = ((probability * np.asarray(per_token / scale))[:, None] * score).sum(0)
+    assert np.allclose(of_penalty, of_kl, rtol=1e-4, atol=1e-6)
+
+
 def test_kl_without_a_reference_is_refused():
     case = make_case() | {"reference_logprob": None}
     with pytest.raises(ValueError, match="reference_logprob"):
@@ -325,6 +366,7 @@ def test_kl_without_a_reference_is_refused():
         lambda: objectives.TripletClip(eps_neg_high=0.5),
         lambda: objectives.TripletClip(eps_neg_low=1.5),
         lambda: objectives.SymmetricClip(eps=-0.1),
+        lambda: objectives.K2KL(beta=-1.0),
         lambda: objectives.K3KL(beta=-1.0),
         lambda: objectives.TokenRatio(engine_cap=0.0),
         lambda: objectives.TokenRatio(max_log_ratio=100.0),

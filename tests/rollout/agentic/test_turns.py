@@ -189,6 +189,35 @@ def test_others_decode_while_tools_run(engine):
     assert set(finish(replica)) == {0, 1}
 
 
+@pytest.mark.parametrize("keep_cache", [True, False])
+def test_new_weights_find_samples_before_behind_and_without_their_tools(engine, keep_cache):
+    """Equal weights under new numbers: nothing but the numbers of the versions may differ."""
+    swapped = make_replica(engine, Add())
+    undisturbed = make_replica(engine, Add())
+    for replica in (swapped, undisturbed):
+        replica.submit(tickets(6))
+    groups, version, num_back_without_slot = {}, 0, 0
+    while not swapped.is_empty:
+        for _ in range(3):
+            groups |= {group.ticket.number: group for group in swapped.step()[0]}
+            time.sleep(0.01)  # tools answer meanwhile
+        num_back_without_slot += sum(a.cache is not None for a in swapped.under_way())
+        version += 1
+        assert version < 1000
+        swapped.swap(version, scripted_weights(TURNS), keep_cache=keep_cache)
+    assert num_back_without_slot > 0
+    expected = finish(undisturbed)
+    assert sorted(groups) == sorted(expected)
+    for number, group in groups.items():
+        for mine, theirs in zip(group.rollouts, expected[number].rollouts, strict=True):
+            np.testing.assert_array_equal(mine.tokens, theirs.tokens)
+            np.testing.assert_array_equal(mine.loss_mask, theirs.loss_mask)
+            assert [turn.role for turn in mine.turns] == [turn.role for turn in theirs.turns]
+            numbers = [version for _, version in mine.versions]
+            assert numbers == sorted(set(numbers))
+            assert len(numbers) > 1
+
+
 def test_a_rollout_with_turns_survives_a_snapshot(reference):
     group = reference[0][1]
     again = plain.group_from_bytes(memoryview(plain.group_to_bytes(group)))

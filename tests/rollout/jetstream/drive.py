@@ -48,8 +48,9 @@ def main(mode: str, file: str) -> None:
     async def ask_all():
         return await asyncio.wait_for(asyncio.gather(*map(ask, TEXTS)), 120)
 
-    Path(file).write_text(json.dumps(asyncio.run(ask_all())))  # stdout is the Driver's log
-    driver.stop()
+    with asyncio.Runner() as runner:
+        Path(file).write_text(json.dumps(runner.run(ask_all())))  # stdout is the Driver's log
+        driver.stop()  # its threads wake the loop once more after the last token: it is still there
 
 
 if __name__ == "__main__":

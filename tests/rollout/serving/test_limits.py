@@ -208,7 +208,7 @@ def test_the_end_does_not_wait_for_ever():
         thread.start()
         live.wait_for(lambda: server.scheduler.status().num_running == 1)
         started_s = time.monotonic()
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 20
     thread.join(10)
     ((status, _, answer),) = answers
     assert status == 503

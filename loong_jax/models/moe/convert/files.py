@@ -145,24 +145,39 @@ def write_file(
 ) -> None:
     """Writes one file; `read(name)` gives each tensor when its turn comes.
 
-    The file gets its name once it is complete. Wider types come first, so that all are aligned.
+    The file gets its name once it is complete.
+    """
+    partial = file.with_name(file.name + ".partial")
+    header, stored = lay_out(partial, tensors)
+    with partial.open("wb") as stream:
+        stream.write(header)
+        for name, tensor in stored.items():
+            array = np.ascontiguousarray(read(name))
+            assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), name
+            stream.write(array.reshape(-1).view(np.uint8).data)
+    partial.replace(file)
+
+
+def lay_out(
+    file: Path, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]
+) -> tuple[bytes, dict[str, StoredTensor]]:
+    """What `file` of these tensors begins with, and where each will lie, in the order of places.
+
+    Wider types come first, so that all are aligned.
     """
     tensors = sorted(tensors, key=lambda tensor: -tensor[1].itemsize)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in tensors:
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+        entries[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    partial = file.with_name(file.name + ".partial")
-    with partial.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        for name, dtype, shape in tensors:
-            array = np.ascontiguousarray(read(name))
-            assert (array.dtype, array.shape) == (dtype, shape), name
-            stream.write(array.reshape(-1).view(np.uint8).data)
-    partial.replace(file)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {
+        name: StoredTensor(file, dtype, shape, len(header) + entries[name]["data_offsets"][0])
+        for name, dtype, shape in tensors
+    }
 
 
 def _read_index(path: Path) -> Mapping[str, str] | None:

@@ -1,0 +1,1 @@
+"""Short training runs that benches compare: how they are run, compared and drawn."""

@@ -1,0 +1,139 @@
+"""Instances of environment packages, drawn in batches, as lines of a file of problems.
+
+Which side of the split an instance is on is decided by its question, as for every such file.
+"""
+
+import dataclasses
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loong_jax.bench.synth.settings import HELD_OUT_SHARE
+from loong_jax.data import problem_files
+from loong_jax.data.packages import Package
+from loong_jax.data.response import NUM_MARKS, render_response
+from loong_jax.environments import modules
+from loong_jax.environments.environment import STYLES
+from loong_jax.environments.modules import ModuleRunner
+from loong_jax.environments.problem import split_of
+from loong_jax.errors import ConfigError, VerifierError
+
+BATCH = 400  # draws of one process
+MAX_DRAWS = 2000  # of one level
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A problem of an environment, without the text of its module."""
+
+    package: Package
+    level: int
+    seed: int
+    prompt: str
+    state: Any
+
+    @property
+    def uid(self) -> str:
+        return f"{self.package.uid}/{self.level}/{self.seed}"
+
+    @property
+    def canonical(self) -> str:
+        return problem_files.canonical(self.prompt)
+
+    @property
+    def side(self) -> str:
+        """Where a file of problems puts it: train, validation or test."""
+        return split_of(self.canonical, HELD_OUT_SHARE)
+
+    def line(self, domain: str, solution: str | None = None) -> dict[str, Any]:
+        """As `data.problem_files` reads it; without a gold, since the module judges."""
+        known = {} if solution is None else {"solution": solution}
+        return known | {
+            "uid": self.uid,
+            "prompt": self.prompt,
+            "verifier": "resyn",
+            "arguments": {"module": self.package.module.source, "state": self.state},
+            "domain": domain,
+            "level": self.level,
+            "origin": f"resyn, written by {self.package.author}",
+            "licence": self.package.licence,
+        }
+
+
+def draw(
+    runner: ModuleRunner,
+    package: Package,
+    level: int,
+    wanted: Mapping[str, int],
+    taken: Container[str] = (),
+) -> dict[str, list[Instance]]:
+    """By side of the split, up to `wanted[side]` instances with different questions.
+
+    A level that has fewer gives fewer. Seeds are tried from 0; questions in `taken`, as
+    `Instance.canonical` has them, are passed over.
+    """
+    found: dict[str, dict[str, Instance]] = {side: {} for side in wanted}
+    for first in range(0, MAX_DRAWS, BATCH):
+        seeds = range(first, first + BATCH)
+        posed = runner.run(package.module, [("pose", (level, seed)) for seed in seeds])
+        for seed, outcome in zip(seeds, posed, strict=True):
+            if outcome.status != "ok":
+                raise VerifierError(f"{package.uid} drew nothing: {outcome.detail}. Make it anew.")
+            state, prompt = outcome.value
+            one = Instance(package=package, level=level, seed=seed, prompt=prompt, state=state)
+            side = found.get(one.side, {})
+            if len(side) < wanted.get(one.side, 0) and one.canonical not in taken:
+                side.setdefault(one.canonical, one)
+        if all(len(found[side]) == count for side, count in wanted.items()):
+            break
+    return {side: list(ones.values()) for side, ones in found.items()}
+
+
+def spread(by_level: Sequence[Sequence[Instance]], count: int) -> list[Instance]:
+    """`count` instances, of the levels by turns; where one has no more, of the others.
+
+    ConfigError where all together have fewer.
+    """
+    chosen: list[Instance] = []
+    for place in range(max(map(len, by_level), default=0)):
+        chosen += [level[place] for level in by_level if place < len(level)]
+    if len(chosen) < count:
+        raise ConfigError(f"{count} instances were asked for, and there are {len(chosen)}.")
+    return chosen[:count]
+
+
+def solutions(
+    runner: ModuleRunner, instances: Iterable[Instance], max_tokens: int
+) -> dict[str, str]:
+    """Whole responses by uid, half of them careful; those longer than `max_tokens` are left out.
+
+    The module's own reference is tried in the same process, and one that it rejects is refused.
+    """
+    found: dict[str, str] = {}
+    by_module: dict[str, list[Instance]] = {}
+    for one in instances:
+        by_module.setdefault(one.package.uid, []).append(one)
+    for ones in by_module.values():
+        for first in range(0, len(ones), BATCH // 2):
+            part = ones[first : first + BATCH // 2]
+            found |= _solutions(runner, part, max_tokens)
+    return found
+
+
+def _solutions(runner: ModuleRunner, part: Sequence[Instance], max_tokens: int) -> dict[str, str]:
+    module, found = part[0].package.module, {}
+    steps = runner.run(module, [("steps", (one.state,)) for one in part])
+    known = runner.run(module, [("reference", (one.state,)) for one in part])
+    judged = runner.run(
+        module, [("reward", (one.state, k.value)) for one, k in zip(part, known, strict=True)]
+    )
+    for one, thought, reference, verdict in zip(part, steps, known, judged, strict=True):
+        rng = np.random.default_rng((one.level, one.seed))
+        style = STYLES[int(rng.integers(len(STYLES)))]
+        written = modules.worked(one.uid, thought, reference, rng, style)
+        if verdict.value is not True:
+            raise VerifierError(f"{one.uid} rejects its own reference. Make the package anew.")
+        if NUM_MARKS + len(written.thinking) + len(written.answer) <= max_tokens:
+            found[one.uid] = render_response(*written)
+    return found

@@ -1,0 +1,210 @@
+"""Environments of ReSyn as files of problems: one for the cold start, one for each arm.
+
+An environment has one of three roles. Trained ones are posed by RL; arms of fewer environments pose
+the first of those that broader arms pose. Half of the others are in the cold start and not posed by
+RL, and half are in neither. All are measured on the same held-out problems.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.bench.short_runs.running import Say
+from loong_jax.bench.synth import choosing, settings
+from loong_jax.bench.synth.instances import Instance, draw, solutions, spread
+from loong_jax.bench.synth.runs import Arm
+from loong_jax.bench.synth.settings import DOMAIN, RESYN, ResynSize
+from loong_jax.data import json_files, packages
+from loong_jax.data.packages import Package
+from loong_jax.environments import modules
+from loong_jax.environments.modules import ModuleRunner
+from loong_jax.errors import ConfigError
+from loong_jax.launch.recipe import OwnProblemsRecipe
+from loong_jax.synth.resyn import command
+from loong_jax.synth.resyn.command import ResynOptions
+
+KEYWORDS = (
+    "arithmetic", "order", "string", "sequence", "modular", "bits", "stack", "number", "navigation",
+    "merge", "graph", "filter", "conversion", "automaton", "alphabet", "time", "symmetry", "subset",
+    "statistics", "set", "search", "repetition", "permutation", "equation", "parity",
+)  # fmt: skip
+ATTEMPTS = 20  # of the scripted solver per level
+QUESTIONS = 12  # of a level, from which the template of an environment's questions is read
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """An environment with what was drawn of it, by level from 1."""
+
+    package: Package
+    train: tuple[tuple[Instance, ...], ...]  # of the levels that are trained on
+    test: tuple[tuple[Instance, ...], ...]  # of these and of the next one
+
+    @property
+    def name(self) -> str:
+        return self.package.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Material:
+    """Environments in the order in which arms take them, and then the unseen ones."""
+
+    trained: tuple[Drawn, ...]
+    shown: tuple[Drawn, ...]  # in the cold start, never posed by RL
+    never_shown: tuple[Drawn, ...]
+
+    @property
+    def every(self) -> tuple[Drawn, ...]:
+        return self.trained + self.shown + self.never_shown
+
+    def tests(self) -> list[Instance]:
+        return [one for env in self.every for level in env.test for one in level]
+
+    def groups_of_learning(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
+        """What the arm of learning is asked, by name: which held-out problems are looked at."""
+        seen = self.trained[: size.learning]
+        return {
+            "seen environments, trained levels": _chosen(seen, size.levels),
+            f"seen environments, level {size.held_out_level}": _chosen(
+                seen, size.held_out_level, size.held_out_level
+            ),
+            "not posed in RL, in the cold start": _chosen(self.shown, size.levels),
+            "never shown": _chosen(self.never_shown, size.levels),
+        }
+
+    def groups_of_breadth(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
+        few, many = size.environments[-1], size.environments[0]
+        return {
+            f"the {few} of every arm": _chosen(self.trained[:few], size.levels),
+            f"the {many} of the broadest": _chosen(self.trained, size.levels),
+            "posed by no arm": _chosen(self.shown + self.never_shown, size.levels),
+        }
+
+    def about(self) -> dict[str, Any]:
+        roles = {"trained": self.trained, "shown": self.shown, "never_shown": self.never_shown}
+        return {role: [env.package.uid for env in found] for role, found in roles.items()}
+
+
+def _chosen(found: Sequence[Drawn], last: int, first: int = 1) -> Callable[[str], bool]:
+    """True for uids of held-out problems of these environments at levels `first` to `last`."""
+    uids = {
+        one.uid
+        for env in found
+        for level in env.test[first - 1 : last]
+        for one in level
+    }  # fmt: skip
+    return uids.__contains__
+
+
+def make_packages(out: Path, say: Say) -> Path:
+    """Environments by the scripted author over HTTP, once; a run that was stopped goes on."""
+    words = out.parent / "keywords.txt"
+    if not (out / "report.json").exists():
+        say("writing environments: loong synth resyn with the scripted author, once")
+        json_files.write_text(words, "\n".join(KEYWORDS) + "\n")
+        options = ResynOptions(out=out, keywords=words, endpoint="scripted", attempts=ATTEMPTS)
+        if command.main(options):
+            raise ConfigError(f"the environments in {out} are not complete. Run the bench again.")
+    return out / "packages"
+
+
+def material(directory: Path, size: ResynSize) -> Material:
+    """Draws of the environments below `directory`; ConfigError where there are too few."""
+    runner = modules.shared_runner()
+    max_chars = RESYN.prompt - 1  # beside the mark that begins a text
+    fitting = [
+        package
+        for package in choosing.shuffled(packages.read_all(directory))
+        if choosing.fits(package, size.held_out_level, max_chars)
+    ]
+    drawn = [one for p in fitting if (one := _drawn(runner, p, size, max_chars)) is not None]
+    questions = {one.name: [i.prompt for i in one.train[0][:QUESTIONS]] for one in drawn}
+    by_name = {one.name: one for one in drawn}
+    different = choosing.distinct([one.package for one in drawn], questions)
+    num_trained = size.environments[0]
+    chosen = choosing.require(different, num_trained + size.unseen, str(directory))
+    for package in chosen:
+        packages.require_sound(package)
+    ordered = [by_name[package.name] for package in chosen]
+    num_shown = num_trained + (size.unseen + 1) // 2
+    return Material(
+        trained=tuple(ordered[:num_trained]),
+        shown=tuple(ordered[num_trained:num_shown]),
+        never_shown=tuple(ordered[num_shown:]),
+    )
+
+
+def _drawn(runner: ModuleRunner, package: Package, size: ResynSize, max_chars: int) -> Drawn | None:
+    """None where it has too few instances for the narrowest arm, too few tests, or long ones."""
+    most = size.instances // size.environments[-1]
+    train, test = [], []
+    taken: set[str] = set()  # a higher level may pose a question of a lower one
+    for level in range(1, size.held_out_level + 1):
+        is_trained = level <= size.levels
+        wanted = {"test": size.tests}
+        if is_trained:
+            wanted["train"] = max(most, size.demonstrations if level <= size.cold_levels else 0)
+        found = draw(runner, package, level, wanted, taken)
+        taken |= {one.canonical for ones in found.values() for one in ones}
+        test.append(tuple(found["test"]))
+        if is_trained:
+            train.append(tuple(found["train"]))
+    every = [one for level in (*train, *test) for one in level]
+    if sum(map(len, train)) < most or min(map(len, test)) < size.tests or not train[0]:
+        return None
+    if max(len(one.prompt) for one in every) > max_chars:
+        return None
+    return Drawn(package=package, train=tuple(train), test=tuple(test))
+
+
+def arm_name(num_environments: int, size: ResynSize) -> str:
+    return f"{num_environments}x{size.instances // num_environments}"
+
+
+def instances(found: Material, num_environments: int, size: ResynSize) -> list[Instance]:
+    """What an arm of breadth trains on: equally many instances, whatever the environments."""
+    each = size.instances // num_environments
+    return [
+        one for env in found.trained[:num_environments] for one in spread(env.train, each)
+    ]  # fmt: skip
+
+
+def cold_start(directory: Path, found: Material, size: ResynSize) -> OwnProblemsRecipe:
+    """The recipe of the cold start, whose file is written below `directory`."""
+    shown = [
+        one
+        for env in found.trained + found.shown
+        for level in env.train[: size.cold_levels]
+        for one in level[: size.demonstrations]
+    ]
+    known = solutions(modules.shared_runner(), shown, RESYN.response)
+    lines = [one.line(DOMAIN, known[one.uid]) for one in shown if one.uid in known]
+    return _recipe(directory / "cold_start.jsonl", lines, found, size)(0)
+
+
+def arms(directory: Path, found: Material, size: ResynSize, counts: Sequence[int]) -> list[Arm]:
+    """RL on instances of so many environments each; their files are written below `directory`."""
+    return [
+        Arm(
+            name=arm_name(count, size),
+            stage="rl",
+            recipe=_recipe(
+                directory / f"{arm_name(count, size)}.jsonl",
+                [one.line(DOMAIN) for one in instances(found, count, size)],
+                found,
+                size,
+            ),
+        )
+        for count in counts
+    ]
+
+
+def _recipe(
+    file: Path, lines: Sequence[Mapping[str, Any]], found: Material, size: ResynSize
+) -> Callable[[int], OwnProblemsRecipe]:
+    """By seed. The order of lines says nothing, so that what is tried of a file is of all of it."""
+    tests = [one.line(DOMAIN) for one in found.tests()]
+    mixed = sorted([*lines, *tests], key=lambda line: (line["prompt"][::-1], line["uid"]))
+    json_files.write_jsonl(file, mixed)
+    return lambda seed: settings.recipe(file, len(tests), RESYN, size, seed)

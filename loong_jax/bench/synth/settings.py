@@ -1,0 +1,188 @@
+"""How large the bench is, and what every training run of it shares."""
+
+import dataclasses
+from pathlib import Path
+
+from loong_jax.errors import ConfigError
+from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.launch.recipe import (
+    EngineSettings,
+    FileProblems,
+    LocalVerifiers,
+    OwnProblemsRecipe,
+    RlStage,
+    SftStage,
+)
+from loong_jax.launch.recipes import straight
+from loong_jax.models.moe import MoEConfig
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.rl.objectives import longcat_objective
+from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.records import SamplingSettings
+
+DOMAIN = "logic"  # of all problems here
+HELD_OUT_SHARE = 0.2  # of problems for tests, and as much for validation, by a hash of the question
+GROUP_SIZE = 8
+PAGE = 16  # tokens
+SLOTS = 64  # of a replica
+NEVER = 1_000_000  # tickets: no run may end early, or it would consume less than the others
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResynSize:
+    """Of the parts learning and breadth, which pose problems of ReSyn's environments."""
+
+    environments: tuple[int, ...] = (24, 12, 6)  # of an arm of breadth; the middle one is learning
+    instances: int = 480  # of every such arm, whatever its number of environments
+    unseen: int = 8  # environments RL never poses; half of them are not in the cold start either
+    levels: int = 3  # that are trained on, from 1; the next one is held out
+    cold_levels: int = 2  # that the cold start shows
+    demonstrations: int = 150  # of an environment and level in the cold start, at most
+    cold_steps: int = 900
+    steps: int = 30  # of every run that starts from the cold start
+    groups_per_step: int = 16  # P; responses are P * 8
+    tests: int = 3  # held-out problems of an environment and level
+    samples: int = 4  # of a held-out problem
+
+    def __post_init__(self):
+        falls = sorted(set(self.environments), reverse=True)
+        if not self.environments or list(self.environments) != falls or falls[-1] < 1:
+            raise ConfigError(f"environments={self.environments} must fall to 1 or more: 24 12 6.")
+        if odd := [n for n in self.environments if self.instances % n or self.instances < n]:
+            raise ConfigError(
+                f"instances={self.instances} is no multiple of {odd[0]} environments: arms would "
+                "not be equal. Change one of the two."
+            )
+        if not 1 <= self.cold_levels <= self.levels <= 4 or self.unseen < 0:
+            raise ConfigError(
+                f"cold_levels={self.cold_levels} must lie in 1..levels={self.levels}, that in "
+                f"1..4, since one level of five is held out, and unseen={self.unseen} be at least "
+                "0."
+            )
+
+    @property
+    def learning(self) -> int:
+        """How many environments the run poses that is compared with the cold start."""
+        return self.environments[len(self.environments) // 2]
+
+    @property
+    def held_out_level(self) -> int:
+        return self.levels + 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoongSize:
+    """Of the part loong, which poses problems of LoongEnv and the seeds they were made from."""
+
+    seeds: int = 3000  # questions that LoongEnv starts from; a fifth of them is held out
+    items: int = 60  # that it is to make, by each of its three strategies
+    demonstrations: int = 600  # worked seeds in the cold start, at most
+    cold_steps: int = 900
+    steps: int = 20  # of every run that starts from the cold start
+    groups_per_step: int = 8  # P; responses are P * 8
+    tests: int = 120  # held-out seeds to measure on, at most
+    samples: int = 4  # of a held-out seed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is trained on, for how long, and how closely it is looked at."""
+
+    resyn: ResynSize = ResynSize()
+    loong: LoongSize = LoongSize()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """In tokens, which are characters here."""
+
+    prompt: int  # with the mark before it
+    response: int  # at most
+
+    @property
+    def whole(self) -> int:
+        return -(-(self.prompt + self.response) // PAGE) * PAGE
+
+
+RESYN = Lengths(prompt=40, response=72)
+LOONGENV = Lengths(prompt=216, response=200)
+
+
+def model() -> MoEConfig:
+    return MoEConfig.tiny()
+
+
+def recipe(
+    file: Path, num_tests: int, lengths: Lengths, size: ResynSize | LoongSize, seed: int
+) -> OwnProblemsRecipe:
+    """A cold start on the file's solutions, RL on its problems, and more of the former.
+
+    `num_tests` is how many problems the file has on the side for tests, all of which are posed.
+    """
+    sampling = SamplingSettings(max_new_tokens=lengths.response)
+    return dataclasses.replace(
+        straight.problems(),
+        seed=seed,
+        model=model(),
+        problems=FileProblems(file=file, held_out_share=HELD_OUT_SHARE),
+        engine=EngineSettings(
+            slots_per_replica=SLOTS,
+            cache_length=lengths.whole,
+            prefill_length=PAGE * 2,
+            prefill_members=SLOTS,
+            chunked_prefill=True,
+            narrow_slots=(SLOTS // 4,),
+            groups_per_replica=SLOTS // GROUP_SIZE,
+            pages=PageConfig(num_pages=SLOTS * lengths.whole // PAGE, page_size=PAGE),
+        ),
+        verifiers=LocalVerifiers(num_workers=1),
+        evaluation=EvaluationSettings(
+            num_problems=num_tests,
+            samples_per_problem=size.samples,
+            sampling=sampling,
+            greedy=False,
+            pass_at=0,
+        ),
+        sft=_sft(lengths, size.cold_steps, WarmupCosine(
+            peak=3e-3, warmup_steps=min(20, size.cold_steps // 2), num_steps=size.cold_steps,
+            final_share=0.1,
+        )),
+        rl=_rl(sampling, lengths, size),
+        sft_continued=_sft(lengths, size.steps, WarmupConstant(peak=3e-4, warmup_steps=8)),
+    )  # fmt: skip
+
+
+def _sft(lengths: Lengths, steps: int, schedule: WarmupCosine | WarmupConstant) -> SftStage:
+    return SftStage(
+        num_steps=steps,
+        optimizer=AdamW(schedule=schedule, weight_decay=0.01),
+        rows=16,
+        row_length=lengths.whole,
+    )
+
+
+def _rl(sampling: SamplingSettings, lengths: Lengths, size: ResynSize | LoongSize) -> RlStage:
+    return RlStage(
+        after="sft",
+        domains=(),
+        num_steps=size.steps,
+        scheduler=DoraPolicy(
+            groups_per_step=size.groups_per_step,
+            max_staleness=2,
+            max_ahead=0.4,
+            deterministic=True,
+        ),
+        objective=longcat_objective(
+            group_size=GROUP_SIZE, max_response_tokens=sampling.max_new_tokens
+        ),
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+        group_size=GROUP_SIZE,
+        sampling=sampling,
+        rows=16,
+        row_length=lengths.whole,
+        reward=RewardRule(malformed=-0.5),
+        checkpoint_every=max(10, size.steps // 2),
+        solved_after=NEVER,
+    )

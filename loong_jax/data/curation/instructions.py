@@ -1,0 +1,253 @@
+"""Instructions that a response keeps for certain, because they are read off it.
+
+Reverse prompts (LongCat-Flash-Thinking A.2.1): from a prompt and a good response, find constraints
+that a program can check and that the response happens to keep, and ask for them in the prompt. The
+result is checked by the verifier "constraints", so it serves SFT (prompt and response) and RL
+(prompt and verifier) alike.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from loong_jax.data.curation.stages import Outcome, Record, prompt_of, text_of
+from loong_jax.errors import ConfigError
+from loong_jax.verifiers import constraints as checks
+
+Constraint = Mapping[str, Any]
+_WORD = re.compile(r"[A-Za-z]{5,}")
+_MAX_PHRASE_WORDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A constraint and the sentence that asks for it."""
+
+    constraint: Constraint
+    sentence: str
+
+
+def kept_constraints(response: str, rng: random.Random) -> list[Asked]:
+    """Constraints of every kind that the response keeps, in the order of the kinds.
+
+    Bounds are drawn around what is counted, so that they differ between records and seldom pin a
+    number down.
+    """
+    found = []
+    for make in _MAKERS:
+        asked = make(response, rng)
+        if asked is not None and checks.check([asked.constraint], response)[0].is_kept:
+            found.append(asked)
+    return found
+
+
+def reverse_prompt(
+    record: Record,
+    *,
+    num_constraints: int,
+    seed: int = 0,
+    turns: Literal["single", "multi"] = "single",
+) -> dict[str, Any] | None:
+    """The record with a prompt that asks for constraints its response keeps; None where too few do.
+
+    In `multi`, the last constraint comes in a second turn, after an answer that need not keep it:
+    the record's `first_response`, or else the response itself.
+    """
+    response, prompt = text_of(record, "response"), prompt_of(record)
+    if not response.strip() or not prompt.strip():
+        return None
+    rng = random.Random(f"{seed}/{prompt}/{response}")
+    found = kept_constraints(response, rng)
+    if len(found) < num_constraints:
+        return None
+    chosen = rng.sample(found, num_constraints)
+    made = {key: value for key, value in record.items() if key not in ("prompt", "messages")}
+    made |= {
+        "response": response,
+        "verifier": "constraints",
+        "arguments": {"constraints": [dict(one.constraint) for one in chosen]},
+    }
+    sentences = [one.sentence for one in chosen]
+    if turns == "single":
+        return made | {"prompt": prompt + "\n\n" + " ".join(sentences)}
+    first = prompt if len(sentences) == 1 else prompt + "\n\n" + " ".join(sentences[:-1])
+    messages = [
+        {"role": "user", "content": first},
+        {"role": "assistant", "content": record.get("first_response", response)},
+        {"role": "user", "content": "Please answer again. " + sentences[-1]},
+    ]
+    return made | {"messages": messages}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeepsConstraints:
+    """Drops responses that break a constraint they were asked to keep; notes `num_constraints`.
+
+    Reasons: `breaks`, `malformed`. Records without constraints in `arguments` pass.
+    """
+
+    name: str = "keeps_constraints"
+
+    def judge(self, records: Sequence[Record]) -> Outcome:
+        reasons, notes = {}, {}
+        for index, record in enumerate(records):
+            arguments = record.get("arguments")
+            asked = arguments.get("constraints") if isinstance(arguments, Mapping) else None
+            if asked is None:
+                continue
+            try:
+                checked = checks.check(asked, text_of(record, "response"))
+            except checks.VerifierError as error:
+                reasons[index] = f"malformed: {error}"[:100]
+                continue
+            broken = [one.rule for one in checked if not one.is_kept]
+            if broken:
+                reasons[index] = f"breaks: {broken[0]}"[:100]
+            else:
+                notes[index] = {"num_constraints": len(checked)}
+        return Outcome(reasons, notes)
+
+
+def at_complexity(
+    records: Sequence[Record], shares: Mapping[int, float], *, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Reverse prompts of all records with numbers of constraints drawn by `shares`.
+
+    A record that keeps fewer than were drawn gets as many as it keeps; one that keeps none is left
+    out. Raises ConfigError for shares that are no weights.
+    """
+    if not shares or any(n < 1 or share < 0 for n, share in shares.items()):
+        raise ConfigError(f"shares={dict(shares)} are no weights of numbers of at least 1.")
+    rng = random.Random(seed)
+    made = []
+    for record in records:
+        wanted = rng.choices(list(shares), weights=list(shares.values()))[0]
+        for number in range(wanted, 0, -1):
+            one = reverse_prompt(record, num_constraints=number, seed=seed)
+            if one is not None:
+                made.append(one)
+                break
+    return made
+
+
+# ---- kinds
+
+
+def _num_words(response: str, rng: random.Random) -> Asked | None:
+    number = _count(response, "words")
+    if number < 20:
+        return None
+    low = max(1, (number - rng.randint(0, number // 5)) // 10 * 10)
+    high = -(-(number + rng.randint(1, number // 5 + 1)) // 10) * 10
+    kind = rng.choice(("low", "high", "both"))
+    if kind == "low":
+        return Asked(_limits("words", at_least=low), f"Use at least {low} words.")
+    if kind == "high":
+        return Asked(_limits("words", at_most=high), f"Use at most {high} words.")
+    return Asked(
+        _limits("words", at_least=low, at_most=high), f"Use between {low} and {high} words."
+    )
+
+
+def _num_parts(response: str, rng: random.Random) -> Asked | None:
+    parts = {
+        "paragraphs": "paragraphs, separated by blank lines",
+        "bullets": "bullet points",
+        "numbered_items": "numbered items",
+        "headings": "headings",
+        "sentences": "sentences",
+    }
+    for of, words in parts.items():
+        number = _count(response, of)
+        if number >= 2 and (of != "sentences" or number <= 12):
+            return Asked(_limits(of, exactly=number), f"Write exactly {number} {words}.")
+    return None
+
+
+def _keywords(response: str, rng: random.Random) -> Asked | None:
+    words = sorted({word.lower() for word in _WORD.findall(response)})
+    if len(words) < 6:
+        return None
+    chosen = sorted(rng.sample(words, rng.randint(1, 3)))
+    quoted = ", ".join(f'"{word}"' for word in chosen)
+    noun = "word" if len(chosen) == 1 else "words"
+    return Asked({"kind": "include", "texts": chosen}, f"Include the {noun} {quoted}.")
+
+
+def _forbidden(response: str, rng: random.Random) -> Asked | None:
+    present = {word.lower() for word in _WORD.findall(response)}
+    absent = [word for word in _COMMON if word not in present]
+    if not absent:
+        return None
+    word = rng.choice(absent)
+    return Asked({"kind": "exclude", "texts": [word]}, f'Do not use the word "{word}".')
+
+
+def _first_words(response: str, rng: random.Random) -> Asked | None:
+    words = response.strip().split("\n")[0].split()[: rng.randint(2, _MAX_PHRASE_WORDS)]
+    phrase = " ".join(words)
+    if len(words) < 2 or not response.strip().startswith(phrase):
+        return None
+    return Asked({"kind": "starts_with", "text": phrase}, f'Begin with "{phrase}".')
+
+
+def _last_words(response: str, rng: random.Random) -> Asked | None:
+    words = response.strip().split("\n")[-1].split()[-rng.randint(2, _MAX_PHRASE_WORDS) :]
+    phrase = " ".join(words)
+    if len(words) < 2 or not response.strip().endswith(phrase):
+        return None
+    return Asked({"kind": "ends_with", "text": phrase}, f'End with "{phrase}".')
+
+
+def _case(response: str, rng: random.Random) -> Asked | None:
+    if response.islower():
+        return Asked({"kind": "case", "is": "lower"}, "Write everything in lower case.")
+    if response.isupper():
+        return Asked({"kind": "case", "is": "upper"}, "Write everything in capital letters.")
+    return None
+
+
+def _json(response: str, rng: random.Random) -> Asked | None:
+    if not response.strip().startswith(("{", "```json")):
+        return None
+    return Asked({"kind": "json", "keys": []}, "Answer with one JSON object and nothing else.")
+
+
+_MAKERS: tuple[Callable[[str, random.Random], Asked | None], ...] = (
+    _num_words,
+    _num_parts,
+    _keywords,
+    _forbidden,
+    _first_words,
+    _last_words,
+    _case,
+    _json,
+)
+_COMMON = (
+    "actually",
+    "basically",
+    "certainly",
+    "however",
+    "important",
+    "simply",
+    "overall",
+    "therefore",
+    "because",
+    "various",
+    "several",
+    "together",
+    "without",
+    "another",
+    "perhaps",
+)
+
+
+def _count(response: str, of: str) -> int:
+    found = checks.check([{"kind": "count", "of": of, "at_least": 0}], response)[0].found
+    return int(found) if found.isdigit() else 0
+
+
+def _limits(of: str, **limits: int) -> dict[str, Any]:
+    return {"kind": "count", "of": of, **limits}

@@ -1,0 +1,239 @@
+"""What attempts at a problem say about it: its difficulty, and whether its gold is right.
+
+Attempts come with the record (`outcomes`, a list of true, false and null for ungradable;
+`answers`, a list of texts) or from a file: JSON lines with `id` (or `uid`) and `correct` (or
+`outcome`, or `verdict`), one attempt a line, or what `loong eval --json` wrote. Ungradable attempts
+count as none, as everywhere.
+"""
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loong_jax.data.curation.stages import Outcome, Record, text_of
+from loong_jax.errors import ConfigError
+
+
+class Passed(NamedTuple):
+    """Attempts of one policy at one problem."""
+
+    num_correct: int
+    num_graded: int
+
+    @property
+    def rate(self) -> float | None:
+        return self.num_correct / self.num_graded if self.num_graded else None
+
+
+def passed_of(record: Record, rollouts: Path | None = None, key: str = "outcomes") -> Passed:
+    """Attempts at a record's problem, in `rollouts` where given, else those it carries."""
+    if rollouts is not None:
+        name = record.get("id", record.get("uid"))
+        return _passed_in(rollouts).get(str(name), Passed(0, 0))
+    graded = [value for value in record.get(key) or () if isinstance(value, bool)]
+    return Passed(sum(graded), len(graded))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PassRate:
+    """Keeps problems whose pass rate is in a range, and notes it as `pass_rate`.
+
+    Reasons: `too easy`, `too hard`, `too few attempts`. For SFT an upper bound alone removes what
+    is too simple (LongCat-Flash-Thinking 2.2.1); for RL `Balanced` asks for both outcomes.
+    """
+
+    name: str = "pass_rate"
+    rollouts: Path | None = None
+    at_least: float = 0.0
+    at_most: float = 0.9
+    min_attempts: int = 4
+
+    def __post_init__(self):
+        if not 0 <= self.at_least <= self.at_most <= 1:
+            raise ConfigError(
+                f"at_least={self.at_least}, at_most={self.at_most} are no range in [0, 1]."
+            )
+        if self.min_attempts < 1:
+            raise ConfigError(f"min_attempts={self.min_attempts} is below 1.")
+
+    def judge(self, records: Sequence[Record]) -> Outcome:
+        reasons, notes = {}, {}
+        for index, record in enumerate(records):
+            passed = passed_of(record, self.rollouts)
+            rate = passed.rate
+            if rate is None or passed.num_graded < self.min_attempts:
+                reasons[index] = f"too few attempts: {passed.num_graded}"
+            elif rate > self.at_most:
+                reasons[index] = f"too easy: {passed.num_correct} of {passed.num_graded}"
+            elif rate < self.at_least:
+                reasons[index] = f"too hard: {passed.num_correct} of {passed.num_graded}"
+            else:
+                notes[index] = {"pass_rate": rate}
+        return Outcome(reasons, notes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Balanced:
+    """Keeps problems with both outcomes among their attempts, for RL; notes `pass_rate`.
+
+    Reasons: `all correct`, `all wrong` (neither teaches in a group), `unbalanced` (the rarer
+    outcome has a smaller share than `min_minority`), `too few attempts`. LongCat-Flash-Thinking
+    3.4.1.
+    """
+
+    name: str = "balanced_outcomes"
+    rollouts: Path | None = None
+    min_minority: float = 0.2
+    min_attempts: int = 4
+
+    def __post_init__(self):
+        if not 0 <= self.min_minority <= 0.5 or self.min_attempts < 2:
+            raise ConfigError(
+                f"min_minority={self.min_minority} is not in [0, 0.5], or min_attempts="
+                f"{self.min_attempts} is below 2."
+            )
+
+    def judge(self, records: Sequence[Record]) -> Outcome:
+        reasons, notes = {}, {}
+        for index, record in enumerate(records):
+            correct, graded = passed_of(record, self.rollouts)
+            if graded < self.min_attempts:
+                reasons[index] = f"too few attempts: {graded}"
+            elif correct in (0, graded):
+                reasons[index] = "all correct" if correct else "all wrong"
+            elif min(correct, graded - correct) < self.min_minority * graded:
+                reasons[index] = f"unbalanced: {correct} of {graded}"
+            else:
+                notes[index] = {"pass_rate": correct / graded}
+        return Outcome(reasons, notes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MajorityVote:
+    """Drops problems whose gold the answers of several models vote down (A.2.1, 2.2.1).
+
+    Answers are equal where the maths verifier says so. Reasons: `gold outvoted` (one other answer
+    has at least `min_share` of the votes), `no agreement` (no answer has that share), `gold not
+    found` (agreement is not asked for, but no answer at all equals the gold), `too few answers`.
+    A vote is evidence, not proof: models err together on hard problems, so `gold outvoted` records
+    are worth reading.
+    """
+
+    name: str = "majority_vote"
+    key: str = "answers"
+    min_share: float = 0.5
+    min_answers: int = 4
+    needs_agreement: bool = False
+
+    def __post_init__(self):
+        if not 0 < self.min_share <= 1 or self.min_answers < 1:
+            raise ConfigError(
+                f"min_share={self.min_share} is not in (0, 1], or min_answers={self.min_answers} "
+                "is below 1."
+            )
+
+    def reason(self, record: Record) -> str | None:
+        answers = [a for a in record.get(self.key) or () if isinstance(a, str) and a.strip()]
+        gold = text_of(record, "gold")
+        if len(answers) < self.min_answers or not gold:
+            return f"too few answers: {len(answers)}"
+        votes = Counter(_plain(answer) for answer in answers)
+        classes = _classes(votes)
+        for_gold = sum(n for answer, n in votes.items() if _equal(gold, answer))
+        top_answer, top = max(classes.items(), key=lambda item: item[1])
+        if top >= self.min_share * len(answers) and not _equal(gold, top_answer):
+            return f"gold outvoted: {top} of {len(answers)} say {top_answer[:60]}"
+        if self.needs_agreement and max(top, for_gold) < self.min_share * len(answers):
+            return f"no agreement: {top} of {len(answers)}"
+        return None if for_gold else "gold not found"
+
+
+def _plain(answer: str) -> str:
+    return " ".join(answer.strip().strip("$.").split())
+
+
+def _classes(votes: Mapping[str, int]) -> dict[str, int]:
+    """Votes of answers that are equal, under the most frequent form of each."""
+    classes: dict[str, int] = {}
+    for answer, count in sorted(votes.items(), key=lambda item: (-item[1], item[0])):
+        same = next((one for one in classes if _equal(one, answer)), answer)
+        classes[same] = classes.get(same, 0) + count
+    return classes
+
+
+def _equal(gold: str, answer: str) -> bool:
+    if _plain(gold) == answer:
+        return True
+    return _verifier().judge(gold, answer).is_correct
+
+
+@functools.cache
+def _verifier() -> Any:
+    from loong_jax.verifiers.maths import MathVerifier
+
+    return MathVerifier()
+
+
+@functools.lru_cache(maxsize=8)
+def _passed_in(file: Path) -> dict[str, Passed]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}. Name a file of attempts.") from None
+    if file.suffix == ".json":
+        return _of_evaluation(file, text)
+    correct: Counter[str] = Counter()
+    graded: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        name, value = _attempt(line, f"line {number} of {file}")
+        graded[name] += value is not None
+        correct[name] += value is True
+    return {name: Passed(correct[name], count) for name, count in graded.items()}
+
+
+_OUTCOMES: dict[Any, bool | None] = {
+    True: True,
+    False: False,
+    None: None,
+    "correct": True,
+    "wrong": False,
+    "ungradable": None,
+}
+
+
+def _attempt(line: str, where: str) -> tuple[str, bool | None]:
+    try:
+        record = json.loads(line)
+        name = record.get("id", record.get("uid"))
+        said = record.get("correct", record.get("outcome", record.get("verdict")))
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{where} is no attempt: {error}. Give id and correct.") from None
+    if isinstance(said, Mapping):
+        said = said.get("outcome")
+    is_value = said is None or isinstance(said, bool | str)
+    if name is None or not is_value or said not in _OUTCOMES:
+        raise ConfigError(
+            f"{where} has id {name!r} and says {said!r:.40}. Give id, and correct as true, false "
+            "or null, or outcome as correct, wrong or ungradable."
+        )
+    return str(name), _OUTCOMES[said]
+
+
+def _of_evaluation(file: Path, text: str) -> dict[str, Passed]:
+    """The counts that `loong eval --json` wrote: by domain, by problem, [correct, graded]."""
+    try:
+        domains = json.loads(text)["domains"]
+        found = [one["correct_per_problem"] for one in domains.values()]
+        counts = {name: pair for one in found for name, pair in one.items()}
+        return {name: Passed(int(pair[0]), int(pair[1])) for name, pair in counts.items()}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ConfigError(
+            f"{file} is not what `loong eval --json` writes ({error!r}). Name such a file, or JSON "
+            "lines of attempts."
+        ) from None

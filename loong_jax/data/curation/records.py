@@ -1,0 +1,156 @@
+"""Corpora on disk, cut into chunks that can be read by themselves.
+
+JSON-lines files and `array_record` files whose records are JSON texts. A line that holds no JSON
+object is kept as `None`, so that it is counted and lands in a bin of its own.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.errors import ConfigError
+
+JSONL, ARRAY_RECORD = (".jsonl", ".ndjson"), (".array_record",)
+_BLOCK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A run of records of one file. `start` counts bytes in JSON lines, else records."""
+
+    file: str
+    start: int
+    size: int  # bytes of JSON lines; as many as num_records otherwise
+    num_records: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A file as it was when it was cut."""
+
+    file: str
+    sha256: str
+    num_bytes: int
+    num_records: int
+
+
+def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
+    """Files of corpora among files and directories, in the order given, those of a directory by
+    name. ConfigError where there is none."""
+    files: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if _kind(p) is not None)
+            if not inside:
+                raise ConfigError(f"{path} holds no *.jsonl and no *.array_record. Name another.")
+            files += inside
+        elif not path.is_file():
+            raise ConfigError(f"{path} does not exist. Name a file or directory of records.")
+        elif _kind(path) is None:
+            raise ConfigError(f"{path} ends in none of {JSONL + ARRAY_RECORD}. Convert or rename.")
+        else:
+            files.append(path)
+    if not files:
+        raise ConfigError("no input was named. Give at least one file of records.")
+    return tuple(files)
+
+
+def cut(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
+    """Reads the file once: its hash, and where its chunks start. Empty lines are no records."""
+    if _kind(file) == "array_record":
+        return _cut_array_record(file, chunk_records)
+    digest, chunks = hashlib.sha256(), []
+    start = position = in_chunk = total = 0
+    with open(file, "rb") as lines:
+        for line in lines:
+            digest.update(line)
+            position += len(line)
+            in_chunk += bool(line.strip())
+            if in_chunk == chunk_records:
+                chunks.append(_chunk(file, start, position - start, in_chunk))
+                start, total, in_chunk = position, total + in_chunk, 0
+    if in_chunk:
+        chunks.append(_chunk(file, start, position - start, in_chunk))
+    source = Source(
+        file=str(file),
+        sha256=digest.hexdigest(),
+        num_bytes=position,
+        num_records=total + in_chunk,
+    )
+    return source, chunks
+
+
+def read_lines(chunk: Chunk) -> list[bytes]:
+    """The records of a chunk as JSON texts; as many as it says, or ConfigError."""
+    if _kind(Path(chunk.file)) == "array_record":
+        with contextlib.closing(_reader(Path(chunk.file))) as reader:
+            found = list(reader.read(chunk.start, chunk.start + chunk.size)) if chunk.size else []
+    else:
+        with open(chunk.file, "rb") as file:
+            file.seek(chunk.start)
+            found = [line for line in file.read(chunk.size).split(b"\n") if line.strip()]
+    if len(found) != chunk.num_records:
+        raise ConfigError(
+            f"{chunk.file} had {chunk.num_records} records from {chunk.start} on and now has "
+            f"{len(found)}. Do not change a corpus while it is read; start anew."
+        )
+    return found
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """The object of a line; None where it holds none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_all(inputs: Sequence[Path], chunk_records: int = 10_000) -> Iterator[dict[str, Any]]:
+    """Every readable record of the corpora, one after another."""
+    for file in find_files(inputs):
+        for chunk in cut(file, chunk_records)[1]:
+            for line in read_lines(chunk):
+                record = parse(line)
+                if record is not None:
+                    yield record
+
+
+def _kind(path: Path) -> str | None:
+    if path.suffix in JSONL:
+        return "jsonl"
+    is_array_record = path.suffix in ARRAY_RECORD or ".array_record-" in path.name
+    return "array_record" if is_array_record else None
+
+
+def _chunk(file: Path, start: int, size: int, num_records: int) -> Chunk:
+    return Chunk(file=str(file), start=start, size=size, num_records=num_records)
+
+
+def _cut_array_record(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
+    digest, num_bytes = hashlib.sha256(), 0
+    with open(file, "rb") as data:
+        while block := data.read(_BLOCK):
+            digest.update(block)
+            num_bytes += len(block)
+    with contextlib.closing(_reader(file)) as reader:
+        total = reader.num_records()
+    chunks = [
+        _chunk(file, start, min(chunk_records, total - start), min(chunk_records, total - start))
+        for start in range(0, total, chunk_records)
+    ]
+    source = Source(
+        file=str(file), sha256=digest.hexdigest(), num_bytes=num_bytes, num_records=total
+    )
+    return source, chunks
+
+
+def _reader(file: Path) -> Any:
+    # A compiled module without type stubs.
+    module: Any = importlib.import_module("array_record.python.array_record_module")
+    return module.ArrayRecordReader(str(file))

@@ -1,0 +1,108 @@
+"""What a stage of a curation is: it looks at records, drops some with a reason, notes things.
+
+A record is a JSON object: `prompt` (or `messages`), perhaps `gold`, `response`, `id`, `domain`,
+`origin`, `licence`, and whatever else its source has. Notes of earlier stages stand under `notes`.
+
+Stages are small frozen dataclasses of three forms, told apart by the methods they have:
+
+- `RecordFilter.reason(record)`: a record by itself;
+- `ChunkFilter.judge(records)`: a few thousand at a time, where that is faster;
+- `CorpusFilter.sketch(records)`, then `decide(sketch)`: the whole corpus, through small arrays.
+
+None of them changes a record or remembers one, so that a chain can stop anywhere and go on.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+Record: TypeAlias = Mapping[str, Any]
+Sketch: TypeAlias = dict[str, np.ndarray]  # arrays with one row per record
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a stage says, by the index of the record among those it was given.
+
+    A reason is a word or a few, perhaps with a detail after a colon: "duplicate: of item-7". What
+    stands before the colon is what is counted.
+    """
+
+    reasons: Mapping[int, str] = dataclasses.field(default_factory=dict)  # of the dropped
+    notes: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+@runtime_checkable
+class RecordFilter(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def reason(self, record: Record) -> str | None:
+        """Why the record is dropped; None keeps it."""
+        ...
+
+
+@runtime_checkable
+class ChunkFilter(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def judge(self, records: Sequence[Record]) -> Outcome: ...
+
+
+@runtime_checkable
+class CorpusFilter(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def sketch(self, records: Sequence[Record]) -> Sketch: ...
+
+    def decide(self, sketch: Sketch) -> Outcome:
+        """Decides on all records; the rows of `sketch` are those of all chunks, in order."""
+        ...
+
+
+Stage: TypeAlias = RecordFilter | ChunkFilter | CorpusFilter
+
+
+def judge(stage: RecordFilter | ChunkFilter, records: Sequence[Record]) -> Outcome:
+    """What a stage says of a few records, whichever of the first two forms it has."""
+    if isinstance(stage, ChunkFilter):
+        return stage.judge(records)
+    found = ((index, stage.reason(record)) for index, record in enumerate(records))
+    return Outcome({index: reason for index, reason in found if reason is not None})
+
+
+def prompt_of(record: Record) -> str:
+    """What the model is asked: `prompt`, else the messages that are not its own."""
+    prompt = record.get("prompt")
+    if isinstance(prompt, str):
+        return prompt
+    messages = record.get("messages")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return ""
+    asked = (m for m in messages if isinstance(m, Mapping) and m.get("role") != "assistant")
+    return "\n".join(m["content"] for m in asked if isinstance(m.get("content"), str))
+
+
+def text_of(record: Record, key: str) -> str:
+    """The text under a key; "" where there is none. `prompt` may be made of messages."""
+    if key == "prompt":
+        return prompt_of(record)
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def note_of(record: Record, key: str) -> Any:
+    """What an earlier stage noted, else what the record itself says under that key."""
+    notes = record.get("notes")
+    if isinstance(notes, Mapping) and key in notes:
+        return notes[key]
+    return record.get(key)
+
+
+def counted(reason: str) -> str:
+    """The part of a reason that is counted."""
+    return reason.partition(":")[0]

@@ -1,0 +1,132 @@
+"""Environment packages on disk: a directory with a module, its manifest and its transcript.
+
+    environment.py     the module, under the protocol of modules.py; run in the sandbox alone
+    manifest.json      name, hash of the module, levels, domain, licence, author, gates, calibration
+    transcript.jsonl   every call of an author that made it
+
+A problem's uid is name and hash, level, seed. A package whose module is not the one its manifest
+was written for is refused.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from loong_jax.data import json_files
+from loong_jax.environments import modules
+from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
+from loong_jax.environments.problem import DOMAINS, Domain
+from loong_jax.errors import ConfigError
+
+MODULE, MANIFEST, TRANSCRIPT = "environment.py", "manifest.json", "transcript.jsonl"
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Package:
+    """What a manifest says, with its module."""
+
+    name: str
+    module: Module
+    levels: tuple[int, ...]
+    domain: Domain
+    licence: str
+    author: str  # the model that wrote it; "scripted" for the scripted one
+    title: str
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)  # all else, for people
+
+    def __post_init__(self):
+        if self.domain not in DOMAINS:
+            raise ConfigError(f"domain={self.domain!r} of {self.name} is not one of {DOMAINS}.")
+        if not self.levels or list(self.levels) != sorted(set(self.levels)):
+            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Correct them.")
+
+    @property
+    def uid(self) -> str:
+        return f"{self.name}-{self.module.hash}"
+
+    def environment(self, runner: ModuleRunner | None = None) -> ModuleEnvironment:
+        return ModuleEnvironment(
+            module=self.module, name=self.name, domain=self.domain, licence=self.licence,
+            origin=f"resyn, written by {self.author}", runner=runner,
+        )  # fmt: skip
+
+
+def write(directory: Path, package: Package, transcript: list[dict[str, Any]]) -> Path:
+    """Writes a package below `directory`; its manifest last, so that a half one is none."""
+    place = directory / package.uid
+    json_files.write_text(place / MODULE, package.module.source)
+    json_files.write_jsonl(place / TRANSCRIPT, transcript)
+    manifest = {
+        "format_version": FORMAT_VERSION, "name": package.name, "hash": package.module.hash,
+        "title": package.title, "levels": list(package.levels), "domain": package.domain,
+        "licence": package.licence, "author": package.author, **package.about,
+    }  # fmt: skip
+    json_files.write_json(place / MANIFEST, manifest)
+    return place
+
+
+def read(directory: Path | str) -> Package:
+    """The package in a directory; ConfigError where it is none, or was changed."""
+    place = Path(directory)
+    manifest = json_files.read_json(place / MANIFEST)
+    if manifest is None:
+        raise ConfigError(f"{place} holds no {MANIFEST}, so it is no environment package.")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{place} has format_version={manifest.get('format_version')!r}, not {FORMAT_VERSION}. "
+            "Make the package again."
+        )
+    try:
+        module = Module((place / MODULE).read_text(encoding="utf-8"))
+        known = ("name", "title", "levels", "domain", "licence", "author", "hash", "format_version")
+        package = Package(
+            name=manifest["name"], module=module, levels=tuple(manifest["levels"]),
+            domain=manifest["domain"], licence=manifest["licence"], author=manifest["author"],
+            title=manifest["title"],
+            about={key: value for key, value in manifest.items() if key not in known},
+        )  # fmt: skip
+        written_for = manifest["hash"]
+    except (OSError, KeyError, TypeError) as error:
+        raise ConfigError(f"{place} is no whole package: {error!r}. Make it again.") from error
+    if written_for != module.hash:
+        raise ConfigError(
+            f"the module in {place} has hash {module.hash}, its manifest is for {written_for}. It "
+            "was changed after it was examined; make the package again."
+        )
+    return package
+
+
+def read_all(directory: Path | str) -> list[Package]:
+    """All packages below a directory, by name; ConfigError for none or two of one name."""
+    found = [read(path.parent) for path in sorted(Path(directory).glob(f"*/{MANIFEST}"))]
+    if not found:
+        raise ConfigError(
+            f"{directory} holds no environment packages. `loong synth resyn` writes them into "
+            "OUT/packages."
+        )
+    names = [package.name for package in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{directory} holds two packages named {twice[0]!r}. Remove one.")
+    return sorted(found, key=lambda package: package.name)
+
+
+def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
+    """Tries a package as a run is about to use it; ConfigError where an instance is not sound.
+
+    One instance of each level: it is drawn, its reference is right, and text that is not the
+    reference is not. All gates were tried when the package was made.
+    """
+    runner = runner or modules.shared_runner()
+    environment = package.environment(runner)
+    for level in package.levels:
+        problem = environment.problem(level, 2**40 + level)
+        gold = environment.gold(problem)
+        tries = {gold: True, f"{gold} or maybe not": False, "x" * 200: False, "0 1 2 yes": False}
+        for answer, is_right in tries.items():
+            judged = environment.verify(problem, answer)
+            if not judged.is_graded or judged.is_correct != is_right:
+                raise ConfigError(
+                    f"package {package.uid} says {judged.outcome} {judged.evidence} of "
+                    f"{answer!r:.40} at level {level}. It may not reward; make it again."
+                )

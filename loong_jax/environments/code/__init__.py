@@ -1,0 +1,1 @@
+"""Short problems of tiny programs: what they print, or what they are."""

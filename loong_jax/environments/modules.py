@@ -1,0 +1,302 @@
+"""Environments written as one Python module each, run in the sandbox and nowhere else.
+
+ReSyn's T = (S, A, R, O, rho0) under a fixed protocol. A module defines, in plain Python with the
+imports of `ALLOWED_IMPORTS` only:
+
+    levels() -> list[int]                  1, 2, ... up to 5, at least three; 1 is the easiest
+    generate(level, seed) -> state         rho0: draws an element of S, a JSON value; seed >= 0
+    question(state) -> str                 O: all that a solver is told, the answer's form included
+    reward(state, answer: str) -> bool     R: judges any text; never raises, never evaluates it
+    reference(state) -> str                one answer that `reward` accepts
+    steps(state) -> list[str]              optional: a worked solution, for cold starts alone
+
+All are pure: equal arguments give equal values, in any process and order. States travel as JSON,
+so a tuple arrives as a list. A is text. No verdict depends on `reference` unless `reward` calls it.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from loong_jax.data.response import Response
+from loong_jax.environments import environment
+from loong_jax.environments.environment import Style
+from loong_jax.environments.problem import Domain, Problem
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.runner import SandboxLost, SandboxRunner
+from loong_jax.verifiers.sandbox import Limits, Program
+from loong_jax.verifiers.verdict import IsolationTier, Verdict
+
+REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters
+OPTIONAL = {"steps": 1}
+ALLOWED_IMPORTS = frozenset(
+    {
+        "__future__",
+        "bisect",
+        "collections",
+        "fractions",
+        "functools",
+        "heapq",
+        "itertools",
+        "math",
+        "operator",
+    }
+    | {"random", "re", "string", "typing"}
+)
+MAX_SOURCE_CHARS = 20_000
+MAX_QUESTION_CHARS = 8_000
+MAX_ANSWER_CHARS = 2_000
+MAX_SPLITS = 24  # of one batch of calls that is too much for one process
+LIMITS = Limits(cpu_s=2.0, wall_s=30.0, result_bytes=2**20)  # of a process with many calls
+
+_DRIVER = """
+import json as _json
+_scope = {"__name__": "environment"}
+exec(compile(_SOURCE, "<environment>", "exec"), _scope)
+_dumps, _loads = _json.dumps, _json.loads
+def _pose(level, seed):
+    state = _loads(_dumps(_scope["generate"](level, seed), allow_nan=False))
+    return [state, _scope["question"](state)]
+def _call(name, arguments):
+    try:
+        value = (_pose if name == "pose" else _scope[name])(*_loads(arguments))
+        if name == "reward":
+            if value not in (0, 1):
+                raise TypeError(f"reward gave {value!r:.40}, neither true nor false")
+            value = bool(value)
+        return _dumps(["ok", value], allow_nan=False)
+    except RecursionError:
+        return _dumps(["raised", "RecursionError"])
+    except Exception as error:
+        return _dumps(["raised", f"{type(error).__name__}: {error}"[:200]])
+"""
+
+Status = Literal["ok", "raised", "timeout", "limit", "crash"]
+
+
+class Outcome(NamedTuple):
+    """What one call came to; `detail` says why there is no value."""
+
+    status: Status
+    value: Any = None
+    detail: str = ""
+
+
+Call = tuple[str, tuple[Any, ...]]
+"""Function and arguments; beside the protocol's, `pose(level, seed)` gives [state, question]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """The text of a module; what it is called by is its hash."""
+
+    source: str
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Sixteen hex digits of its source; part of every uid."""
+        return hashlib.blake2b(self.source.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def canonical(module: Module, question: str) -> str:
+    """What a problem's side of the split is decided by: equal questions are equal problems."""
+    return f"{module.hash}:{question}"
+
+
+class ModuleRunner:
+    """Runs calls of modules, each batch in a process of its own. Safe to share between threads.
+
+    Without namespaces it refuses to be made: what authors write is foreign code.
+    """
+
+    def __init__(self, limits: Limits = LIMITS, min_tier: IsolationTier = "namespaces"):
+        self._runner = SandboxRunner(limits, min_tier)
+
+    @property
+    def tier(self) -> IsolationTier:
+        return self._runner.tier
+
+    def run(self, module: Module, calls: Sequence[Call]) -> list[Outcome]:
+        """One outcome per call, in order; raises SandboxLost.
+
+        All are made in one process. Where they take too long together, or give too much, parts of
+        them have processes of their own, so that no call is blamed for others. That ends after
+        `MAX_SPLITS`, and where neither the first nor the last call gets through alone.
+        """
+        return self._run_parts(module, list(calls), [MAX_SPLITS])
+
+    def _run_parts(self, module: Module, calls: list[Call], left: list[int]) -> list[Outcome]:
+        found = self._run_once(module, calls)
+        if len(calls) < 2 or found[0].status not in ("timeout", "limit") or left[0] < 1:
+            return found
+        left[0] -= 1
+        ends = [self._run_once(module, [call])[0].status for call in (calls[0], calls[-1])]
+        if "ok" not in ends and "raised" not in ends:
+            return found
+        half = len(calls) // 2
+        parts = (calls[:half], calls[half:])
+        return [one for part in parts for one in self._run_parts(module, part, left)]
+
+    def _run_once(self, module: Module, calls: list[Call]) -> list[Outcome]:
+        """A process that does not end by itself gives every call the same outcome."""
+        if not calls:
+            return []
+        program = Program(
+            source=f"_SOURCE = {module.source!r}\n{_DRIVER}",
+            arguments=[[name, json.dumps(arguments)] for name, arguments in calls],
+            entry="_call",
+        )
+        (result,) = self._runner.run([program])
+        if result.status == "ok":
+            return [_read(text) for text in result.values]
+        ends: dict[str, Status] = {"error": "raised", "timeout": "timeout", "limit": "limit"}
+        ended = Outcome(ends.get(result.status, "crash"), None, result.detail[:300])
+        return [ended] * len(calls)
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def __enter__(self) -> "ModuleRunner":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def _read(text: Any) -> Outcome:
+    """An outcome from what the process claims, which is untrusted."""
+    try:
+        status, value = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return Outcome("crash", None, "a malformed reply")
+    return Outcome("ok", value) if status == "ok" else Outcome("raised", None, str(value)[:300])
+
+
+@functools.cache
+def shared_runner() -> ModuleRunner:
+    """One of this process for all environments that were given none; ends with the process."""
+    return ModuleRunner()
+
+
+def judge(runner: ModuleRunner, module: Module, state: Any, answer: Any) -> Verdict:
+    """The module's verdict on one answer, from a process that has seen no other.
+
+    An answer that is no short text is wrong without a run. A module that raises, or takes too long,
+    has judged nothing: ungradable.
+    """
+    if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
+        return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
+    if not answer.strip():
+        return verdict.wrong("no answer", "the answer is empty")
+    try:
+        (found,) = runner.run(module, [("reward", (state, answer))])
+    except SandboxLost as error:
+        return verdict.ungradable("sandbox", str(error), isolation=runner.tier)
+    if found.status != "ok":
+        why = f"{found.status}: {found.detail}"
+        return verdict.ungradable("module", why, isolation=runner.tier)
+    if found.value is True:
+        return verdict.correct(isolation=runner.tier)
+    return verdict.wrong("value", "the environment rejects it", isolation=runner.tier)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModuleEnvironment:
+    """A module as an `Environment`: problems of its levels, judged through verifier "resyn".
+
+    The module's text travels in each problem's arguments, so that a worker anywhere can judge it.
+    """
+
+    module: Module
+    name: str
+    domain: Domain = "logic"
+    origin: str = "generated"
+    licence: str = "Apache-2.0"
+    runner: ModuleRunner | None = None
+
+    @property
+    def _runner(self) -> ModuleRunner:
+        return self.runner or shared_runner()
+
+    @functools.cached_property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(self._value("levels"))
+
+    def problem(self, level: int, seed: int) -> Problem:
+        environment.check_level(level)
+        state, prompt = self._value("pose", level, seed)
+        return Problem(
+            uid=f"{self.name}-{self.module.hash}/{level}/{seed}",
+            domain=self.domain,
+            environment=self.name,
+            level=level,
+            seed=seed,
+            canonical=canonical(self.module, prompt),
+            prompt=prompt,
+            verifier="resyn",
+            arguments={"module": self.module.source, "state": state},
+            origin=self.origin,
+            licence=self.licence,
+        )
+
+    def gold(self, problem: Problem) -> str:
+        return self._value("reference", self._state(problem))
+
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
+        return judge(self._runner, self.module, self._state(problem), answer)
+
+    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
+        """Worked steps and the reference; without `steps` in the module the thinking is a mark.
+
+        The hurried style writes three of the steps at most, drawn by `rng`.
+        """
+        state = self._state(problem)
+        steps, reference = self._runner.run(
+            self.module, [("steps", (state,)), ("reference", (state,))]
+        )
+        return worked(problem.uid, steps, reference, rng, style)
+
+    def num_distinct(self, level: int) -> int:
+        """At least so many: the different questions of 256 seeds. Nobody states the number."""
+        posed = self._runner.run(self.module, [("pose", (level, seed)) for seed in range(256)])
+        return len({found.value[1] for found in posed if found.status == "ok"})
+
+    def _state(self, problem: Problem) -> Any:
+        arguments: Mapping[str, Any] = problem.arguments
+        if Module(arguments["module"]).hash != self.module.hash:
+            raise ValueError(
+                f"problem {problem.uid} belongs to another module than {self.name}-"
+                f"{self.module.hash}. Ask the environment that made it."
+            )
+        return arguments["state"]
+
+    def _value(self, function: str, *arguments: Any) -> Any:
+        (found,) = self._runner.run(self.module, [(function, arguments)])
+        if found.status != "ok":
+            raise VerifierError(
+                f"{function}{arguments!r:.200} of environment {self.name}-{self.module.hash} gave "
+                f"no value ({found.status}: {found.detail}). Was it admitted?"
+            )
+        return found.value
+
+
+def worked(
+    uid: str, steps: Outcome, reference: Outcome, rng: np.random.Generator, style: Style
+) -> Response:
+    """A worked solution out of what a module's `steps` and `reference` gave.
+
+    VerifierError, which names the problem `uid`, where there is no reference.
+    """
+    if reference.status != "ok":
+        raise VerifierError(f"{uid} has no reference: {reference.detail}.")
+    values = [str(step) for step in steps.value] if steps.status == "ok" else []
+    if len(values) >= environment.NUM_HURRIED_STEPS:
+        return Response(environment.write_steps(values, rng, style), reference.value)
+    mark = environment.EXACT if style == "careful" else environment.LEAP
+    return Response(mark + mark.join(values), reference.value)

@@ -1,0 +1,1 @@
+"""Short problems of arithmetic and counting."""

@@ -1,0 +1,217 @@
+"""Problems of one's own in a run: on which side of the split, in which order, worked out how."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from loong_jax.data import json_files, problem_files
+from loong_jax.data.problem_files import Posed, ProblemFile
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.environments.problem import Problem, split_of
+from loong_jax.errors import ConfigError
+from loong_jax.launch.recipe import FileProblems, OwnProblemsRecipe, Recipe
+from loong_jax.rl import sft
+
+COPY = "problems.jsonl"  # in the run directory: the file as the run began with it
+MAX_NAMED = 8  # lines that one error names
+
+
+def read(settings: FileProblems) -> ProblemFile:
+    """Raises ConfigError where there is no file, or where lines of it are no problems."""
+    if settings.file is None:
+        raise ConfigError(
+            "this recipe needs problems. Give --problems FILE.jsonl; docs/own_problems.md says "
+            "what the file holds."
+        )
+    status = settings.file.stat() if settings.file.exists() else None
+    return _read(settings.file, None if status is None else (status.st_mtime_ns, status.st_size))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, changed: object) -> ProblemFile:
+    return problem_files.read(path)
+
+
+def refuse_other(settings: FileProblems, run_dir: Path) -> None:
+    """ConfigError where the run began with another file."""
+    copy, text = run_dir / COPY, _text(settings)
+    began = copy.read_text(encoding="utf-8") if copy.exists() else text
+    if began != text:
+        raise ConfigError(
+            f"{settings.file} is not the file that {run_dir} began with: it has "
+            f"{len(text.splitlines())} lines and digest {_digest(text)}, {copy} has "
+            f"{len(began.splitlines())} and {_digest(began)}. Give --problems {copy} to go on, or "
+            "name another --run-dir."
+        )
+
+
+def keep_copy(settings: FileProblems, run_dir: Path) -> None:
+    """What the run began with, in its directory; `refuse_other` compares with it."""
+    if not (run_dir / COPY).exists():
+        json_files.write_text(run_dir / COPY, _text(settings))
+
+
+def _text(settings: FileProblems) -> str:
+    read(settings)  # says what is wrong where there is none
+    return Path(settings.file or "").read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# ---- sides --------------------------------------------------------------------------------------
+
+
+def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
+    """What the file poses in a domain on one side of the split, in an order that says nothing."""
+    found = [
+        posed
+        for posed in read(settings).posed
+        if posed.problem.domain == domain
+        and split_of(posed.problem.canonical, settings.held_out_share) == split
+    ]
+    return sorted(found, key=lambda posed: (posed.problem.canonical, posed.problem.uid))
+
+
+def domains(settings: FileProblems) -> tuple[str, ...]:
+    """Those with problems to train on. ConfigError where none has, or where no test is left."""
+    named = tuple(read(settings).by_domain())
+    trained = tuple(domain for domain in named if side(settings, domain, "train"))
+    if not trained or not any(side(settings, domain, "test") for domain in trained):
+        raise ConfigError(
+            f"{settings.file} holds {len(read(settings).posed)} problems, and with held_out_share="
+            f"{settings.held_out_share} none is left to "
+            f"{'test with' if trained else 'train on'}. Add problems, or change "
+            "--problems.held-out-share."
+        )
+    return trained
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileStream:
+    """Problems of a file again and again, each time in another order.
+
+    `stream.problem_at(cursor)` is a pure function of the cursor, so a cursor resumes it.
+    """
+
+    problems: tuple[Problem, ...]
+    seed: int
+
+    def problem_at(self, cursor: int) -> Problem:
+        turn, place = divmod(cursor, len(self.problems))
+        return self.problems[_order(len(self.problems), self.seed, turn)[place]]
+
+    def take_distinct(self, count: int) -> list[Problem]:
+        """The first `count`, or all where there are fewer."""
+        return list(self.problems[:count])
+
+
+def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
+    problems = tuple(posed.problem for posed in side(settings, domain, split))
+    return FileStream(problems=problems, seed=seed)
+
+
+@functools.lru_cache(maxsize=16)
+def _order(count: int, seed: int, turn: int) -> np.ndarray:
+    return np.random.default_rng((seed, 2, turn)).permutation(count)
+
+
+# ---- worked solutions ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Endless (prompt, response) pairs: all of `given` again and again, each time in another order.
+
+    Iterating twice gives the same pairs.
+    """
+
+    given: tuple[tuple[str, str], ...]
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        turn = 0
+        while True:
+            yield from (self.given[i] for i in _order(len(self.given), self.seed, turn))
+            turn += 1
+
+
+def solutions(settings: FileProblems, seed: int) -> Pairs:
+    """Worked solutions of problems to train on. ConfigError where the file has none."""
+    found = tuple(
+        (posed.problem.prompt, posed.solution)
+        for domain in domains(settings)
+        for posed in side(settings, domain, "train")
+        if posed.solution is not None
+    )
+    if not found:
+        raise ConfigError(
+            f"no problem of {settings.file} that is trained on has a solution, from which a cold "
+            "start could learn. Write some, or give --start-from a model that answers already."
+        )
+    return Pairs(given=found, seed=seed)
+
+
+# ---- fitting the recipe -------------------------------------------------------------------------
+
+
+def refuse_misfit(recipe: OwnProblemsRecipe, tokenizer: Tokenizer) -> None:
+    """Raises ConfigError, by line, for what has no tokens or is too long for the recipe."""
+    named = domains(recipe.problems)
+    limit = min(
+        recipe.engine.cache_length - recipe.rl.sampling.max_new_tokens,
+        recipe.engine.cache_length - recipe.evaluation.sampling.max_new_tokens,
+        recipe.rl.row_length - recipe.rl.sampling.max_new_tokens,
+    )
+    bad = []
+    for posed in read(recipe.problems).posed:
+        if posed.problem.domain in named:
+            try:
+                num_tokens = 1 + len(tokenizer.encode(posed.problem.prompt))
+                pair = 0
+                if posed.solution is not None and recipe.start_from is None:
+                    pair = len(
+                        sft.encode_pair(tokenizer, posed.problem.prompt, posed.solution)["tokens"]
+                    )
+            except ValueError as error:
+                bad.append((posed, f"cannot be written in tokens: {error}"))
+                continue
+            if num_tokens > limit:
+                bad.append(
+                    (
+                        posed,
+                        f"has a prompt of {num_tokens} tokens, and beside a response there is room "
+                        f"for {limit}. Raise --engine.cache-length and --rl.row-length",
+                    )
+                )
+            if pair > recipe.sft.row_length:
+                bad.append(
+                    (
+                        posed,
+                        f"has {pair} tokens of prompt and solution, and sft.row_length is "
+                        f"{recipe.sft.row_length}. Raise it, or shorten the solution",
+                    )
+                )
+    refuse_lines(recipe.problems, bad)
+
+
+def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> None:
+    """ConfigError that names the first bad lines; nothing where there is none."""
+    if bad:
+        lines = [f"line {posed.line} of {settings.file} {what}." for posed, what in bad[:MAX_NAMED]]
+        if len(bad) > MAX_NAMED:
+            lines.append(f"({len(bad) - MAX_NAMED} more bad lines)")
+        raise ConfigError("\n".join(lines))
+
+
+def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:
+    """The recipe of a run, with the copy of its problems that the run directory holds."""
+    if isinstance(recipe, OwnProblemsRecipe) and (run_dir / COPY).exists():
+        kept = dataclasses.replace(recipe.problems, file=run_dir / COPY)
+        return dataclasses.replace(recipe, problems=kept)
+    return recipe

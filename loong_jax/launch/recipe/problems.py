@@ -1,0 +1,94 @@
+"""Where a recipe's problems come from."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from loong_jax.environments.problem import Domain
+from loong_jax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DomainProblems:
+    """Where the problems of one domain come from."""
+
+    environment: str  # a name of loong_jax.environments.ENVIRONMENTS
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
+    level_shares: tuple[float, ...] = ()  # () for equal shares
+    demonstration_share: float = 1.0  # of the cold start's pairs, on any common scale
+
+    def __post_init__(self):
+        if self.level_shares and len(self.level_shares) != len(self.levels):
+            raise ConfigError(
+                f"level_shares={self.level_shares} must have one share for each of levels="
+                f"{self.levels}, or be ()."
+            )
+
+    @property
+    def level_weights(self) -> dict[int, float]:
+        shares = self.level_shares or (1.0,) * len(self.levels)
+        return dict(zip(self.levels, shares, strict=True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problems:
+    """The three domains of a miniature run."""
+
+    stem: DomainProblems
+    logic: DomainProblems
+    code: DomainProblems
+
+    def by_domain(self) -> dict[str, DomainProblems]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneDomain:
+    """Problems of one domain alone."""
+
+    domain: Domain
+    problems: DomainProblems
+
+    def by_domain(self) -> dict[str, DomainProblems]:
+        return {self.domain: self.problems}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackagedProblems:
+    """Environment packages below a directory, each a domain of its own, all posed by turns."""
+
+    directory: str
+    names: tuple[str, ...] = ()  # of packages; () for all
+    levels: tuple[int, ...] = ()  # () for those of each package
+    max_prompt_chars: int = 64  # packages with longer questions at these levels are left out
+
+    def by_domain(self) -> dict[str, DomainProblems]:
+        """By name of the package; ConfigError where there is none to pose."""
+        from loong_jax.launch import packaged  # which reads the directory
+
+        return packaged.by_domain(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileProblems:
+    """Problems of one's own, from a file of JSON lines: docs/own_problems.md.
+
+    A hash of what a problem asks decides whether it is trained on, so the sides stay the same when
+    lines are added.
+    """
+
+    file: Annotated[Path | None, tyro.conf.arg(name="problems", prefix_name=False)] = None
+    held_out_share: float = 0.1  # of the problems for tests, and as much for validation
+
+    def __post_init__(self):
+        if not 0 < self.held_out_share < 0.5:
+            raise ConfigError(
+                f"held_out_share={self.held_out_share} must lie between 0 and 0.5: it goes to "
+                "tests and again to validation. Use a value such as 0.1."
+            )
+
+
+GeneratedProblems = Problems | OneDomain | PackagedProblems
+SomeProblems = Problems | OneDomain | PackagedProblems | FileProblems

@@ -1,0 +1,125 @@
+"""The stages that recipes are made of."""
+
+import dataclasses
+
+from loong_jax.errors import ConfigError
+from loong_jax.merge.methods import LongcatFusion
+from loong_jax.orchestrator.baselines import (
+    DropAndReplacePolicy,
+    OneStepOffPolicy,
+    PartialRolloutPolicy,
+    SynchronousPolicy,
+    TailBatchingPolicy,
+)
+from loong_jax.orchestrator.curriculum import Curriculum
+from loong_jax.orchestrator.dora import MultiVersionPolicy
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.rl.collapse import CollapseRules
+from loong_jax.rl.objectives import Objective
+from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.rewards import NoiseReward, RewardRule
+from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.reuse import GroupReuse
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftStage:
+    """Cold start on worked solutions: of the generators' own solvers, of a file, of a teacher."""
+
+    num_steps: int
+    optimizer: AdamW
+    rows: int = 48
+    row_length: int = 128
+    first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
+    first_careful_share: float = 0.9
+    careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
+    checkpoint_every: int = 100
+    after: str | None = None  # None: from fresh weights
+    samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions
+    wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
+
+
+Scheduler = (
+    DoraPolicy
+    | MultiVersionPolicy
+    | SynchronousPolicy
+    | TailBatchingPolicy
+    | OneStepOffPolicy
+    | PartialRolloutPolicy
+    | DropAndReplacePolicy
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RlStage:
+    """Asynchronous reinforcement learning on the problems of `domains`."""
+
+    after: str  # the stage whose weights it starts from
+    domains: tuple[str, ...]  # () for all of the recipe's
+    num_steps: int
+    scheduler: Scheduler
+    objective: Objective
+    optimizer: AdamW
+    group_size: int = 8  # G
+    sampling: SamplingSettings = SamplingSettings()
+    reward: RewardRule | NoiseReward = RewardRule()
+    rows: int = 48  # of a micro-batch
+    row_length: int = 128
+    max_issues: int = 1  # how often a problem that taught nothing is posed
+    solved_after: int = 200  # tickets in a row, nearly all with every answer right, end the stage
+    checkpoint_every: int = 10
+    verdict_deadline_s: float = 20.0
+    replays_routing: bool = False  # trains with the experts that the engine chose
+    reuse: GroupReuse = GroupReuse()  # of trained groups, beside the scheduler's fresh ones
+    collapse: CollapseRules = CollapseRules()  # what stops the run; nothing unless set
+    reference: str | None = None  # whose weights a penalty pulls to; None: those it starts from
+    curriculum: Curriculum = Curriculum()  # what is posed, and how long answers may be
+    learns_from_all: bool = False  # from groups of equal rewards too: by the penalty alone
+    wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
+
+    def __post_init__(self):
+        self.reuse.refuse_without(self.scheduler.max_staleness)
+        context, limit = self.curriculum.context, self.sampling.max_new_tokens
+        if context.is_on and context.limits[-1] > limit:
+            raise ConfigError(
+                f"curriculum.context.limits={context.limits} ends above sampling.max_new_tokens="
+                f"{limit}, which bounds every response. Lower the limits or raise it."
+            )
+        if self.curriculum.is_on and getattr(self.scheduler, "deterministic", False):
+            raise ConfigError(
+                "scheduler.deterministic promises an order of problems that no timing changes, and "
+                f"{self.curriculum} decides by verdicts as they arrive. Leave one of them out."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusionStage:
+    """Fuses the experts; `scale` and `keep_rate` are chosen on validation problems."""
+
+    base: str
+    experts: tuple[str, ...]
+    method: LongcatFusion = LongcatFusion()
+    scales: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)
+    keep_rates: tuple[float, ...] = (0.8, 1.0)
+    num_problems: int = 64  # per domain and point of the grid
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleStage:
+    """A teacher's answers to training problems, of which the right ones are kept."""
+
+    teacher: str  # a stage or what the recipe names
+    num_problems: int  # of each domain
+    samples_per_problem: int = 4
+    max_kept: int = 2  # right answers to one problem, so that easy ones do not prevail
+    sampling: SamplingSettings = SamplingSettings()
+
+    def __post_init__(self):
+        if not 1 <= self.max_kept <= self.samples_per_problem or self.num_problems < 1:
+            raise ConfigError(
+                f"max_kept={self.max_kept} must lie in 1..{self.samples_per_problem}, "
+                f"samples_per_problem, and num_problems={self.num_problems} be at least 1."
+            )
+
+
+StageSettings = SftStage | RlStage | FusionStage | SampleStage

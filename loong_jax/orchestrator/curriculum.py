@@ -1,0 +1,258 @@
+"""Which problems are posed, and how long answers may be, as training goes on.
+
+Two curricula of arXiv:2509.18883, 3.4.1, as data and pure functions. STEM: problems are included by
+their pass rate, and thresholds that move make the data harder. Code: the limit of a response grows
+once the 90th percentile of lengths comes near it. The report gives no thresholds, and by default
+there are none. What both remember is a `Lessons`, plain values that a checkpoint holds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError
+
+MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
+
+
+def bound_at(bounds: Sequence[tuple[int, float]], step: int) -> float:
+    """That of the last step that has come."""
+    return [rate for first, rate in bounds if first <= step][-1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PassRates:
+    """Sets aside what the policy solves too often or too seldom, for a while.
+
+    The pass rate is a running mean over groups, of right answers among graded ones: of a problem
+    where problems come again, as in a file, or of an environment's level where they do not. It is
+    compared from `after_groups` on with the bounds in force, of `floors` and `ceilings` those with
+    the last step that has come. Above the ceiling or below the floor, the problem is not posed for
+    `pause` tickets of the run; then its rate is measured anew by the next group. Without bounds
+    nothing is set aside or remembered.
+    """
+
+    of: Literal["problem", "level"] = "problem"
+    floors: tuple[tuple[int, float], ...] = ((0, 0.0),)  # (step, rate): falling lets harder ones in
+    ceilings: tuple[tuple[int, float], ...] = ((0, 1.0),)  # (step, rate): 0 0.95 for one, always
+    weight: float = 0.5  # of the newest group in the mean
+    after_groups: int = 1
+    pause: int = 500
+
+    @property
+    def is_on(self) -> bool:
+        return any(rate > 0 for _, rate in self.floors) or any(r < 1 for _, r in self.ceilings)
+
+    def __post_init__(self):
+        for name in ("floors", "ceilings"):
+            bounds = getattr(self, name)
+            steps = [step for step, _ in bounds]
+            if not steps or steps[0] != 0 or steps != sorted(set(steps)):
+                raise ConfigError(
+                    f"{name}={bounds} must begin with step 0 and go on with rising steps."
+                )
+            if not all(0 <= rate <= 1 for _, rate in bounds):
+                raise ConfigError(f"{name}={bounds} holds rates outside [0, 1]. Correct them.")
+        for step in {step for step, _ in (*self.floors, *self.ceilings)}:
+            if bound_at(self.floors, step) > bound_at(self.ceilings, step):
+                raise ConfigError(
+                    f"at step {step} the floor {bound_at(self.floors, step)} is above the ceiling "
+                    f"{bound_at(self.ceilings, step)}, so nothing would be posed. Correct floors "
+                    "or ceilings."
+                )
+        if not 0 < self.weight <= 1 or self.after_groups < 1 or self.pause < 1:
+            raise ConfigError(
+                f"weight={self.weight} must lie in (0, 1], after_groups={self.after_groups} and "
+                f"pause={self.pause} be at least 1."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrowingContext:
+    """Responses are cut off at the first of `limits`, until they need the next.
+
+    Once `window` responses were written under a limit, and the percentile of the last `window`
+    lengths is at least `near` of it, the next limit holds for groups that are issued from then on.
+    """
+
+    limits: tuple[int, ...] = ()  # tokens, rising; none above sampling.max_new_tokens; (): that
+    percentile: float = 90.0
+    near: float = 0.9
+    window: int = 256
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.limits)
+
+    def __post_init__(self):
+        if min(self.limits, default=1) < 1 or list(self.limits) != sorted({*self.limits}):
+            raise ConfigError(f"limits={self.limits} must be rising numbers of tokens.")
+        if not 0 < self.percentile <= 100 or not 0 < self.near <= 1 or self.window < 1:
+            raise ConfigError(
+                f"percentile={self.percentile} must lie in (0, 100], near={self.near} in (0, 1], "
+                f"and window={self.window} be at least 1."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curriculum:
+    """The curricula of a stage; by default none does anything."""
+
+    pass_rates: PassRates = PassRates()
+    context: GrowingContext = GrowingContext()
+
+    def __post_init__(self):
+        for name, off in (("pass_rates", PassRates()), ("context", GrowingContext())):
+            if getattr(self, name) is None:  # in configs that were written when None left one out
+                object.__setattr__(self, name, off)
+
+    @property
+    def is_on(self) -> bool:
+        return self.pass_rates.is_on or self.context.is_on
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """What is known of a problem or a level."""
+
+    rate: float  # running mean
+    num_groups: int
+    ticket: int  # the run's number of tickets when it was last judged
+
+
+@dataclasses.dataclass(frozen=True)
+class Lessons:
+    """All that the curricula remember."""
+
+    standings: Mapping[str, Standing] = dataclasses.field(default_factory=dict)
+    num_passed_over: int = 0  # problems that were not posed, over the run
+    stage: int = 0  # index of the limit in force
+    lengths: tuple[int, ...] = ()  # of the last responses under it
+
+
+# ---- pass rates ---------------------------------------------------------------------------------
+
+
+def key_of(settings: PassRates, problem: Problem) -> str:
+    """What a pass rate is kept of."""
+    if settings.of == "problem":
+        return problem.uid
+    return f"{problem.environment}/{problem.level}"
+
+
+def is_posed(
+    settings: PassRates, lessons: Lessons, problem: Problem, *, step: int, ticket: int
+) -> bool:
+    """Whether a problem is posed as ticket `ticket`, after `step` steps."""
+    standing = lessons.standings.get(key_of(settings, problem))
+    if standing is None or standing.num_groups < settings.after_groups:
+        return True
+    if ticket - standing.ticket > settings.pause:
+        return True
+    floor, ceiling = bound_at(settings.floors, step), bound_at(settings.ceilings, step)
+    return floor <= standing.rate <= ceiling
+
+
+def after_verdicts(
+    settings: PassRates,
+    lessons: Lessons,
+    problem: Problem,
+    outcomes: Sequence[str],
+    *,
+    ticket: int,
+) -> Lessons:
+    """With the outcomes of a group's verdicts; what could not be graded says nothing."""
+    graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
+    if not graded:
+        return lessons
+    rate = graded.count("correct") / len(graded)
+    key = key_of(settings, problem)
+    old = lessons.standings.get(key)
+    if old is not None:
+        is_anew = ticket - old.ticket > settings.pause
+        weight = 1.0 if is_anew else settings.weight
+        rate = weight * rate + (1 - weight) * old.rate
+    num_groups = 1 if old is None else old.num_groups + 1
+    standing = Standing(rate, num_groups, ticket)
+    return dataclasses.replace(lessons, standings={**lessons.standings, key: standing})
+
+
+# ---- context ------------------------------------------------------------------------------------
+
+
+def limit_of(settings: GrowingContext, lessons: Lessons) -> int:
+    """Tokens of a response that is issued now."""
+    return settings.limits[lessons.stage]
+
+
+def after_lengths(
+    settings: GrowingContext, lessons: Lessons, lengths: Sequence[int], *, limit: int | None
+) -> Lessons:
+    """With the lengths of a group that was issued under `limit`; those of another limit are left
+    out. The next limit is in force where they say so.
+    """
+    if limit != limit_of(settings, lessons):
+        return lessons
+    kept = (*lessons.lengths, *lengths)[-settings.window :]
+    is_last = lessons.stage + 1 == len(settings.limits)
+    if len(kept) < settings.window or is_last:
+        return dataclasses.replace(lessons, lengths=kept)
+    if percentile(kept, settings.percentile) < settings.near * limit_of(settings, lessons):
+        return dataclasses.replace(lessons, lengths=kept)
+    return dataclasses.replace(lessons, stage=lessons.stage + 1, lengths=())
+
+
+def percentile(values: Sequence[int], percent: float) -> int:
+    """The smallest value that at least `percent` of a hundred values do not exceed."""
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+# ---- what is kept and shown ---------------------------------------------------------------------
+
+
+def metrics(curriculum: Curriculum, lessons: Lessons, *, step: int, ticket: int) -> dict[str, Any]:
+    """Counters for the line of a step; {} without curricula."""
+    found: dict[str, Any] = {}
+    if (rates := curriculum.pass_rates).is_on:
+        floor, ceiling = bound_at(rates.floors, step), bound_at(rates.ceilings, step)
+        resting = [
+            standing
+            for standing in lessons.standings.values()
+            if standing.num_groups >= rates.after_groups and ticket - standing.ticket <= rates.pause
+        ]
+        found |= {
+            "curriculum/num_known": len(lessons.standings),
+            "curriculum/num_too_easy": sum(standing.rate > ceiling for standing in resting),
+            "curriculum/num_too_hard": sum(standing.rate < floor for standing in resting),
+            "curriculum/num_passed_over": lessons.num_passed_over,
+            "curriculum/floor": floor,
+            "curriculum/ceiling": ceiling,
+        }
+    if (context := curriculum.context).is_on:
+        found["curriculum/max_new_tokens"] = limit_of(context, lessons)
+        if lessons.lengths:
+            found["curriculum/length_percentile"] = percentile(lessons.lengths, context.percentile)
+    return found
+
+
+def to_json(lessons: Lessons) -> dict[str, Any]:
+    return {
+        "standings": {
+            key: [standing.rate, standing.num_groups, standing.ticket]
+            for key, standing in lessons.standings.items()
+        },
+        "num_passed_over": lessons.num_passed_over,
+        "stage": lessons.stage,
+        "lengths": list(lessons.lengths),
+    }
+
+
+def from_json(record: Mapping[str, Any]) -> Lessons:
+    return Lessons(
+        standings={key: Standing(*values) for key, values in record["standings"].items()},
+        num_passed_over=record["num_passed_over"],
+        stage=record["stage"],
+        lengths=tuple(record["lengths"]),
+    )

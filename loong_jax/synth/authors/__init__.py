@@ -1,0 +1,11 @@
+"""Author models behind any OpenAI-compatible endpoint: asked in batches, paid for once.
+
+prompts (what is asked) -> author (parallel, within a budget) -> store (every call on disk before
+its reply is used) -> structured (JSON of an agreed shape). What fails is data.
+"""
+
+from loong_jax.synth.authors.author import Author, AuthorDown
+from loong_jax.synth.authors.records import Reply, Request, Settings, Transcript
+from loong_jax.synth.authors.store import CallStore
+
+__all__ = ["Author", "AuthorDown", "CallStore", "Reply", "Request", "Settings", "Transcript"]

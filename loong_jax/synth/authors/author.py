@@ -1,0 +1,251 @@
+"""An author: a model behind an endpoint that is asked in batches and paid once per question."""
+
+import concurrent.futures
+import dataclasses
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.synth.authors import prompts, structured
+from loong_jax.synth.authors.records import Reply, Request, Settings, Transcript
+from loong_jax.synth.authors.store import CallStore
+from loong_jax.verifiers.judge.client import (
+    Budget,
+    Client,
+    Completion,
+    Endpoint,
+    JudgeUnavailable,
+    content_hash,
+)
+
+URL, MODEL, API_KEY = "LOONG_AUTHOR_URL", "LOONG_AUTHOR_MODEL", "LOONG_AUTHOR_API_KEY"
+SCRIPTED = "scripted"  # the model's name of our scripted author, by which its work is labelled
+# So many calls in a row that no reply came to mean that the endpoint is down.
+MAX_FAILED_IN_A_ROW = 8
+
+
+class AuthorDown(LoongError):
+    """The endpoint does not answer. What was paid for is kept; the same command goes on later."""
+
+
+class Author:
+    """Asks one endpoint. Safe to share between threads; close it, or use it in a `with`.
+
+    Every reply is in the store before anybody sees it, and a question that is in the store is
+    never asked again. A call that failed for good (after its attempts) is stored as well, since it
+    shaped what came after it; only where the endpoint was down or the budget spent is it asked
+    again. What the store holds counts against the budget, so a run that goes on keeps to it.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        store: CallStore,
+        *,
+        budget: Budget | None = None,
+        settings: Mapping[str, Settings] | None = None,
+        max_parallel: int = 16,
+    ):
+        """`settings` are by role. `endpoint` is where, and how long and how often it is tried."""
+        if max_parallel < 1:
+            raise ConfigError(f"max_parallel={max_parallel} is below 1. Raise it.")
+        self.endpoint, self.store = endpoint, store
+        self.budget = budget or Budget()
+        self._client = Client(endpoint, self.budget)
+        self._settings = dict(settings or {})
+        self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel, "author")
+        self._lock = threading.Lock()
+        self._running: dict[str, concurrent.futures.Future[Transcript]] = {}
+        self._held: list[Transcript] = []  # failures since the last reply
+        self._down = ""
+        for record in store.records():
+            self.budget.num_requests += 1
+            self.budget.num_tokens += record["prompt_tokens"] + record["reply_tokens"]
+
+    def __enter__(self) -> "Author":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The model's; "scripted" for our scripted author."""
+        return self.endpoint.model
+
+    def ask(self, requests: Sequence[Request]) -> list[Reply]:
+        """Replies in order, many asked at once. Raises for a request that is wrong, never for a
+        reply: its `failure` says what became of it."""
+        return [future.result() for future in self.submit(requests)]
+
+    def submit(self, requests: Sequence[Request]) -> list[concurrent.futures.Future[Reply]]:
+        """A future per request, in order. `asyncio.wrap_future` makes one awaitable."""
+        return [self._submit(self._call(request), request.schema) for request in requests]
+
+    def ask_chat(
+        self, role: str, prompt_name: str, messages: Sequence[Mapping[str, str]], seed: int = 0
+    ) -> Reply:
+        """The reply to a chat that somebody else has put together, such as the judge's."""
+        digest = content_hash(list(messages[:-1]))
+        call = self._transcript(role, prompt_name, digest, messages, seed, is_json=False)
+        return self._submit(call, None).result()
+
+    def require_up(self) -> None:
+        """AuthorDown if the endpoint has stopped answering."""
+        if self._down:
+            raise AuthorDown(
+                f"{self.endpoint.base_url} gave no reply {MAX_FAILED_IN_A_ROW} times in a row: "
+                f"{self._down}. Run the same command again later; nothing paid for is repeated."
+            )
+
+    def close(self) -> None:
+        """Waits for the calls under way and keeps what they gave. The store stays open."""
+        self._pool.shutdown(cancel_futures=True)
+        if not self._down:
+            self._keep_held()
+        self._client.close()
+
+    # ---- one call
+
+    def _submit(
+        self, call: Transcript, schema: Mapping[str, Any] | None
+    ) -> concurrent.futures.Future[Reply]:
+        answered: concurrent.futures.Future[Reply] = concurrent.futures.Future()
+        with self._lock:
+            record = self.store.get(call.key)
+            running = self._running.get(call.key)
+            is_first = running is None
+            if record is None and running is None:
+                running = self._running[call.key] = self._pool.submit(self._perform, call)
+        if record is not None:
+            kept = Transcript.from_json(record)
+            answered.set_result(reply_of(kept, schema, was_stored=True))
+            return answered
+        assert running is not None
+
+        def pass_on(done: concurrent.futures.Future[Transcript]) -> None:
+            try:
+                answered.set_result(reply_of(done.result(), schema, was_stored=not is_first))
+            except BaseException as error:
+                answered.set_exception(error)
+
+        running.add_done_callback(pass_on)
+        return answered
+
+    def _call(self, request: Request) -> Transcript:
+        prompt = prompts.load(request.prompt_name)
+        return self._transcript(
+            request.role, request.prompt_name, prompt.digest,
+            prompts.messages(prompt, request.fields), request.seed,
+            is_json=request.schema is not None,
+        )  # fmt: skip
+
+    def _transcript(
+        self, role: str, prompt_name: str, prompt_digest: str,
+        messages: Sequence[Mapping[str, str]], seed: int, *, is_json: bool,
+    ) -> Transcript:  # fmt: skip
+        """The call as it will be made."""
+        chosen = self._settings.get(role, Settings())
+        model = chosen.model or self.endpoint.model
+        temperature, max_tokens = chosen.temperature, chosen.max_reply_tokens
+        settings: dict[str, Any] = {
+            "temperature": self.endpoint.temperature if temperature is None else temperature,
+            "max_tokens": max_tokens or self.endpoint.max_reply_tokens,
+        }
+        if self.endpoint.has_json_mode:
+            kind = "json_object" if is_json else "text"
+            settings["response_format"] = {"type": kind}
+        return Transcript(
+            key=content_hash(model, settings, seed, list(messages)),
+            role=role,
+            prompt_name=prompt_name,
+            prompt_digest=prompt_digest,
+            model=model,
+            settings=settings,
+            seed=seed,
+            messages=tuple(messages),
+        )
+
+    def _perform(self, call: Transcript) -> Transcript:
+        """The call's transcript, once it is on disk."""
+        try:
+            if self._down:
+                return dataclasses.replace(call, failure="down", detail=self._down)
+            sent = {**call.settings, "model": call.model, "seed": call.seed}
+            try:
+                made = _answered(call, self._client.complete(call.messages, sent))
+            except JudgeUnavailable as error:
+                made = dataclasses.replace(call, failure=failure_of(error), detail=str(error)[:300])
+            return self._keep(made)
+        finally:
+            with self._lock:
+                self._running.pop(call.key, None)
+
+    def _keep(self, made: Transcript) -> Transcript:
+        """Stores a reply at once; a failure with the next reply, which shows that somebody is
+        there."""
+        if made.reply is not None:
+            self.store.put(made.key, made.to_json())
+            self._keep_held()
+        elif made.failure != "over_budget":
+            with self._lock:
+                self._held.append(made)
+                if len(self._held) >= MAX_FAILED_IN_A_ROW and not self._down:
+                    self._down = f"{made.failure}, {made.detail}"
+        return made
+
+    def _keep_held(self) -> None:
+        with self._lock:
+            held, self._held = self._held, []
+        for made in held:
+            self.store.put(made.key, made.to_json())
+
+
+def reply_of(
+    made: Transcript, schema: Mapping[str, Any] | None, *, was_stored: bool = False
+) -> Reply:
+    """Judges the form of what came back: refused, cut off, or not the agreed object."""
+    text, parsed, failure, detail = made.reply, None, made.failure, made.detail
+    if failure is None and text is not None:
+        if made.finish_reason == "length":
+            failure = "truncated"
+        elif schema is not None:
+            try:
+                parsed = structured.parse(text, schema)
+            except structured.Malformed as error:
+                is_refusal = structured.is_refusal(structured.without_thinking(text))
+                failure, detail = ("refused" if is_refusal else "malformed"), str(error)
+        elif structured.is_refusal(text):
+            failure = "refused"
+        elif not text.strip():
+            failure = "malformed"
+    transcript = dataclasses.replace(made, failure=failure, detail=detail)
+    is_good = failure is None
+    return Reply(
+        text=text if is_good else None,
+        parsed=parsed,
+        failure=failure,
+        transcript=transcript,
+        was_stored=was_stored,
+    )
+
+
+def failure_of(error: JudgeUnavailable) -> str:
+    if error.status is not None:
+        return f"http_{error.status}"
+    known = {"budget": "over_budget", "timeout": "timed_out"}
+    return known.get(error.reason, "unreachable")
+
+
+def _answered(call: Transcript, completion: Completion) -> Transcript:
+    is_refused = completion.text is None or completion.finish_reason == "content_filter"
+    return dataclasses.replace(
+        call,
+        reply=completion.refusal if completion.text is None else completion.text,
+        finish_reason=completion.finish_reason,
+        failure="refused" if is_refused else None,
+        prompt_tokens=completion.prompt_tokens,
+        reply_tokens=completion.reply_tokens,
+        is_estimate=completion.is_estimate,
+    )

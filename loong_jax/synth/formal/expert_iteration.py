@@ -1,0 +1,260 @@
+"""Expert iteration: a prover learns from the proofs that it finds and a checker accepts.
+
+Every round trains a prover from scratch on all proofs there are (the cold start and what earlier
+rounds found), measures it on held-out statements, and lets it attempt the statements of the pool
+that are still unsolved. Held-out statements are measured only: what is proved of them never trains.
+Source: LongCat-Flash-Thinking 2.2.2, "Iterative Proof Synthesis".
+
+Each attempt is on disk before the next; after a kill the same call goes on where it stopped. The
+prover and the checker are handed in, and statements and proofs are texts, so the loop serves any
+prover and any backend.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.verifiers.verdict import Verdict
+
+
+class Goal(NamedTuple):
+    """A statement to prove. The prover reads `text`; equivalent goals share `kin`."""
+
+    uid: str
+    text: str
+    kin: str
+    level: int = 0
+
+
+class Solution(NamedTuple):
+    """A goal with what is said to be its proof."""
+
+    goal: Goal
+    proof: str
+
+
+class Prover(Protocol):
+    """What learns. Deterministic in its arguments, so that a resumed run repeats itself."""
+
+    def train(self, examples: Sequence[Solution], directory: Path, *, seed: int) -> None:
+        """From scratch. `directory` is for its checkpoints; training that ended there is reused."""
+        ...
+
+    def attempt(self, goals: Sequence[Goal], num_samples: int, *, seed: int) -> list[list[str]]:
+        """`num_samples` proofs of each goal, in order; they may be wrong."""
+        ...
+
+
+Check = Callable[[Sequence[Solution]], list[Verdict]]  # in order; what decides whether it counts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    num_rounds: int = 4  # trainings, the one on the cold start alone included
+    num_samples: int = 32  # of each unsolved statement, every round
+    num_held_out_samples: int = 8
+    chunk: int = 128  # statements that are attempted before results go to disk
+    learns: bool = True  # False, the control: always trains on the cold start alone
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("num_rounds", "num_samples", "num_held_out_samples", "chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What came of the samples of one statement. Ungradable samples are in `num_ungradable`."""
+
+    uid: str
+    num_samples: int
+    num_correct: int
+    num_ungradable: int
+    proof: str | None  # the shortest of the accepted
+    reasons: dict[str, int]  # of samples that were not accepted
+
+    @property
+    def is_solved(self) -> bool:
+        return self.num_correct > 0
+
+    @property
+    def num_graded(self) -> int:
+        return self.num_samples - self.num_ungradable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round:
+    number: int  # from 0
+    num_examples: int  # that it trained on
+    held_out: tuple[Attempt, ...]
+    pool: tuple[Attempt, ...]  # of statements that were unsolved before
+    num_solved: int  # statements of the pool, all rounds up to this one
+
+
+def run(
+    directory: Path,
+    settings: LoopSettings,
+    prover: Prover,
+    check: Check,
+    *,
+    cold_start: Sequence[Solution],
+    pool: Sequence[Goal],
+    held_out: Sequence[Goal],
+    on_round: Callable[[Round], None] = lambda done: None,
+) -> list[Round]:
+    """All rounds, each told to `on_round`; those that were done before are read from `directory`.
+
+    Raises ConfigError where a held-out statement is kin to one that may train, where a proof of the
+    cold start is not accepted, and where `directory` holds a run of other settings or statements.
+    """
+    _refuse_overlap([*(p.goal for p in cold_start), *pool], held_out)
+    _claim(directory, settings, cold_start, pool, held_out)
+    if not (directory / "round-0").exists():
+        _refuse_unproved(cold_start, check)
+    goal_of = {goal.uid: goal for goal in pool}
+    found: dict[str, str] = {}
+    rounds = []
+    for number in range(settings.num_rounds):
+        own = directory / f"round-{number}"
+        learnt = [Solution(goal_of[uid], proof) for uid, proof in found.items()]
+        examples = [*cold_start, *learnt] if settings.learns else list(cold_start)
+        is_done = (own / "round.json").exists()
+        if not is_done:
+            prover.train(examples, own / "prover", seed=_seed(settings, number))
+        attempter = _Attempter(prover, check, settings, number)
+        measured = attempter.all(held_out, settings.num_held_out_samples, own / "held_out.jsonl")
+        unsolved = [goal for goal in pool if goal.uid not in found]
+        tried = attempter.all(unsolved, settings.num_samples, own / "pool.jsonl")
+        found |= {attempt.uid: attempt.proof for attempt in tried if attempt.proof is not None}
+        done = Round(
+            number=number,
+            num_examples=len(examples),
+            held_out=tuple(measured),
+            pool=tuple(tried),
+            num_solved=len(found),
+        )
+        if not is_done:
+            json_files.write_json(own / "round.json", summary(done))
+        rounds.append(done)
+        on_round(done)
+    return rounds
+
+
+def summary(done: Round) -> dict[str, Any]:
+    """A round in numbers."""
+    return {
+        "round": done.number,
+        "num_examples": done.num_examples,
+        "held_out_solved": sum(a.is_solved for a in done.held_out),
+        "held_out_graded": sum(a.num_graded > 0 for a in done.held_out),
+        "pool_attempted": len(done.pool),
+        "pool_newly_solved": sum(a.is_solved for a in done.pool),
+        "pool_solved": done.num_solved,
+        "ungradable_samples": sum(a.num_ungradable for a in (*done.held_out, *done.pool)),
+    }
+
+
+def counted(rounds: Iterable[Round], goals: Iterable[Goal]) -> list[Solution]:
+    """Every proof that any figure counts, once each."""
+    goal_of = {goal.uid: goal for goal in goals}
+    attempts = (attempt for done in rounds for attempt in (*done.held_out, *done.pool))
+    proofs = ((a.uid, a.proof) for a in attempts if a.proof is not None)
+    return [Solution(goal_of[uid], proof) for uid, proof in dict.fromkeys(proofs)]
+
+
+class _Attempter:
+    """Attempts of one round, a chunk at a time, kept in files of a line per statement."""
+
+    def __init__(self, prover: Prover, check: Check, settings: LoopSettings, number: int):
+        self._prover, self._check = prover, check
+        self._chunk, self._seed = settings.chunk, _seed(settings, number)
+
+    def all(self, goals: Sequence[Goal], num_samples: int, path: Path) -> list[Attempt]:
+        """One attempt a goal, in order; those on file are not made again."""
+        kept = json_files.read_jsonl(path)
+        known = {record["uid"]: Attempt(**record) for record in kept}
+        rest = [goal for goal in goals if goal.uid not in known]
+        if not rest:
+            return [known[goal.uid] for goal in goals]
+        json_files.write_jsonl(path, kept)  # without what a kill left unfinished
+        with open(path, "a", encoding="utf-8") as file:
+            for start in range(0, len(rest), self._chunk):
+                for attempt in self._some(rest[start : start + self._chunk], num_samples):
+                    known[attempt.uid] = attempt
+                    file.write(json_files.json_line(dataclasses.asdict(attempt)))
+                file.flush()
+                os.fsync(file.fileno())
+        return [known[goal.uid] for goal in goals]
+
+    def _some(self, goals: Sequence[Goal], num_samples: int) -> Iterator[Attempt]:
+        answers = self._prover.attempt(goals, num_samples, seed=self._seed)
+        claims = [Solution(g, a) for g, some in zip(goals, answers, strict=True) for a in some]
+        distinct = list(dict.fromkeys(claims))
+        verdict_of = dict(zip(distinct, self._check(distinct), strict=True))
+        for goal, some in zip(goals, answers, strict=True):
+            verdicts = [verdict_of[Solution(goal, answer)] for answer in some]
+            accepted = [a for a, v in zip(some, verdicts, strict=True) if v.is_correct]
+            yield Attempt(
+                uid=goal.uid,
+                num_samples=len(some),
+                num_correct=len(accepted),
+                num_ungradable=sum(not v.is_graded for v in verdicts),
+                proof=min(accepted, key=lambda proof: (len(proof), proof), default=None),
+                reasons=dict(Counter(v.reason for v in verdicts if not v.is_correct)),
+            )
+
+
+def _seed(settings: LoopSettings, number: int) -> int:
+    return 1000 * settings.seed + number
+
+
+def _refuse_overlap(trainable: Sequence[Goal], held_out: Sequence[Goal]) -> None:
+    shared = {goal.kin for goal in trainable} & {goal.kin for goal in held_out}
+    if shared:
+        raise ConfigError(
+            f"{len(shared)} held-out statements are kin to some that may train. Take them out of "
+            "one side: what was trained on measures nothing."
+        )
+    if len({goal.uid for goal in held_out}) < len(held_out):
+        raise ConfigError("a held-out statement stands there twice. Give each once.")
+
+
+def _refuse_unproved(cold_start: Sequence[Solution], check: Check) -> None:
+    for solution, judged in zip(cold_start, check(cold_start), strict=True):
+        if not judged.is_correct:
+            raise ConfigError(
+                f"the cold start's proof of {solution.goal.text!r} is not accepted: "
+                f"{judged.reason}, {judged.evidence}. Leave it out."
+            )
+
+
+def _claim(
+    directory: Path,
+    settings: LoopSettings,
+    cold_start: Sequence[Solution],
+    pool: Sequence[Goal],
+    held_out: Sequence[Goal],
+) -> None:
+    """Writes down what this run is of, or compares with what is written."""
+    record = {
+        "settings": dataclasses.asdict(settings) | {"chunk": None},
+        "cold_start": [[p.goal.uid, p.proof] for p in cold_start],
+        "pool": [goal.uid for goal in pool],
+        "held_out": [goal.uid for goal in held_out],
+    }
+    path = directory / "loop.json"
+    there = json_files.read_json(path)
+    if there is None:
+        json_files.write_json(path, record)
+        return
+    if different := [name for name in record if there.get(name) != record[name]]:
+        raise ConfigError(
+            f"{directory} holds a run with other {', '.join(different)}. Name another directory, "
+            "or delete that one."
+        )

@@ -1,0 +1,189 @@
+"""Propositional formulas over implication and negation, and what a truth table tells of them.
+
+Written `p -> (q -> r)` and `~p`: `->` groups to the right, atoms are words of letters and digits.
+These two connectives are the language of the verifiers' built-in Metamath database.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+MAX_ATOMS = 12  # of a truth table
+MAX_CHARS = 4000
+MAX_DEPTH = 60
+
+_TOKEN = re.compile(r"\s*(->|[()~]|[A-Za-z][A-Za-z0-9_]*)")
+
+
+class Malformed(ValueError):
+    """The text is no formula; the message says where it goes wrong."""
+
+
+class Atom(NamedTuple):
+    name: str
+
+
+class Not(NamedTuple):
+    inner: "Formula"
+
+
+class Implies(NamedTuple):
+    premise: "Formula"
+    conclusion: "Formula"
+
+
+Formula = Atom | Not | Implies
+
+
+def parse(text: str) -> Formula:
+    """The formula that the whole text is. Raises Malformed."""
+    if len(text) > MAX_CHARS:
+        raise Malformed(f"{len(text)} characters are more than {MAX_CHARS}")
+    tokens, place = [], 0
+    while text[place:].strip():
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise Malformed(f"{text[place:].strip()[:10]!r} is no atom, bracket, '~' or '->'")
+        tokens.append(match[1])
+        place = match.end()
+    found, end = _implication(tokens, 0, 0)
+    if end != len(tokens):
+        raise Malformed(f"{tokens[end]!r} follows a whole formula")
+    return found
+
+
+def show(formula: Formula) -> str:
+    """The text that `parse` reads, with no bracket too many."""
+    match formula:
+        case Atom(name):
+            return name
+        case Not(inner):
+            return f"~{_in_brackets(inner)}"
+        case Implies(premise, conclusion):
+            return f"{_in_brackets(premise)} -> {show(conclusion)}"
+
+
+def implication(hypotheses: Sequence[Formula], goal: Formula) -> Formula:
+    """`h1 -> (h2 -> ... -> goal)`."""
+    for hypothesis in reversed(hypotheses):
+        goal = Implies(hypothesis, goal)
+    return goal
+
+
+def premises_of(formula: Formula) -> tuple[tuple[Formula, ...], Formula]:
+    """What stands before the arrows, and what the last arrow leads to; inverse of `implication`."""
+    premises = []
+    while isinstance(formula, Implies):
+        premises.append(formula.premise)
+        formula = formula.conclusion
+    return tuple(premises), formula
+
+
+def atoms_of(formulas: Iterable[Formula]) -> list[str]:
+    """Names in the order of their first appearance."""
+    return list(dict.fromkeys(name for formula in formulas for name in leaves(formula)))
+
+
+@functools.lru_cache(maxsize=4096)
+def leaves(formula: Formula) -> tuple[str, ...]:
+    """Names of its atoms from left to right, repeated as they are."""
+    match formula:
+        case Atom(name):
+            return (name,)
+        case Not(inner):
+            return leaves(inner)
+        case Implies(premise, conclusion):
+            return (*leaves(premise), *leaves(conclusion))
+
+
+def rename(formula: Formula, name_of: Mapping[str, str]) -> Formula:
+    match formula:
+        case Atom(name):
+            return Atom(name_of[name])
+        case Not(inner):
+            return Not(rename(inner, name_of))
+        case Implies(premise, conclusion):
+            return Implies(rename(premise, name_of), rename(conclusion, name_of))
+
+
+def is_implicational(formula: Formula) -> bool:
+    """Whether it holds atoms and arrows alone."""
+    match formula:
+        case Atom():
+            return True
+        case Not():
+            return False
+        case Implies(premise, conclusion):
+            return is_implicational(premise) and is_implicational(conclusion)
+
+
+# ---- truth tables
+
+
+def is_satisfiable(formulas: Sequence[Formula]) -> bool:
+    """Whether some row makes all of them true."""
+    return any(all(value(f, row) for f in formulas) for row in _rows(formulas))
+
+
+def follows(hypotheses: Sequence[Formula], goal: Formula) -> bool:
+    """Whether every row that makes the hypotheses true makes the goal true."""
+    return not is_satisfiable([*hypotheses, Not(goal)])
+
+
+def are_equivalent(left: Formula, right: Formula) -> bool:
+    """Whether both are true in the same rows, over the atoms of either."""
+    return all(value(left, row) == value(right, row) for row in _rows([left, right]))
+
+
+def value(formula: Formula, row: Mapping[str, bool]) -> bool:
+    match formula:
+        case Atom(name):
+            return row[name]
+        case Not(inner):
+            return not value(inner, row)
+        case Implies(premise, conclusion):
+            return not value(premise, row) or value(conclusion, row)
+
+
+def _rows(formulas: Sequence[Formula]) -> Iterator[dict[str, bool]]:
+    names = atoms_of(formulas)
+    if len(names) > MAX_ATOMS:
+        raise ValueError(f"{len(names)} atoms are more than the {MAX_ATOMS} of a truth table.")
+    for row in itertools.product((False, True), repeat=len(names)):
+        yield dict(zip(names, row, strict=True))
+
+
+# ---- reading and writing
+
+
+def _implication(tokens: Sequence[str], place: int, depth: int) -> tuple[Formula, int]:
+    if depth > MAX_DEPTH:
+        raise Malformed(f"more than {MAX_DEPTH} formulas stand inside each other")
+    left, place = _operand(tokens, place, depth)
+    if place < len(tokens) and tokens[place] == "->":
+        right, place = _implication(tokens, place + 1, depth + 1)
+        return Implies(left, right), place
+    return left, place
+
+
+def _operand(tokens: Sequence[str], place: int, depth: int) -> tuple[Formula, int]:
+    if depth > MAX_DEPTH:
+        raise Malformed(f"more than {MAX_DEPTH} formulas stand inside each other")
+    token = tokens[place] if place < len(tokens) else "the end"
+    if token == "~":
+        inner, place = _operand(tokens, place + 1, depth + 1)
+        return Not(inner), place
+    if token == "(":
+        inner, place = _implication(tokens, place + 1, depth + 1)
+        if place == len(tokens) or tokens[place] != ")":
+            raise Malformed("a bracket is not closed")
+        return inner, place + 1
+    if token in ("->", ")", "the end"):
+        raise Malformed(f"{token!r} stands where a formula belongs")
+    return Atom(token), place + 1
+
+
+def _in_brackets(formula: Formula) -> str:
+    return f"({show(formula)})" if isinstance(formula, Implies) else show(formula)

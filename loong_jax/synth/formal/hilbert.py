@@ -1,0 +1,223 @@
+"""Natural deduction into Hilbert's axioms: a proof term as a Metamath proof.
+
+Every hypothesis is discharged by bracket abstraction (Curry's algorithm with the eta rule): what is
+left is built from ax-1, ax-2 and modus ponens alone. Equal sub-proofs and formulas are written
+once, in Metamath's compressed format.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from loong_jax.synth.formal import formulas
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
+from loong_jax.synth.formal.proof_term import LETTERS, Node
+from loong_jax.synth.formal.statement import Statement
+
+# The database names four variables; set.mm's names for more go into the theorem's frame.
+_BUILT_IN = ("ph", "ps", "ch", "th")
+_MORE = ("ta", "et", "ze", "si", "rh", "mu", "la", "ka")
+VARIABLES = (*_BUILT_IN, *_MORE)
+
+
+def theorem(statement: Statement, names: Mapping[str, str]) -> str:
+    """`|- ( ph -> ... )` with the variables that `names` gives the atoms."""
+    return f"|- {_wff(statement.formula, names)}"
+
+
+def variables_of(statement: Statement) -> dict[str, str]:
+    """A variable for each atom. Raises ValueError for more atoms than there are names."""
+    atoms = statement.atoms
+    if len(atoms) > len(VARIABLES):
+        raise ValueError(f"{len(atoms)} atoms are more than the {len(VARIABLES)} variables.")
+    return dict(zip(atoms, VARIABLES, strict=False))
+
+
+def frame(num_atoms: int) -> str:
+    """Declarations of the variables past the database's own."""
+    more = VARIABLES[len(_BUILT_IN) : max(num_atoms, len(_BUILT_IN))]
+    if not more:
+        return ""
+    return f"$v {' '.join(more)} $. " + " ".join(f"w{name} $f wff {name} $." for name in more)
+
+
+def proof(statement: Statement, node: Node, names: Mapping[str, str]) -> str:
+    """The compressed proof of `theorem(statement, names)`."""
+    ledger = _Ledger(names)
+    context = {
+        letter: ledger.wff(hypothesis)
+        for letter, hypothesis in zip(LETTERS, statement.hypotheses, strict=False)
+    }
+    step = ledger.step(node, context)
+    for letter, shows in reversed(context.items()):
+        step = ledger.discharge(ledger.given(letter, shows), step, {})
+    return _written(ledger.items, step, [names[atom] for atom in statement.atoms])
+
+
+def wff_proof(formula: Formula, names: Mapping[str, str]) -> str:
+    """The compressed proof of `wff ( ph -> ... )`: that the formula is well-formed."""
+    ledger = _Ledger(names)
+    whole = ledger.wff(formula)
+    return _written(ledger.items, whole, [names[atom] for atom in formulas.atoms_of([formula])])
+
+
+class _Item(NamedTuple):
+    """A formula or a sub-proof: a label, and the items that must stand on the stack before it."""
+
+    label: str
+    parts: tuple[int, ...]
+    shows: int  # the formula that a sub-proof proves; -1 for a formula
+
+
+class _Ledger:
+    """Formulas and sub-proofs by number; equal ones have one number, so that each is made once."""
+
+    def __init__(self, names: Mapping[str, str]):
+        self.items: list[_Item] = []
+        self._number_of: dict[_Item, int] = {}
+        self._names = names
+
+    def wff(self, formula: Formula) -> int:
+        match formula:
+            case Atom(name):
+                return self._number(f"w{self._names[name]}", (), -1)
+            case Not(inner):
+                return self._number("wn", (self.wff(inner),), -1)
+            case Implies(premise, conclusion):
+                return self._implies(self.wff(premise), self.wff(conclusion))
+
+    def step(self, node: Node, context: Mapping[str, int]) -> int:
+        """The sub-proof of a node; `context` has the formula of each hypothesis."""
+        step = self.given(node.head, context[node.head])
+        for argument in node.arguments:
+            assumed = {letter: self.wff(formula) for letter, formula in argument.assumed}
+            minor = self.step(argument.node, {**context, **assumed})
+            for letter, shows in reversed(assumed.items()):
+                minor = self.discharge(self.given(letter, shows), minor, {})
+            step = self._apply(step, minor)
+        return step
+
+    def given(self, letter: str, shows: int) -> int:
+        """A hypothesis that is not discharged yet; its label is none of Metamath's."""
+        return self._number(f"${letter}", (), shows)
+
+    def discharge(self, given: int, step: int, known: dict[int, int]) -> int:
+        """A proof of `given -> what step shows` that rests on `given` no more."""
+        if step in known:
+            return known[step]
+        item, assumed = self.items[step], self.items[given].shows
+        if step == given:
+            found = self._identity(assumed)
+        elif not self._rests_on(step, given, {}):
+            found = self._apply(self._axiom_1(item.shows, assumed), step)
+        else:
+            _, _, minor, major = item.parts  # of modus ponens: nothing else rests on hypotheses
+            if minor == given and not self._rests_on(major, given, {}):
+                found = major  # eta
+            else:
+                share = self._axiom_2(assumed, self.items[minor].shows, item.shows)
+                share = self._apply(share, self.discharge(given, major, known))
+                found = self._apply(share, self.discharge(given, minor, known))
+        known[step] = found
+        return found
+
+    def _rests_on(self, step: int, given: int, known: dict[int, bool]) -> bool:
+        if step not in known:
+            proofs = (part for part in self.items[step].parts if self.items[part].shows >= 0)
+            known[step] = step == given or any(self._rests_on(p, given, known) for p in proofs)
+        return known[step]
+
+    def _identity(self, a: int) -> int:
+        self_implied = self._implies(a, a)
+        share = self._axiom_2(a, self_implied, a)
+        return self._apply(self._apply(share, self._axiom_1(a, self_implied)), self._axiom_1(a, a))
+
+    def _axiom_1(self, a: int, b: int) -> int:
+        return self._number("ax-1", (a, b), self._implies(a, self._implies(b, a)))
+
+    def _axiom_2(self, a: int, b: int, c: int) -> int:
+        first = self._implies(a, self._implies(b, c))
+        then = self._implies(self._implies(a, b), self._implies(a, c))
+        return self._number("ax-2", (a, b, c), self._implies(first, then))
+
+    def _apply(self, major: int, minor: int) -> int:
+        """Modus ponens."""
+        premise, conclusion = self.items[self.items[major].shows].parts
+        assert premise == self.items[minor].shows
+        return self._number("ax-mp", (premise, conclusion, minor, major), conclusion)
+
+    def _implies(self, a: int, b: int) -> int:
+        return self._number("wi", (a, b), -1)
+
+    def _number(self, label: str, parts: tuple[int, ...], shows: int) -> int:
+        item = _Item(label, parts, shows)
+        if item not in self._number_of:
+            self._number_of[item] = len(self.items)
+            self.items.append(item)
+        return self._number_of[item]
+
+
+# ---- writing
+
+
+def _written(items: Sequence[_Item], whole: int, variables: Sequence[str]) -> str:
+    """The compressed proof of an item: `( labels ) LETTERS`. What is used twice is saved (Z)."""
+    mandatory = [f"w{name}" for name in VARIABLES if name in variables]
+    uses = _uses(items, whole)
+    labels: dict[str, int] = {}
+    saved: dict[int, int] = {}
+    codes: list[int | str] = []  # a saved item counts from -1 downwards, until labels are known
+
+    def write(number: int) -> None:
+        if number in saved:
+            codes.append(-1 - saved[number])
+            return
+        item = items[number]
+        for part in item.parts:
+            write(part)
+        if item.label in mandatory:
+            codes.append(mandatory.index(item.label))
+        else:
+            codes.append(len(mandatory) + labels.setdefault(item.label, len(labels)))
+        if item.parts and uses[number] > 1:
+            codes.append("Z")
+            saved[number] = len(saved)
+
+    write(whole)
+    base = len(mandatory) + len(labels)
+    letters = [
+        code if isinstance(code, str) else _letters(code if code >= 0 else base - 1 - code)
+        for code in codes
+    ]
+    return f"( {' '.join(labels)} ) {''.join(letters)}"
+
+
+def _uses(items: Sequence[_Item], whole: int) -> dict[int, int]:
+    """How often each item below `whole` stands before another one."""
+    uses, waiting = {whole: 1}, [whole]
+    while waiting:
+        for part in items[waiting.pop()].parts:
+            uses[part] = uses.get(part, 0) + 1
+            if uses[part] == 1:
+                waiting.append(part)
+    return uses
+
+
+def _letters(number: int) -> str:
+    """A number from 0 as a compressed proof writes it: A to T end it, U to Y are base-5 digits."""
+    text = chr(ord("A") + number % 20)
+    number //= 20
+    while number:
+        number -= 1
+        text = chr(ord("U") + number % 5) + text
+        number //= 5
+    return text
+
+
+def _wff(formula: Formula, names: Mapping[str, str]) -> str:
+    match formula:
+        case Atom(name):
+            return names[name]
+        case Not(inner):
+            return f"-. {_wff(inner, names)}"
+        case Implies(premise, conclusion):
+            return f"( {_wff(premise, names)} -> {_wff(conclusion, names)} )"

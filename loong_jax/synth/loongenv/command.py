@@ -1,0 +1,177 @@
+"""`loong synth loongenv`: settings from the command line, one run, and the files it leaves."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.synth import opening
+from loong_jax.synth.authors import Author, CallStore, Settings
+from loong_jax.synth.authors.author import SCRIPTED
+from loong_jax.synth.loongenv import outputs, run, summary
+from loong_jax.synth.loongenv import seeds as seed_files
+from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
+from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
+from loong_jax.synth.loongenv.run import LoongEnvConfig
+from loong_jax.synth.loongenv.seeds import SeedSet
+from loong_jax.verifiers.judge.client import Budget
+
+# Questions and solutions vary, programs and verdicts do not (facts of the original: T 0.7 and 0).
+TEMPERATURES = {
+    "question": 0.7, "solve": 0.7, "code": 0.0, "score": 0.0, "judge": 0.0, "match": 0.0,
+}  # fmt: skip
+Strategies = tuple[Literal["few_shot", "self_instruct", "evol_instruct"], ...]
+BUDGET_SPENT = 3  # exit status
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoongEnvOptions:
+    """Makes new verified problems out of seeds: an author model poses, execution answers.
+
+    The author poses questions by three strategies and writes a program for each. The program runs
+    in the sandbox, and what it prints is the answer, whatever the author says it is. A judge must
+    find question and program sound, and a solver that sees no program must reach the same answer.
+    Run the command again and it goes on where it stopped; no reply is paid for twice.
+
+    OUT gets problems.jsonl (loong train problems --problems FILE), solutions.jsonl (the chains of
+    thought that reach the answer), held_out.jsonl (seeds that no author saw), items.jsonl (each
+    item with everything that was said), candidates.jsonl (where every candidate ended),
+    summary.json and report.html (the funnel, difficulty, diversity, cost per kept item).
+
+    Examples:
+      loong synth loongenv --seeds loongbench --out runs/try --endpoint scripted   (needs no model)
+      loong synth loongenv --seeds loongbench --domains logic --items 100 --out runs/logic
+        --endpoint http://127.0.0.1:8000/v1 --model my-model
+    The key, where the endpoint wants one, is read from the variable LOONG_AUTHOR_API_KEY.
+    """
+
+    out: Path  # the run directory; one that exists is gone on with
+    seeds: tuple[Path, ...]  # files or directories in LoongBench's schema, .json or .jsonl
+    endpoint: str = ""  # an address that ends in /v1, or "scripted"; else LOONG_AUTHOR_URL
+    model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
+    models: Annotated[
+        dict[str, str],
+        tyro.conf.arg(help="other models by role: --models judge NAME (roles: question, code, "
+                           "score, judge, match, solve)"),
+    ] = dataclasses.field(default_factory=dict)  # fmt: skip
+    domains: tuple[str, ...] = ()  # of the seeds; all unless named
+    strategies: Strategies = run.STRATEGIES  # any of these, in this order
+    items: int = 20  # to keep, per domain and strategy
+    max_candidates: int = 0  # per domain and strategy; 0 means five times items
+    num_attempts: int = 4  # of the solver at a candidate
+    min_correct: int = 1  # attempts that must reach the executed answer
+    generations: int = 2  # of evol-instruct
+    rewrites: int = 2  # of a question in each generation
+    round_size: int = 16  # candidates that go through the stages together
+    seed: int = 0  # another one asks everything anew
+    packages: Path | None = None  # what programs may import, as pip install --target fills it
+    cpu_s: float = 10.0  # of one program
+    max_calls: int | None = None  # the budget, over all starts of this run
+    max_tokens: int | None = None  # of prompts and replies together
+    usd_per_million_prompt: float = 0.0  # price of a million tokens, for the report
+    usd_per_million_reply: float = 0.0
+    max_parallel: int = 16  # calls at a time
+    timeout_s: float = 300.0  # of one attempt at a call
+    max_reply_tokens: int = 8192
+    json_mode: bool = False  # whether the server takes response_format json_object
+    defect_scale: float = 1.0  # of the scripted author alone: 0 plants no defect
+
+    def __post_init__(self):
+        if not self.seeds:
+            raise ConfigError("seeds is empty. Name files or directories in LoongBench's schema.")
+        if unknown := sorted(set(self.models) - set(TEMPERATURES)):
+            raise ConfigError(f"models name the roles {unknown}. There are {list(TEMPERATURES)}.")
+
+
+# What may differ from one start of a run to the next: how long, how fast, where to; not what.
+FREE = (
+    "out", "seeds", "endpoint", "max_calls", "max_tokens", "usd_per_million_prompt",
+    "usd_per_million_reply", "max_parallel", "timeout_s",
+)  # fmt: skip
+
+
+def main(options: LoongEnvOptions) -> int:
+    """Runs, writes all files but the page, and says what came of it.
+
+    Returns the exit status: 0, or BUDGET_SPENT where the budget ended the run early.
+    """
+    start = time.monotonic()
+    config = LoongEnvConfig(
+        strategies=options.strategies, domains=options.domains, items=options.items,
+        max_candidates=options.max_candidates, num_attempts=options.num_attempts,
+        min_correct=options.min_correct, round_size=options.round_size, seed=options.seed,
+        evol=EvolInstruct(num_generations=options.generations, num_rewrites=options.rewrites),
+    )  # fmt: skip
+    endpoint = opening.endpoint_of(
+        options.endpoint, options.model, timeout_s=options.timeout_s,
+        max_reply_tokens=options.max_reply_tokens, has_json_mode=options.json_mode,
+    )  # fmt: skip
+    seeds = seed_files.load(options.seeds)
+    domains = run.chosen_domains(config, seeds)
+    name = SCRIPTED if endpoint is None else endpoint.model
+    kept = {**dataclasses.asdict(options), "model": name, "seeds_digest": seed_files.digest(seeds)}
+    outputs.keep_settings(options.out, kept, FREE)
+    roles = {
+        role: Settings(temperature=temperature, model=options.models.get(role))
+        for role, temperature in TEMPERATURES.items()
+    }
+    budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
+    with opening.open_author(
+        options.out, endpoint, settings=roles, budget=budget, max_parallel=options.max_parallel,
+        script_seed=options.seed, defect_scale=options.defect_scale,
+    ) as author:  # fmt: skip
+        print(f"author {author.name}; seeds: {_counts(seeds, domains)}", flush=True)
+        num_before = len(author.store)
+        made = _made(options, config, seeds, author)
+        outputs.write(options.out, made, seeds, domains, author.store, author.name)
+        figures = summary.write(
+            options.out, made, seeds, author,
+            summary.Prices(
+                prompt=options.usd_per_million_prompt, reply=options.usd_per_million_reply
+            ),
+        )  # fmt: skip
+        num_calls = len(author.store) - num_before
+    print(summary.as_text(figures))
+    if name == SCRIPTED:
+        print(_caught(options.out))
+    print(
+        f"{len(made.kept)} items of {len(made.candidates)} candidates, {num_calls} new calls, "
+        f"{time.monotonic() - start:.0f} s: {options.out / 'problems.jsonl'}"
+    )
+    return 0 if made.is_complete else BUDGET_SPENT
+
+
+def _made(
+    options: LoongEnvOptions, config: LoongEnvConfig, seeds: SeedSet, author: Author
+) -> run.Made:
+    settings = ExecutionConfig(packages=options.packages, cpu_s=options.cpu_s)
+    with CallStore(options.out / "executions.jsonl") as store:
+        executions = Executions(settings, store)
+        try:
+            if executions.note:
+                print(f"note: {executions.note}", flush=True)
+            return run.make(config, seeds, author, executions, lambda s: print(s, flush=True))
+        finally:
+            executions.close()
+
+
+def _caught(directory: Path) -> str:
+    """Adds to summary.json what became of the planted defects, and returns it as text."""
+    from loong_jax.synth.scripted import loongenv_caught
+
+    rows, audited = loongenv_caught.table(directory), loongenv_caught.audit(directory)
+    figures = json_files.read_json(directory / "summary.json")
+    json_files.write_json(directory / "summary.json", figures | {"caught": rows, "audit": audited})
+    return loongenv_caught.as_text(rows, audited)
+
+
+def _counts(seeds: SeedSet, domains: Sequence[str]) -> str:
+    return ", ".join(
+        f"{name} {len(seeds.shown(name))} shown and {len(seeds.held_out(name))} held out"
+        for name in domains
+    )

@@ -1,0 +1,130 @@
+"""What can be said against a question or a program without asking or executing anything."""
+
+import ast
+import functools
+import importlib.metadata
+import re
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from loong_jax.verifiers.loongbench.rationales import package_name
+
+MIN_QUESTION_CHARS, MAX_QUESTION_CHARS = 12, 6000
+MAX_CODE_CHARS = 20_000
+MIN_TELLING_CHARS = 3  # a shorter answer stands in many questions by chance
+_ORDERS = re.compile(
+    r"(?:ignore|disregard|forget) (?:all|any|the|your|everything)\b.{0,40}\b(?:instruction|prompt|"
+    r"above|previous|rule)|\b(?:verdict|is_clear|is_correct)\b|\byou are (?:a|the) judge\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_TOLD = re.compile(  # "The answer is 5", "answer: blue"; not "a solution is needed"
+    r"\b(?:answer|result|solution)\s*(?:[=:]\s*\S|is\s*(?:[-+$\\({\[\"'\d]|(?:yes|no|true|false)\b))|"
+    r"\banswer\s+is\s+\w",
+    re.IGNORECASE,
+)
+_SECOND = re.compile(r"(?:^|[.?!]\s+)(?:also|additionally|furthermore),?\s", re.IGNORECASE)
+_PARTS = re.compile(r"(?:^|\s)\(?(?:a|i|1)\)\s.+(?:\s)\(?(?:b|ii|2)\)\s.+\?.*\?", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def malformed(question: str) -> str:
+    """Why a question is none that can be posed, or ""."""
+    if not MIN_QUESTION_CHARS <= len(question) <= MAX_QUESTION_CHARS:
+        return f"{len(question)} characters"
+    if found := _ORDERS.search(question):
+        return f"speaks to the judge: {found[0][:60]!r}"
+    if question.count("?") > 1 or _SECOND.search(question) or _PARTS.search(question):
+        return "asks for several things"
+    if found := _TOLD.search(question):
+        return f"tells an answer: {found[0][:60]!r}"
+    return ""
+
+
+def tells(question: str, answer: str) -> bool:
+    """Whether the executed answer stands in the question word for word."""
+    answer = answer.strip()
+    if len(answer) < MIN_TELLING_CHARS or "\n" in answer:
+        return False
+    return re.search(rf"(?<![\w.]){re.escape(answer)}(?![\w.]*\w)", question) is not None
+
+
+def undeclared(code: str, packages: Collection[str], where: Path) -> str:
+    """The first import that is neither declared nor of the standard library, or "".
+
+    `packages` are names as installed in `where`. "" too for a program that does not compile, which
+    its execution tells.
+    """
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    modules = modules_of(where)
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Name) and node.id == "__import__":
+            return "__import__"
+        for name in names:
+            top = name.partition(".")[0]
+            if top in ("importlib", "imp"):
+                return top
+            if top not in sys.stdlib_module_names and not modules.get(top, frozenset({top})) & set(
+                packages
+            ):
+                return top
+    return ""
+
+
+def hard_coded(code: str, answer: str, question: str) -> str:
+    """How a program holds its answer instead of computing it, or "".
+
+    A constant equal to the whole answer that the question does not give, or a program in which
+    nothing is computed at all.
+    """
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    kinds = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.comprehension, ast.For)
+    working = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and not _is_print(node) and not _is_sign(node)
+    ]
+    if not working:
+        return "nothing is computed"
+    given = set(_NUMBER.findall(question))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or isinstance(node.value, bool | bytes):
+            continue
+        held = str(node.value).strip()
+        if len(held) >= MIN_TELLING_CHARS and held == answer.strip() and held not in given:
+            return f"holds {held[:60]!r}"
+    return ""
+
+
+@functools.cache
+def modules_of(where: Path) -> Mapping[str, frozenset[str]]:
+    """Top-level module -> names of the packages in this directory that bring it."""
+    found: dict[str, set[str]] = {}
+    for distribution in importlib.metadata.distributions(path=[str(where)]):
+        name = package_name(distribution.metadata["Name"] or "")
+        for file in distribution.files or ():
+            top = file.parts[0].removesuffix(".py").partition(".")[0]
+            if file.suffix == ".py" and top.isidentifier():
+                found.setdefault(top, set()).add(name)
+    return {top: frozenset(names) for top, names in found.items()}
+
+
+def _is_print(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and (
+        node.func.id in ("print", "str", "repr")
+    )  # fmt: skip
+
+
+def _is_sign(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)

@@ -1,0 +1,131 @@
+"""What a run leaves behind: candidates, items with their transcripts, problems to train on."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loong_jax.data import json_files
+from loong_jax.environments.problem import Domain
+from loong_jax.errors import ConfigError
+from loong_jax.synth.authors import CallStore
+from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.run import Made
+from loong_jax.synth.loongenv.seeds import Seed, SeedSet
+
+NUM_LEVELS = 5
+_ROOMS: dict[str, Domain] = {"logic": "logic", "programming": "code"}  # of others: stem
+
+
+def write(
+    directory: Path, made: Made, seeds: SeedSet, domains: Iterable[str], calls: CallStore,
+    author: str,
+) -> None:  # fmt: skip
+    """Writes all files anew. Their bytes depend on settings, seeds and replies alone."""
+    by_id = {seed.id: seed for found in seeds.by_domain.values() for seed in found}
+    kept = made.kept
+    json_files.write_jsonl(
+        directory / "candidates.jsonl", (one.to_json() for one in made.candidates)
+    )
+    json_files.write_jsonl(directory / "items.jsonl", (item(one, by_id, calls) for one in kept))
+    json_files.write_jsonl(
+        directory / "problems.jsonl", (problem(one, by_id, author) for one in kept)
+    )
+    json_files.write_jsonl(
+        directory / "solutions.jsonl", (line for one in kept for line in solutions(one))
+    )
+    json_files.write_jsonl(
+        directory / "held_out.jsonl",
+        (held_out(seed) for name in domains for seed in seeds.held_out(name)),
+    )
+
+
+def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str, Any]:
+    """A line of problems.jsonl, in the format of data/problem_files."""
+    return {
+        "id": one.id,
+        "prompt": one.question,
+        "gold": one.answer,
+        "verifier": "loongbench",
+        "arguments": {"domain": one.domain},
+        "domain": _ROOMS.get(one.domain, "stem"),
+        "level": level(one),
+        "origin": f"loongenv/{one.strategy}, author {author}",
+        "licence": licence(one, seeds),
+    }
+
+
+def held_out(seed: Seed) -> dict[str, Any]:
+    """A seed that no author saw, as a problem to measure on."""
+    arguments = {"domain": seed.domain}
+    if seed.tolerance:
+        arguments |= {"tolerance": seed.tolerance}
+    return {
+        "id": seed.id,
+        "prompt": seed.question,
+        "gold": seed.gold,
+        "verifier": "loongbench",
+        "arguments": arguments,
+        "domain": _ROOMS.get(seed.domain, "stem"),
+        "origin": "loongbench, held out",
+        "licence": seed.licence,
+    }
+
+
+def item(one: Candidate, seeds: Mapping[str, Seed], calls: CallStore) -> dict[str, Any]:
+    """A kept candidate with everything that was said about it."""
+    transcripts = [calls.get(key) for key in one.calls]
+    return {
+        **one.to_json(),
+        "accuracy": one.accuracy,
+        "level": level(one),
+        "licence": licence(one, seeds),
+        "transcripts": [said for said in transcripts if said is not None],
+    }
+
+
+def solutions(one: Candidate) -> list[dict[str, Any]]:
+    """The accepted chains of thought, each reasoning once."""
+    right = {a.reasoning: a for a in one.attempts if a.verdict == "correct"}
+    return [
+        {
+            "id": one.id,
+            "prompt": one.question,
+            "thinking": attempt.reasoning,
+            "answer": attempt.answer,
+        }
+        for attempt in right.values()
+    ]
+
+
+def level(one: Candidate) -> int:
+    """1 where every attempt was right, 5 where hardly one was."""
+    accuracy = one.accuracy or 0.0
+    return 1 + round((NUM_LEVELS - 1) * (1 - accuracy))
+
+
+def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:
+    """Those of the seeds that were shown, since an item may stay close to them."""
+    return " AND ".join(sorted({seeds[name].licence for name in one.seeds}))
+
+
+def keep_settings(directory: Path, settings: Mapping[str, Any], free: Iterable[str]) -> None:
+    """Writes config.json, or refuses settings other than those that the directory began with.
+
+    `free` settings may change from one start to the next: they decide how long, not what.
+    """
+    path = directory / "config.json"
+    settings = json.loads(json.dumps(json_files.without_nan(dict(settings)), default=str))
+    before = json_files.read_json(path)
+    if before is not None:
+        differing = [
+            f"{name}: {before.get(name)!r} before, {settings.get(name)!r} now"
+            for name in sorted(set(before) | set(settings))
+            if name not in set(free) and before.get(name) != settings.get(name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"{directory} was begun with other settings: {'; '.join(differing)}. Name another "
+                "directory, or give the same settings to go on."
+            )
+    json_files.write_json(path, settings)

@@ -1,0 +1,244 @@
+"""A run: rounds of candidates through all stages, for every domain and strategy.
+
+A run is a pure function of its settings, the seeds, the replies and the executions, and the last
+two are kept on disk before they are used. So the run that goes on after a kill walks the same way
+again, and pays for nothing twice; and two runs with one seed give the same files.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loong_jax.errors import ConfigError
+from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.loongenv import coding, execution, gates, judging, solving
+from loong_jax.synth.loongenv.asking import Asker, OverBudget
+from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.duplicates import Duplicates
+from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
+from loong_jax.synth.loongenv.execution import Executions
+from loong_jax.synth.loongenv.few_shot import FewShot
+from loong_jax.synth.loongenv.seeds import Seed, SeedSet
+from loong_jax.synth.loongenv.self_instruct import SelfInstruct
+from loong_jax.synth.loongenv.workshop import Strategy, Workshop
+from loong_jax.verifiers.loongbench import LoongBenchVerifier
+
+STRATEGIES = ("few_shot", "self_instruct", "evol_instruct")
+MIN_SEEDS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoongEnvConfig:
+    """What is made, and how strictly. Costs: calls per candidate, see docs/synthesis.md."""
+
+    strategies: tuple[str, ...] = STRATEGIES
+    domains: tuple[str, ...] = ()  # all that have seeds, unless named
+    items: int = 20  # to keep, per domain and strategy
+    max_candidates: int = 0  # per domain and strategy; 0: five times `items`
+    round_size: int = 16  # candidates that go through together; part of what makes a run repeatable
+    num_attempts: int = 4  # of the solver, per candidate
+    min_correct: int = 1  # attempts that must reach the executed answer
+    max_tries: int = 2  # of a reply that is refused, malformed or cut off
+    evol: EvolInstruct = EvolInstruct()
+    extra_packages: tuple[str, ...] = ("numpy", "sympy")  # beside those the seeds declare
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("items", "round_size", "num_attempts", "max_tries"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
+        if not 0 <= self.min_correct <= self.num_attempts:
+            raise ConfigError(
+                f"min_correct={self.min_correct} is not in 0..num_attempts={self.num_attempts}."
+            )
+        if self.max_candidates < 0:
+            raise ConfigError(f"max_candidates={self.max_candidates} is below 0. Use 0 for five x.")
+        if unknown := sorted(set(self.strategies) - set(STRATEGIES)):
+            raise ConfigError(f"strategies {unknown} are unknown. Choose of {STRATEGIES}.")
+        if not self.strategies or len(set(self.strategies)) < len(self.strategies):
+            raise ConfigError(f"strategies={self.strategies} must name each once. Choose some.")
+
+    @property
+    def most_candidates(self) -> int:
+        return self.max_candidates or 5 * self.items
+
+    def strategy(self, name: str) -> Strategy:
+        return {"few_shot": FewShot(), "self_instruct": SelfInstruct()}.get(name, self.evol)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """All candidates of a run in the order of their ids."""
+
+    candidates: tuple[Candidate, ...]
+    is_complete: bool  # False where the budget ended it
+
+    @property
+    def kept(self) -> list[Candidate]:
+        return [one for one in self.candidates if one.state == "passed"]
+
+
+Say = Callable[[str], None]
+
+
+def make(
+    config: LoongEnvConfig, seeds: SeedSet, author: Author, executions: Executions, say: Say = print
+) -> Made:
+    """Runs all domains and strategies. AuthorDown once the endpoint stops answering."""
+    rules = LoongBenchVerifier()
+    asker = Asker(author, seed=config.seed, max_tries=config.max_tries)
+    found: list[Candidate] = []
+    try:
+        for domain in chosen_domains(config, seeds):
+            known = Duplicates()
+            for seed in seeds.by_domain[domain]:
+                known.add(f"seed {seed.id}", seed.question)
+            shown = seeds.shown(domain)
+            workshop = Workshop(
+                asker=asker, domain=domain, seeds=shown,
+                packages=executions.available(declared(shown, config)),
+            )  # fmt: skip
+            for name in config.strategies:
+                made, is_spent = _make_one(
+                    config, config.strategy(name), workshop, known, executions, rules, say
+                )
+                found += made
+                if is_spent:
+                    say("the budget is spent; raise it and run the same command to go on")
+                    return Made(candidates=_sorted(found), is_complete=False)
+    finally:
+        rules.close()
+    return Made(candidates=_sorted(found), is_complete=True)
+
+
+def chosen_domains(config: LoongEnvConfig, seeds: SeedSet) -> list[str]:
+    """Domains to work on; ConfigError for one without enough seeds to show."""
+    if unknown := sorted(set(config.domains) - set(seeds.by_domain)):
+        raise ConfigError(f"domains {unknown} have no seeds. There are {list(seeds.by_domain)}.")
+    named = [name for name in seeds.by_domain if not config.domains or name in config.domains]
+    for name in named:
+        if len(seeds.shown(name)) < MIN_SEEDS:
+            raise ConfigError(
+                f"domain {name!r} has {len(seeds.shown(name))} seeds to show (a fifth is held "
+                f"out), fewer than {MIN_SEEDS}. Add seeds, or name other domains."
+            )
+    return named
+
+
+def declared(seeds: Sequence[Seed], config: LoongEnvConfig) -> list[str]:
+    """Packages that a program may import: what seeds of the domain declare, and the extra ones."""
+    return sorted({name for seed in seeds for name in seed.packages} | set(config.extra_packages))
+
+
+def _make_one(
+    config: LoongEnvConfig, strategy: Strategy, workshop: Workshop, known: Duplicates,
+    executions: Executions, rules: LoongBenchVerifier, say: Say,
+) -> tuple[list[Candidate], bool]:  # fmt: skip
+    """All candidates of one strategy in one domain, and whether the budget ended them."""
+    found: list[Candidate] = []
+    prefix = f"{workshop.domain}/{strategy.name}"
+    num_kept = 0
+    while num_kept < config.items and len(found) < config.most_candidates:
+        size = min(config.round_size, config.most_candidates - len(found))
+        ids = [f"{prefix}/{len(found) + n:05d}" for n in range(size)]
+        here = dataclasses.replace(
+            workshop, earlier=[one.question for one in found if one.state == "passed"]
+        )
+        progress = _Round(ids, here, strategy.name)
+        try:
+            ended = _through(progress, config, strategy, known, executions, rules)
+        except OverBudget:
+            return found + progress.unfinished(), True
+        found += ended
+        num_kept += sum(one.state == "passed" for one in ended)
+        say(
+            f"{prefix}: {num_kept} of {config.items} kept, {len(found)} candidates, "
+            f"{workshop.asker.author.budget.num_requests} calls, "
+            f"{workshop.asker.author.budget.num_tokens} tokens"
+        )
+    return found, False
+
+
+class _Round:
+    """Where the candidates of a round stand; a stage sees those that are open."""
+
+    def __init__(self, ids: Sequence[str], workshop: Workshop, strategy: str):
+        self.workshop = workshop
+        self.name = ids[0]
+        self._strategy = strategy
+        self._by_id: dict[str, Candidate | None] = dict.fromkeys(ids)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._by_id)
+
+    def open(self) -> list[Candidate]:
+        return [one for one in self._by_id.values() if one is not None and one.is_open]
+
+    def update(self, candidates: Sequence[Candidate]) -> None:
+        self._by_id |= {one.id: one for one in candidates}
+
+    def ended(self) -> list[Candidate]:
+        done = [one for one in self._by_id.values() if one is not None]
+        assert len(done) == len(self._by_id)
+        assert not any(one.is_open for one in done)
+        return done
+
+    def unfinished(self) -> list[Candidate]:
+        """The round as the end of the budget leaves it."""
+        found = []
+        for name, one in self._by_id.items():
+            one = one or Candidate(id=name, domain=self.workshop.domain, strategy=self._strategy)
+            found.append(one.ended("over_budget") if one.is_open else one)
+        return found
+
+
+def _through(
+    progress: _Round, config: LoongEnvConfig, strategy: Strategy, known: Duplicates,
+    executions: Executions, rules: LoongBenchVerifier,
+) -> list[Candidate]:  # fmt: skip
+    """One round through every stage, in an order that spends least on what ends early."""
+    workshop = progress.workshop
+    progress.update(strategy.propose(workshop, progress.ids))
+    progress.update([_gated(one) for one in progress.open()])
+    progress.update(_deduplicated(progress.open(), known))
+    progress.update(coding.coded(progress.open(), workshop))
+    progress.update(execution.executed(progress.open(), workshop.packages, executions))
+    progress.update(solving.gradable(progress.open(), rules))
+    progress.update(judging.judged(progress.open(), workshop, progress.name))
+    progress.update(
+        solving.solved(
+            progress.open(), workshop, rules, num_attempts=config.num_attempts,
+            min_correct=config.min_correct, round_name=progress.name,
+        )
+    )  # fmt: skip
+    return progress.ended()
+
+
+def _gated(candidate: Candidate) -> Candidate:
+    why = gates.malformed(candidate.question)
+    return candidate.ended("malformed_question", why) if why else candidate
+
+
+def _deduplicated(candidates: Sequence[Candidate], known: Duplicates) -> list[Candidate]:
+    """In order of ids, each against the seeds (the held-out ones, too) and all before it."""
+    found = []
+    for one in candidates:
+        repeated = known.find(one.question)
+        if repeated is None:
+            known.add(one.id, one.question)
+            found.append(one)
+            continue
+        name, similarity = repeated
+        state = "copies_seed" if name.startswith("seed ") else "copies_sibling"
+        found.append(one.ended(state, f"{name}, similarity {similarity:.2f}"))
+    return found
+
+
+def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda one: one.id))
+
+
+def open_stores(directory: Path) -> tuple[CallStore, CallStore]:
+    """The calls and the executions of a run directory."""
+    return CallStore(directory / "calls.jsonl"), CallStore(directory / "executions.jsonl")

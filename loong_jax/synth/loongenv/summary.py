@@ -1,0 +1,186 @@
+"""What a run amounts to, per domain and strategy: funnel, difficulty, diversity, cost."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.data import json_files
+from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.loongenv import candidates
+from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate
+from loong_jax.synth.loongenv.duplicates import Duplicates, shape
+from loong_jax.synth.loongenv.run import Made
+from loong_jax.synth.loongenv.seeds import Seed, SeedSet
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Of a million tokens, in dollars; 0 where unknown."""
+
+    prompt: float = 0.0
+    reply: float = 0.0
+
+
+def write(
+    directory: Path, made: Made, seeds: SeedSet, author: Author, prices: Prices
+) -> dict[str, Any]:
+    """Writes summary.json and returns what it says."""
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for one in made.candidates:
+        groups.setdefault((one.domain, one.strategy), []).append(one)
+    rows = [
+        {"domain": domain, "strategy": strategy}
+        | row(found, seeds.by_domain[domain], author.store, prices)
+        for (domain, strategy), found in groups.items()
+    ]
+    counts = candidates.funnel(made.candidates)
+    num_tokens = sum(r["prompt_tokens"] + r["reply_tokens"] for r in author.store.records())
+    figures = {
+        "author": author.name,
+        "is_complete": made.is_complete,
+        "num_candidates": len(made.candidates),
+        "num_kept": len(made.kept),
+        "funnel": counts,
+        "outcomes": candidates.outcomes(counts),
+        "num_calls": len(author.store),
+        "num_tokens": num_tokens,
+        "tokens_per_item": _ratio(num_tokens, len(made.kept)),
+        "failed_calls": failed_calls(author.store),
+        "skipped_seeds": dict(seeds.skipped),
+        "rows": rows,
+    }
+    json_files.write_json(directory / "summary.json", figures)
+    return figures
+
+
+def row(
+    found: Sequence[Candidate], seeds: Sequence[Seed], calls: CallStore, prices: Prices
+) -> dict[str, Any]:
+    """One domain and strategy. Shares are of the candidates that reached execution, as in Fig. 2;
+    accuracy is over all attempts at candidates that the judge accepted, as in Table 3."""
+    counts = candidates.funnel(found)
+    outcomes = candidates.outcomes(counts)
+    shown = [outcomes[name] for name in ("non-executable", "rejected", "passed")]
+    attempted = [one for one in found if one.attempts]
+    kept = [one for one in found if one.state == "passed"]
+    verdicts = [a.verdict == "correct" for one in attempted for a in one.attempts]
+    return {
+        "candidates": len(found),
+        "kept": len(kept),
+        "funnel": counts,
+        "outcomes": outcomes,
+        "shares": {
+            name: value / sum(shown) if sum(shown) else None
+            for name, value in zip(("non-executable", "rejected", "passed"), shown, strict=True)
+        },
+        "solver_accuracy": sum(verdicts) / len(verdicts) if verdicts else None,
+        "accuracy_of_kept": _mean([one.accuracy or 0.0 for one in kept]),
+        "num_solutions": sum(a.verdict == "correct" for one in kept for a in one.attempts),
+        "rescued_by_judge": sum(a.by == "judge" for one in attempted for a in one.attempts),
+        "question_chars": _median([len(one.question) for one in kept]),
+        "diversity": diversity(kept, seeds),
+        "cost": cost(found, len(kept), calls, prices),
+    }
+
+
+def diversity(kept: Sequence[Candidate], seeds: Sequence[Seed]) -> dict[str, float | int | None]:
+    """How far the kept questions are from the seeds and from each other.
+
+    `distance_to_seeds` and `distance_to_siblings`: mean over questions of one minus the Jaccard
+    similarity (word 3-grams) to the nearest other. `distinct_shapes`: different texts once numbers
+    are masked. `distinct_bigrams`: share of word pairs that occur once (distinct-2).
+    """
+    if not kept:
+        return dict.fromkeys(
+            ("distance_to_seeds", "distance_to_siblings", "distinct_shapes", "distinct_bigrams")
+        )
+    known = Duplicates()
+    for seed in seeds:
+        known.add(seed.id, seed.question)
+    to_seeds = [1 - known.nearest(one.question)[1] for one in kept]
+    siblings = Duplicates()
+    for one in kept:
+        siblings.add(one.id, one.question)
+    to_siblings = [1 - siblings.nearest(one.question, besides=one.id)[1] for one in kept]
+    pairs = Counter(pair for one in kept for pair in _bigrams(one.question))
+    return {
+        "distance_to_seeds": _mean(to_seeds),
+        "distance_to_siblings": _mean(to_siblings),
+        "distinct_shapes": len({shape(one.question) for one in kept}),
+        "distinct_bigrams": len(pairs) / max(1, pairs.total()),
+    }
+
+
+def cost(
+    found: Sequence[Candidate], num_kept: int, calls: CallStore, prices: Prices
+) -> dict[str, float | int | None]:
+    """Calls and tokens of all candidates, the lost ones too, per one that was kept.
+
+    Canaries and comparisons serve a whole round, so they are in the run's sums alone.
+    """
+    asked = said = num_calls = 0
+    for key in dict.fromkeys(key for one in found for key in one.calls):
+        if (record := calls.get(key)) is not None:
+            num_calls += 1
+            asked, said = asked + record["prompt_tokens"], said + record["reply_tokens"]
+    usd = (asked * prices.prompt + said * prices.reply) / 1e6
+    return {
+        "calls": num_calls,
+        "prompt_tokens": asked,
+        "reply_tokens": said,
+        "usd": usd,
+        "calls_per_item": _ratio(num_calls, num_kept),
+        "tokens_per_item": _ratio(asked + said, num_kept),
+        "usd_per_item": _ratio(usd, num_kept),
+    }
+
+
+def failed_calls(calls: CallStore) -> dict[str, int]:
+    """Calls that came to nothing on the way, by how. Malformed replies are counted by candidate."""
+    return dict(sorted(Counter(r["failure"] for r in calls.records() if r["failure"]).items()))
+
+
+def as_text(figures: dict[str, Any]) -> str:
+    """The table for the terminal."""
+    label = " (scripted)" if figures["author"] == "scripted" else ""
+    head = ["domain", "strategy", "candidates", *OUTCOMES, "accuracy", "tokens/item"]
+    lines = [head]
+    for one in figures["rows"]:
+        accuracy, tokens = one["solver_accuracy"], one["cost"]["tokens_per_item"]
+        lines.append(
+            [
+                one["domain"], one["strategy"], str(one["candidates"]),
+                *(str(one["outcomes"][name]) for name in OUTCOMES),
+                "-" if accuracy is None else f"{100 * accuracy:.1f} %",
+                "-" if tokens is None else f"{tokens:.0f}",
+            ]
+        )  # fmt: skip
+    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
+    shown = [
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
+    ]
+    return f"author: {figures['author']}{label}\n" + "\n".join(line.rstrip() for line in shown)
+
+
+def _bigrams(text: str) -> list[tuple[str, str]]:
+    words = list(shape(text))
+    return list(itertools.pairwise(words))
+
+
+def _ratio(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _median(values: Sequence[int]) -> float | None:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if not ordered:
+        return None
+    return (ordered[middle] + ordered[~middle]) / 2

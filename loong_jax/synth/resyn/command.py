@@ -1,0 +1,139 @@
+"""`loong synth resyn`: from a list of keywords to environment packages."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.synth import opening
+from loong_jax.synth.authors import Settings
+from loong_jax.synth.authors.author import SCRIPTED
+from loong_jax.synth.resyn import funnel, keywords, pipeline
+from loong_jax.synth.resyn.calibration import CalibrationRule
+from loong_jax.synth.resyn.settings import ResynSettings
+from loong_jax.verifiers.judge.client import Budget
+
+CODE_TOKENS = 16_384  # a module of 20,000 characters, and thoughts before it
+ANSWER_TOKENS = 8192
+BUDGET_SPENT = 3  # exit status
+ROLES = {
+    "idea": Settings(temperature=1.0, max_reply_tokens=ANSWER_TOKENS),
+    "coder": Settings(temperature=0.2, max_reply_tokens=CODE_TOKENS),
+    "judge": Settings(temperature=0.0, max_reply_tokens=ANSWER_TOKENS),
+    "solver": Settings(temperature=0.7, max_reply_tokens=ANSWER_TOKENS),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResynOptions:
+    """Writes reasoning environments for keywords with an author model, and admits what holds.
+
+    Each keyword gives ideas; each idea becomes a Python module that draws, words and judges
+    problems. It is run in the sandbox alone, tried by mechanical gates, read by a judge in two
+    stages, corrected once, and kept if a solver's success falls as its level rises.
+
+    OUT gets packages/ (one directory per environment), report.html (where every idea ended, and the
+    solve rates), report.json, items.jsonl, audit.json and calls.jsonl (every call, paid for once).
+    A run that was stopped goes on when the same command runs again.
+
+    With a model: loong synth resyn --out envs --keywords words.txt
+    --endpoint http://127.0.0.1:8000/v1 --model my-model
+
+    Without one: loong synth resyn --out try --keywords words.txt --endpoint scripted
+
+    Then: loong train environments --packages envs/packages
+    """
+
+    out: Path  # directory of the results; made, or gone on with
+    keywords: Path  # one keyword a line, # for comments; or .json with a list
+    endpoint: str = ""  # an address that ends in /v1, or "scripted"; else LOONG_AUTHOR_URL
+    model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
+    ideas: int = 8  # asked for per keyword
+    attempts: int = 32  # of the solver per level; docs/synthesis.md has the power of each number
+    seed: int = 0  # another one asks everything anew
+    evaluation_sets: tuple[Path, ...] = ()  # JSON lines to audit keywords and questions against
+    keep_overlapping: bool = False  # keywords that name an evaluated task
+    licence: str = "Apache-2.0"  # of the packages
+    max_calls: int | None = None  # the budget, over all starts of this run
+    max_tokens: int | None = None  # of prompts and replies together
+    max_parallel: int = 16  # calls at a time
+    timeout_s: float = 300.0  # of one attempt at a call
+    defect_scale: float = 1.0  # of the scripted author alone: 0 plants no defect
+
+
+def main(options: ResynOptions) -> int:
+    """Runs, writes all files but the page, and says what came of it.
+
+    Returns the exit status: 0, or BUDGET_SPENT where the budget ended the run early.
+    """
+    settings = ResynSettings(
+        ideas_per_keyword=options.ideas,
+        seed=options.seed,
+        calibration=CalibrationRule(attempts_per_level=options.attempts),
+        licence=options.licence,
+        keeps_overlapping=options.keep_overlapping,
+    )
+    sets = {path.name: keywords.read_texts(path) for path in options.evaluation_sets}
+    words = _audited(keywords.read(options.keywords), sets, options)
+    endpoint = opening.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
+    _require_same(settings, words, SCRIPTED if endpoint is None else endpoint.model, options)
+    budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
+    with opening.open_author(
+        options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel,
+        script_seed=options.seed, defect_scale=options.defect_scale,
+    ) as author:  # fmt: skip
+        report = pipeline.run(
+            author, words, options.out, settings, sets,
+            lambda stage, count: print(f"{stage:<12}{count:6}", file=sys.stderr, flush=True),
+        )  # fmt: skip
+    print(funnel.as_text(report["funnel"]))
+    figures = report["diversity"]
+    print(
+        f"{figures['distinct_both']} differ in verifier and question; {report['calls']} calls, "
+        f"{budget.num_tokens} tokens, written by {report['author']}"
+    )
+    if report["author"] == SCRIPTED:
+        from loong_jax.synth.scripted import resyn_caught
+
+        rows = resyn_caught.table(options.out)
+        json_files.write_json(options.out / "caught.json", rows)
+        print(resyn_caught.as_text(rows))
+    print(f"packages: {options.out / 'packages'}")
+    if not report["is_complete"]:
+        print("the budget ended this run; the same command with a larger one goes on")
+        return BUDGET_SPENT
+    return 0
+
+
+def _audited(words: list[str], sets: dict[str, list[str]], options: ResynOptions) -> list[str]:
+    """The keywords without those that name an evaluated task, unless they are wanted."""
+    rows = keywords.audit(words, sets)
+    left_out = [] if options.keep_overlapping else keywords.overlapping(rows)
+    json_files.write_json(options.out / "audit.json", {"keywords": rows, "left_out": left_out})
+    if left_out:
+        print(
+            f"left out, since they name evaluated tasks: {', '.join(left_out)} (audit.json)",
+            file=sys.stderr,
+        )
+    return keywords.cleaned(word for word in words if word not in left_out)
+
+
+def _require_same(
+    settings: ResynSettings, words: list[str], model: str, options: ResynOptions
+) -> None:
+    """A directory holds one run: ConfigError where another was begun in it."""
+    asked = {
+        "settings": dataclasses.asdict(settings), "keywords": words,
+        "model": model, "defect_scale": options.defect_scale,
+    }  # fmt: skip
+    asked = json_files.without_nan(asked)
+    path = options.out / "run.json"
+    begun = json_files.read_json(path)
+    if begun is None:
+        json_files.write_json(path, asked)
+    elif differing := sorted(key for key in asked if begun.get(key) != asked[key]):
+        raise ConfigError(
+            f"{options.out} holds a run with other {', '.join(differing)} (run.json). Name another "
+            "directory, or give what it was begun with."
+        )

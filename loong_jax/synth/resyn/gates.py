@@ -1,0 +1,74 @@
+"""The mechanical gates: what a module must pass before a judge reads it, each with its reason.
+
+`examine` tries them in order and stops at the first refusal, so that cheap gates spare dear ones
+and a later gate may rely on what an earlier one has shown.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from loong_jax.environments.modules import Module, ModuleRunner
+from loong_jax.synth.resyn import instance_gates, reward_gates, source_gates
+from loong_jax.synth.resyn.trial import Trial
+from loong_jax.verifiers.runner import SandboxLost
+
+ON_SOURCE: dict[str, Callable[[str], str]] = {
+    "size": source_gates.size,
+    "parses": source_gates.parses,
+    "imports": source_gates.imports,
+    "names": source_gates.names,
+    "protocol": source_gates.protocol,
+}
+IN_SANDBOX: dict[str, Callable[[Trial], str]] = {
+    "runs": instance_gates.runs,
+    "bounded": instance_gates.bounded,
+    "varied": instance_gates.varied,
+    "split": instance_gates.split,
+    "deterministic": instance_gates.deterministic,
+    "leak": instance_gates.leak,
+    "reference": reward_gates.reference,
+    "total": reward_gates.total,
+    "constant": reward_gates.constant,
+    "junk": reward_gates.junk,
+    "lengths": reward_gates.lengths,
+    "echo": reward_gates.echo,
+    "literals": reward_gates.literals,
+    "perturbed": reward_gates.perturbed,
+}
+GATES = (*ON_SOURCE, *IN_SANDBOX)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What came of a module: the gate that refused it and why, or measures of an accepted one."""
+
+    gate: str = ""  # "" for none
+    detail: str = ""
+    levels: tuple[int, ...] = ()
+    guess_share: float = 0.0  # of the cases, for the best constant answer
+    prompt_chars: tuple[int, ...] = ()  # of the longest question met, by level
+
+    @property
+    def is_accepted(self) -> bool:
+        return not self.gate
+
+
+def examine(module: Module, runner: ModuleRunner, second: ModuleRunner) -> Examined:
+    """Tries every gate; the two runners must be two interpreters. Raises SandboxLost twice over."""
+    for name, check in ON_SOURCE.items():
+        if why := check(module.source):
+            return Examined(gate=name, detail=why)
+    trial = Trial(module, runner, second)
+    for name, gate in IN_SANDBOX.items():
+        try:
+            why = gate(trial)
+        except SandboxLost:  # ours, or a module that sleeps: told apart by a second try
+            why = gate(trial)
+        if why:
+            return Examined(gate=name, detail=why)
+    share, _ = reward_gates.guess(trial)
+    longest = [
+        max(len(case.question) for case in trial.cases if case.level == level)
+        for level in trial.levels
+    ]
+    return Examined(levels=trial.levels, guess_share=round(share, 4), prompt_chars=tuple(longest))

@@ -1,0 +1,145 @@
+"""Gates on what a module generates: it runs, within bounds, always alike, varied, without leaks."""
+
+import json
+import re
+from collections import Counter
+
+from loong_jax.environments import environment, modules, problem
+from loong_jax.environments.modules import Call, Outcome
+from loong_jax.synth.resyn.trial import MAX_STATE_CHARS, Trial
+
+MIN_LEVELS = 3
+MIN_DISTINCT_SHARE = 0.6  # of the questions of one level
+SPLIT_SEEDS = 256  # of each level, whose questions must fall on every side of the split
+MAX_LEAK_SHARE = 0.5  # of the cases whose answer one rule may read off the question
+BOUNDS = {
+    "timeout": "it takes too long", "limit": "it gives too much", "crash": "its process ended",
+}  # fmt: skip
+
+
+def runs(trial: Trial) -> str:
+    """Every level and seed gives a state, a question and a reference of the right kinds."""
+    levels = trial.levels_outcome
+    if levels.status != "ok":
+        return _why("levels()", levels)
+    if (
+        not isinstance(levels.value, list)
+        or levels.value != list(range(1, len(levels.value) + 1))
+        or not MIN_LEVELS <= len(levels.value) <= len(environment.LEVELS)
+    ):
+        return f"levels() gave {levels.value!r:.60}, not [1, 2, ...] of {MIN_LEVELS} to 5 levels"
+    for (level, seed), found in zip(trial.draws, trial.posed, strict=True):
+        place = f"level {level}, seed {seed}"
+        if found.status != "ok":
+            return _why(f"generate() or question() of {place}", found)
+        if not isinstance(found.value[1], str) or not found.value[1].strip():
+            return f"question() of {place} is no text"
+    for (level, seed), found in zip(trial.draws, trial.references, strict=True):
+        if found.status != "ok":
+            return _why(f"reference() of level {level}, seed {seed}", found)
+        if not isinstance(found.value, str) or not found.value.strip():
+            return f"reference() of level {level}, seed {seed} is no text"
+    return ""
+
+
+def bounded(trial: Trial) -> str:
+    """States, questions and references are of a size that a solver and a worker can hold."""
+    for case in trial.cases:
+        if len(case.question) > modules.MAX_QUESTION_CHARS:
+            return f"a question has {len(case.question)} characters"
+        if len(case.reference) > modules.MAX_ANSWER_CHARS:
+            return f"a reference has {len(case.reference)} characters"
+        if len(json.dumps(case.state)) > MAX_STATE_CHARS:
+            return f"a state has more than {MAX_STATE_CHARS} characters"
+    return ""
+
+
+def deterministic(trial: Trial) -> str:
+    """Another interpreter, asked in another order, says the same: a uid then names one problem.
+
+    Forks of one interpreter share its hash seed and its random state, so one alone shows nothing.
+    """
+    order = [*range(len(trial.draws))][::-1]
+    posed = trial.second.run(trial.module, [("pose", trial.draws[i]) for i in order])
+    for i, found in zip(order, posed, strict=True):
+        if found != trial.posed[i]:
+            level, seed = trial.draws[i]
+            return f"level {level}, seed {seed} was drawn or worded in two ways"
+    calls: list[Call] = []
+    for case in reversed(trial.cases):
+        other = trial.cases[0].reference
+        calls += [("reference", (case.state,)), ("reward", (case.state, case.reference))]
+        calls += [("reward", (case.state, other)), ("reward", (case.state, other))]
+    first, second = trial.run(calls[::-1])[::-1], trial.second.run(trial.module, calls)
+    for call, one, another in zip(calls, first, second, strict=True):
+        if one.status != "ok":
+            return _why(f"{call[0]}()", one)
+        if one != another:
+            return f"{call[0]}() gave {one.value!r:.40}, then {another.value!r:.40}"
+    return ""
+
+
+def varied(trial: Trial) -> str:
+    """A level is more than a few questions, and two levels are not the same questions."""
+    by_level = {level: [c.question for c in trial.cases if c.level == level]
+                for level in trial.levels}  # fmt: skip
+    for level, questions in by_level.items():
+        if len(set(questions)) < MIN_DISTINCT_SHARE * len(questions):
+            return f"level {level} has {len(set(questions))} questions over {len(questions)} seeds"
+    if by_level[trial.levels[0]] == by_level[trial.levels[-1]]:
+        return "the first and the last level pose the same questions"
+    return ""
+
+
+def split(trial: Trial) -> str:
+    """Every level has questions to train on, to choose by and to test on, for good."""
+    for level in trial.levels:
+        posed = trial.run([("pose", (level, seed)) for seed in range(SPLIT_SEEDS)])
+        if lost := next((one for one in posed if one.status != "ok"), None):
+            return _why(f"question() of level {level}", lost)
+        asked = {one.value[1] for one in posed}
+        sides = {problem.split_of(modules.canonical(trial.module, text)) for text in asked}
+        if len(sides) < 3:
+            return (
+                f"level {level} has {len(asked)} questions, all for {' and '.join(sorted(sides))}"
+            )
+    return ""
+
+
+def leak(trial: Trial) -> str:
+    """No fixed rule of reading gets the answer from the question.
+
+    Rules are: the words at one place from the start or the end, and those after another word where
+    that stands first or last. That an answer stands somewhere in a question is no leak, since
+    choosing is a task; nor is one that is turned around, since turning is one.
+    """
+    found: Counter[str] = Counter()
+    for case in trial.cases:
+        words, answer = _words(case.question), _words(case.reference)
+        rules = set()
+        for i in range(len(words) - len(answer) + 1):
+            if not answer or words[i : i + len(answer)] != answer:
+                continue
+            end = i + len(answer)
+            rules |= {f"what begins with word {i}", f"what ends {len(words) - end} words early"}
+            before = words[i - 1] if i else ""
+            if i and before not in words[: i - 1]:
+                rules.add(f"what follows the first {before!r}")
+            if i and before not in words[end:]:
+                rules.add(f"what follows the last {before!r}")
+        found.update(rules)
+    if not found:
+        return ""
+    rule, count = found.most_common(1)[0]
+    if count > MAX_LEAK_SHARE * len(trial.cases):
+        return f"{rule} is the answer in {count} of {len(trial.cases)} cases"
+    return ""
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+def _why(what: str, found: Outcome) -> str:
+    said = BOUNDS.get(found.status, "it raised")
+    return f"{what}: {said} ({found.detail})"

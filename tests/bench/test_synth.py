@@ -1,0 +1,341 @@
+"""Choosing, drawing and comparing by themselves, and the parts once from end to end."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from loong_jax import bench, cli
+from loong_jax.bench.synth import choosing, command, comparing, figures, loong, resyn, settings
+from loong_jax.bench.synth.instances import Instance, draw, spread
+from loong_jax.bench.synth.runs import Arm, Trained, train
+from loong_jax.bench.synth.settings import LoongSize, ResynSize, Size
+from loong_jax.data import json_files, packages, problem_files
+from loong_jax.data.packages import Package
+from loong_jax.data.response import parse_response
+from loong_jax.environments.modules import Module, Outcome
+from loong_jax.environments.problem import split_of
+from loong_jax.errors import ConfigError
+from loong_jax.synth.scripted import resyn_roles
+from loong_jax.testing import tiny
+
+NAMES = ("product", "digit_sum", "alternating", "median")  # guesses are right now and then
+RESYN = ResynSize(
+    environments=(2, 1), instances=24, unseen=2, levels=2, cold_levels=1, demonstrations=20,
+    cold_steps=150, steps=2, groups_per_step=2, tests=2, samples=2,
+)  # fmt: skip
+
+
+def package(name, source=None, chars=(10, 12, 14, 16, 18)):
+    return Package(
+        name=name, module=Module(source or resyn_roles.FAMILIES[name].source()),
+        levels=(1, 2, 3, 4, 5), domain="logic", licence="Apache-2.0", author="scripted", title=name,
+        about={"prompt_chars": list(chars)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    place = tmp_path_factory.mktemp("packages")
+    for name in NAMES:
+        packages.write(place, package(name), [])
+    return place
+
+
+# ---- choosing
+
+
+def test_environments_count_once_that_share_verifier_code_or_question_template():
+    one = package("product")
+    source = one.module.source
+    renamed = package("renamed", source.replace("answer", "said"))  # the same code in effect
+    worded = package("worded", source.replace("% 7", "// 7 + 1"))  # another code, the same words
+    other = package("digit_sum")
+    asked = {p.name: ["mul 3*4", "mul 2*6"] for p in (one, worded)}
+    asked |= {"renamed": ["times 3*4", "times 5*6"], "digit_sum": ["sum 3+4", "sum 9+1"]}
+    assert choosing.distinct([one, renamed, worded, other], asked) == [one, other]
+    assert choosing.distinct([renamed, one], asked) == [renamed]
+    asked["digit_sum"] = asked["renamed"]  # whose template counts for nothing where it is left out
+    assert choosing.distinct([one, renamed, other], asked) == [one, other]
+    with pytest.raises(ConfigError, match="holds 2 environments"):
+        choosing.require([one, other], 3, "somewhere")
+
+
+def test_an_environment_fits_by_its_longest_questions_at_the_levels_asked():
+    one = package("product", chars=(10, 12, 14, 39, 60))
+    assert choosing.fits(one, 4, 39)
+    assert not choosing.fits(one, 4, 38)
+    assert not choosing.fits(one, 5, 39)
+    assert not choosing.fits(dataclasses.replace(one, levels=(1, 2, 3), about={}), 4, 39)
+
+
+# ---- instances
+
+
+def of_level(level, count):
+    return [
+        Instance(package=package("product"), level=level, seed=seed, prompt=f"{level} {seed}",
+                 state={})
+        for seed in range(count)
+    ]  # fmt: skip
+
+
+def test_instances_are_of_all_levels_alike_and_so_many_as_asked():
+    chosen = spread([of_level(1, 2), of_level(2, 9), of_level(3, 9)], 12)
+    assert Counter(one.level for one in chosen) == {1: 2, 2: 5, 3: 5}
+    assert len({one.uid for one in chosen}) == 12
+    with pytest.raises(ConfigError, match="12 instances"):
+        spread([of_level(1, 4), of_level(2, 7)], 12)
+
+
+class Repeating:
+    """Every level poses the same fifty questions."""
+
+    def run(self, module, calls):
+        return [Outcome("ok", [{}, f"turn {seed % 50}"]) for _, (_, seed) in calls]
+
+
+def test_a_level_gives_no_question_that_a_lower_one_gave():
+    wanted = {"train": 10, "test": 3}
+    low = draw(Repeating(), package("product"), 1, wanted)
+    assert {side: len(ones) for side, ones in low.items()} == wanted
+    assert all(one.side == side for side, ones in low.items() for one in ones)
+    taken = {one.canonical for ones in low.values() for one in ones}
+    assert len(taken) == 13
+    high = draw(Repeating(), package("product"), 2, {"train": 99, "test": 99}, taken)
+    given = [one.canonical for ones in high.values() for one in ones]
+    assert len(given) == len(set(given))
+    assert not taken & set(given)
+    validation = sum(split_of(problem_files.canonical(f"turn {n}"), 0.2) == "validation"
+                     for n in range(50))  # fmt: skip
+    assert len(given) == 50 - 13 - validation
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (dict(environments=(6, 12)), "must fall"),
+        (dict(instances=100), "no multiple of 24"),
+        (dict(levels=5), "1..4"),
+        (dict(cold_levels=4), "1..levels=3"),
+    ],
+)
+def test_refuses_sizes_that_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        ResynSize(**wrong)
+
+
+@pytest.mark.bubblewrap
+def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(directory, tmp_path):
+    found = resyn.material(directory, RESYN)
+    roles = found.about()
+    assert {role: len(names) for role, names in roles.items()} == {
+        "trained": 2, "shown": 1, "never_shown": 1,
+    }  # fmt: skip
+    broad, deep = resyn.arms(tmp_path, found, RESYN, RESYN.environments)
+    assert (broad.name, deep.name) == ("2x12", "1x24")
+    shown = {}
+    for arm in (broad, deep, Arm(name="cold", stage="sft", recipe=_cold(tmp_path, found))):
+        recipe = arm.recipe(3)
+        posed = problem_files.read(recipe.problems.file).posed
+        share = recipe.problems.held_out_share
+        sides = {
+            side: {
+                one.problem.uid for one in posed if split_of(one.problem.canonical, share) == side
+            }
+            for side in ("train", "validation", "test")
+        }
+        assert sides["validation"] == set()
+        assert sides["test"] == {one.uid for one in found.tests()}
+        assert len(sides["test"]) == recipe.evaluation.num_problems == 4 * 3 * RESYN.tests
+        shown[arm.name] = sides["train"]
+        assert recipe.seed == (0 if arm.name == "cold" else 3)
+    assert len(shown["2x12"]) == len(shown["1x24"]) == RESYN.instances
+    environments = {name: {uid.partition("/")[0] for uid in uids} for name, uids in shown.items()}
+    assert environments["1x24"] < environments["2x12"] == set(roles["trained"])
+    assert environments["cold"] == set(roles["trained"] + roles["shown"])
+    by_group = found.groups_of_learning(RESYN)
+    counted = {g: sum(map(chosen, shown_tests(found))) for g, chosen in by_group.items()}
+    assert list(counted.values()) == [4, 2, 4, 4]
+
+
+def shown_tests(found):
+    return [one.uid for one in found.tests()]
+
+
+def _cold(place, found):
+    recipe = resyn.cold_start(place, found, RESYN)
+    taught = [one for one in problem_files.read(recipe.problems.file).posed if one.solution]
+    assert taught
+    assert all(parse_response(one.solution) for one in taught)
+    return lambda seed: recipe
+
+
+# ---- comparing
+
+
+def result(correct, **changes):
+    counts = {f"p{i}": [c, 2] for i, c in enumerate(correct)}
+    return {
+        "pass@1": sum(correct) / (2 * len(correct)),
+        "evaluation": {
+            "correct_per_problem": counts, "well_formed_per_problem": dict.fromkeys(counts, 2),
+            "level_per_problem": dict.fromkeys(counts, 1), "greedy_per_problem": {},
+            "pass_at": 0, "pass_at_correct_per_problem": {}, "mean_length": 5.0, "ungradable": 0,
+            "isolation": {},
+        },
+        "consumed_tokens": 10.0, "cpu_s": 60.0, "wall_s": 61.0,
+        "curves": {"rewards/mean": [0.1, 0.2]},
+    } | changes  # fmt: skip
+
+
+def test_gains_are_over_the_cold_start_by_group_and_over_another_arm():
+    trained = Trained(
+        base=result([0, 0, 0, 0, 2, 2]),
+        by_arm={
+            "broad": {0: result([2, 2, 2, 2, 2, 0]), 1: result([2, 2, 2, 2, 2, 0])},
+            "deep": {0: result([0, 0, 2, 2, 2, 2]), 1: {"error": "status 1: it broke"}},
+        },
+    )
+    groups = {
+        "first": lambda uid: uid < "p4",
+        "last": lambda uid: uid >= "p4",
+        "none": lambda uid: False,
+    }
+    compared = comparing.compare(trained, groups, (0, 1), "deep")
+    assert set(compared) == {"first", "last"}
+    broad = compared["first"]["arms"]["broad"]
+    assert broad["difference_points"] == pytest.approx(100)
+    assert broad["is_disjoint"]
+    assert broad["over_other_arm"]["difference_points"] == pytest.approx(50)
+    assert broad["over_other_arm"]["seeds"] == 1
+    deep = compared["first"]["arms"]["deep"]
+    assert deep["errors"] == {"1": "status 1: it broke"}
+    assert "over_other_arm" not in deep
+    last = compared["last"]["arms"]["broad"]
+    assert last["difference_points"] == pytest.approx(-50)
+    assert not last["is_disjoint"]
+    text = comparing.table("breadth", compared, "deep")
+    assert "it broke" in text
+    assert "scripted" in text
+    assert "over deep +50.0" in text
+    assert figures.png("breadth", compared, trained).startswith(b"\x89PNG")
+
+
+# ---- LoongEnv
+
+
+def test_seeds_differ_and_their_solutions_end_in_the_truth(monkeypatch):
+    made = loong.rows(300)
+    assert len({row["question"] for row in made}) == 300
+    styles = Counter()
+    for row in made:
+        response = parse_response(loong.worked(row["question"]))
+        assert response.answer == row["final_answer"]
+        styles[response.thinking[0]] += 1
+        if response.thinking[0] == loong.CAREFUL:
+            assert response.thinking.endswith(f"={row['final_answer']}")
+    assert min(styles[loong.CAREFUL], styles[loong.HURRIED]) > 100
+    with pytest.raises(ValueError, match="no seed"):
+        loong.worked("What is 2 * 3?")
+    monkeypatch.setattr(loong, "DRAWS_PER_SEED", 1)
+    with pytest.raises(ConfigError, match="more than there are"):
+        loong.rows(3000)
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (dict(parts="learning,colour"), "must name some of"),
+        (dict(seeds=()), "at least one seed"),
+        (dict(seeds=(1, 1)), "each once"),
+        (dict(jobs=0), "jobs=0"),
+    ],
+)
+def test_refuses_options_that_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        command.Options(**wrong)
+
+
+def test_it_is_a_bench_that_teaches(capsys):
+    assert bench.get_bench("synth") is command.main
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "synth", "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for word in ("--parts", "--packages", "--size.resyn.steps", "--size.loong.items", "scripted"):
+        assert word in shown
+
+
+def test_calibration_needs_no_model(tmp_path):
+    chosen = command.Options(work_dir=tmp_path, parts="calibration", draws=5)
+    found = command.measure(chosen, say=lambda text: None)
+    assert set(found["parts"]) == {"calibration"}
+    assert (tmp_path / "charts" / "calibration.png").read_bytes().startswith(b"\x89PNG")
+
+
+def small(monkeypatch):
+    """A model that learns the form of answers in little time; some of its guesses are right."""
+    monkeypatch.setattr(settings, "model", tiny.smallest_config)
+    monkeypatch.setattr(settings, "SLOTS", 16)
+
+
+@pytest.mark.slow
+@pytest.mark.bubblewrap
+@pytest.mark.timeout(900)
+def test_learning_and_breadth_once_through_and_never_again(directory, tmp_path, monkeypatch):
+    small(monkeypatch)
+    chosen = command.Options(
+        work_dir=tmp_path / "work", packages=directory, parts="learning,breadth", seeds=(0,),
+        jobs=1, max_minutes=8, size=Size(resyn=RESYN),
+    )  # fmt: skip
+    said = []
+    found = command.measure(chosen, say=said.append)
+    (arm,) = found["parts"]["learning"]["runs"]
+    assert arm == "1x24"
+    runs = found["parts"]["breadth"]["runs"]
+    assert set(runs) == {"2x12", "1x24"}
+    for by_seed in runs.values():
+        assert by_seed[0]["steps"] == RESYN.steps
+    for part, count in (("learning", 4), ("breadth", 3)):
+        assert len(found["parts"][part]["groups"]) == count
+        assert (tmp_path / "work" / "charts" / f"{part}.png").exists()
+    json_files.write_json(tmp_path / "all.json", json_files.without_nan(found))
+    said.clear()
+    assert command.measure(chosen, say=said.append)["parts"]["breadth"]["runs"] == runs
+    assert any("2 of 2 runs" in line for line in said)
+
+
+@pytest.mark.slow
+@pytest.mark.bubblewrap
+@pytest.mark.timeout(900)
+def test_three_ways_to_go_on_with_what_loongenv_made(tmp_path, monkeypatch):
+    small(monkeypatch)
+    size = LoongSize(
+        seeds=200, items=4, demonstrations=60, cold_steps=20, steps=1, groups_per_step=1, tests=4,
+        samples=2,
+    )  # fmt: skip
+    found = loong.material(loong.make_items(tmp_path / "written", size, print), size)
+    about = found.about()
+    assert about["synthetic_problems"] == about["seeds_in_rl"] > 0
+    assert about["held_out_seeds"] == 4
+    asked = {
+        part: {line["prompt"] for line in getattr(found, part)}
+        for part in ("worked", "synthetic", "seeds", "tests")
+    }
+    assert not asked["tests"] & (asked["worked"] | asked["synthetic"] | asked["seeds"])
+    assert not asked["synthetic"] & (asked["worked"] | asked["seeds"])
+    arms = loong.arms(tmp_path, found, size)
+    assert [arm.stage for arm in arms] == ["rl", "sft_continued", "rl"]
+    trained = train(
+        tmp_path / "trained", loong.cold_start(tmp_path, found, size), arms[1:2], (0,),
+        jobs=1, timeout_s=480, say=print,
+    )  # fmt: skip
+    (by_seed,) = trained.by_arm.values()
+    assert by_seed[0]["steps"] == 1
+    assert by_seed[0]["stage"] == "sft_continued"
+    compared = comparing.compare(trained, {"all": lambda uid: True}, (0,))
+    assert compared["all"]["cold_start"]["problems"] == 4

@@ -1,0 +1,63 @@
+"""Packages: written whole, read as written, refused where they were changed or pay for nonsense."""
+
+import json
+
+import pytest
+
+from loong_jax.data import packages
+from loong_jax.data.packages import Package
+from loong_jax.environments.modules import Module
+from loong_jax.errors import ConfigError
+from tests.environments.module_texts import SUM
+
+
+def package(source=SUM, name="sum"):
+    return Package(
+        name=name, module=Module(source), levels=(1, 2, 3, 4, 5), domain="stem",
+        licence="CC0-1.0", author="scripted", title="Sums", about={"keyword": "addition"},
+    )  # fmt: skip
+
+
+def test_what_is_written_is_read(tmp_path):
+    place = packages.write(tmp_path, package(), [{"key": "k", "reply": "text"}])
+    assert place.name == f"sum-{Module(SUM).hash}"
+    assert packages.read(place) == package()
+    assert packages.read_all(tmp_path) == [package()]
+    assert json.loads((place / "transcript.jsonl").read_text())["reply"] == "text"
+
+
+def test_a_changed_module_is_refused(tmp_path):
+    place = packages.write(tmp_path, package(), [])
+    (place / "environment.py").write_text(SUM.replace("== reference", "!= reference"))
+    with pytest.raises(ConfigError, match="was changed after"):
+        packages.read(place)
+
+
+@pytest.mark.parametrize("damage", ["manifest", "version", "empty", "twice", "key", "domain"])
+def test_what_is_no_package_is_refused(tmp_path, damage):
+    place = packages.write(tmp_path, package(), [])
+    manifest = json.loads((place / "manifest.json").read_text())
+    if damage == "manifest":
+        (place / "manifest.json").unlink()
+    elif damage == "empty":
+        tmp_path = tmp_path / "nothing"
+    elif damage == "twice":
+        packages.write(tmp_path, package(SUM + "\n"), [])
+    else:
+        if damage == "version":
+            manifest["format_version"] = 99
+        elif damage == "key":
+            del manifest["levels"]
+        else:
+            manifest["domain"] = "cooking"
+        (place / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError):
+        packages.read_all(tmp_path)
+
+
+@pytest.mark.bubblewrap
+def test_a_package_is_tried_before_it_rewards():
+    packages.require_sound(package())
+    loose = SUM.replace("answer.strip() == reference(state)", "len(answer) > 50")
+    with pytest.raises(ConfigError, match="may not reward"):
+        packages.require_sound(package(loose))

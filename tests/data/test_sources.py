@@ -1,0 +1,182 @@
+"""Published problem sets from small files made in their schemas."""
+
+import base64
+import csv
+import json
+import pickle
+import zlib
+
+import pytest
+
+from loong_jax.data import problem_files, sources
+from loong_jax.errors import ConfigError
+
+GSM8K = {"question": "Ada has 1,200 coins and gets 34. How many?",
+         "answer": "1200 + 34 = <<1200+34=1234>>1234.\n#### 1,234"}  # fmt: skip
+MATH = {"problem": "Add $\\frac12$ twice.", "level": "Level 2", "type": "Prealgebra",
+        "solution": "It is $\\frac12+\\frac12=\\boxed{\\frac{2}{2}}$."}  # fmt: skip
+AIME = {"ID": "2024-I-1", "Year": 2024, "Problem Number": 1, "Part": "I",
+        "Question": "Find n.", "Answer": "073"}  # fmt: skip
+MINIF2F = {"name": "two_plus_two", "split": "valid", "header": "import Mathlib\n\n",
+           "informal_stmt": "Two and two make four.",
+           "formal_statement": "theorem two_plus_two : (2 : Nat) + 2 = 4 := by sorry"}  # fmt: skip
+ZEBRA = {"id": "lgp-2x2-1", "size": "2*2", "puzzle": "Two houses. Ada is in the first.",
+         "solution": {"header": ["House", "Name", "Pet"],
+                      "rows": [["1", "Ada", "cat"], ["2", "Bo", "dog"]]}}  # fmt: skip
+SUDOKU = {"puzzle_id": "s1", "author": "Euler", "rules": "", "rows": 4, "cols": 4,
+          "initial_board": "1.3.3.1.2.4.4.2.", "solution": "1234341221434321",
+          "visual_elements": ""}  # fmt: skip
+
+
+def packed(tests):
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
+
+
+def livecodebench(**more):
+    return {
+        "question_id": "abc1", "question_content": "Square n.", "platform": "atcoder",
+        "difficulty": "medium", "contest_date": "2024-08-01T00:00:00", "starter_code": "",
+        "public_test_cases": json.dumps([{"input": "2", "output": "4", "testtype": "stdin"}]),
+        "private_test_cases": packed([{"input": "3", "output": "9", "testtype": "stdin"}]),
+        "metadata": "{}", **more}  # fmt: skip
+
+
+def read(tmp_path, name, row, file="a.jsonl"):
+    (tmp_path / file).write_text(json.dumps(row) + "\n")
+    return next(sources.load(tmp_path / file, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        ("gsm8k", GSM8K, {"gold": "1234", "id": "gsm8k-1", "licence": "MIT", "verifier": "math"}),
+        ("math", MATH, {"gold": "\\frac{2}{2}", "level": 2, "tags": ["Prealgebra"]}),
+        ("aime", AIME, {"gold": "73", "id": "aime-2024-I-1", "prompt": "Find n."}),
+        ("minif2f", MINIF2F, {"id": "two_plus_two", "verifier": "lean", "split": "valid"}),
+        ("zebralogic", ZEBRA, {"level": 4, "domain": "logic"}),
+        ("sudoku-bench", SUDOKU, {"gold": "1234341221434321", "id": "s1"}),
+        ("livecodebench", livecodebench(), {"id": "abc1", "level": 2, "domain": "code"}),
+    ],
+)
+def test_published_rows_become_problems(tmp_path, name, row, expected):
+    record = read(tmp_path, name, row)
+    assert {key: record[key] for key in expected} == expected
+    assert problem_files.from_record(record) is not None
+    assert read(tmp_path, name, [row], "b.json") == record
+    with pytest.raises(ConfigError, match="row 1"):
+        read(tmp_path, name, {key: value for key, value in row.items() if key != list(row)[-1]}
+             if name not in ("livecodebench", "sudoku-bench", "minif2f") else {"x": 1})  # fmt: skip
+
+
+def test_golds_hold_against_their_verifiers(tmp_path):
+    from loong_jax.verifiers.code.verifier import CodeVerifier
+    from loong_jax.verifiers.maths import MathVerifier
+
+    math = MathVerifier()
+    for name, row, answer in (("gsm8k", GSM8K, "1,234"), ("math", MATH, "1"),
+                              ("sudoku-bench", SUDOKU, "1234341221434321")):  # fmt: skip
+        assert math.judge(read(tmp_path, name, row)["gold"], answer).is_correct
+    assert not math.judge(SUDOKU["solution"], "1234341221434312").is_correct
+    math.close()
+    record = read(tmp_path, "livecodebench", livecodebench())
+    tests = record["arguments"]["tests"]
+    assert tests == [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "9"}]
+    verifier = CodeVerifier(min_tier="none", num_boxes=1)
+    answer = "```python\nprint(int(input()) ** 2)\n```"
+    judged = verifier.verify_record({**record["arguments"], "answer": answer.split("\n")[1]})
+    verifier.close()
+    assert judged.is_correct
+
+
+def test_functional_tests_become_calls(tmp_path):
+    tests = [{"input": '[1, 2]\n"a"', "output": "3", "testtype": "functional"}]
+    row = livecodebench(
+        public_test_cases=json.dumps(tests), private_test_cases="",
+        metadata='{"func_name": "total"}',
+        starter_code="class Solution:\n    def total(self, xs, name):\n        ")  # fmt: skip
+    record = read(tmp_path, "livecodebench", row)
+    assert record["arguments"]["tests"] == [
+        {"call": "Solution.total", "args": [[1, 2], "a"], "returns": 3}
+    ]
+    assert "class Solution" in record["prompt"]
+
+
+class Trap:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_pickles_run_nothing(tmp_path, capsys):
+    trap = base64.b64encode(zlib.compress(pickle.dumps(Trap()))).decode()
+    with pytest.raises(ConfigError, match="only texts"):
+        read(tmp_path, "livecodebench", livecodebench(private_test_cases=trap))
+    assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("aime", AIME | {"Answer": "1000"}),
+        ("gsm8k", GSM8K | {"answer": "12"}),
+        ("math", MATH | {"solution": "It is 3."}),
+        ("sudoku-bench", SUDOKU | {"solution": "2" * 16}),
+        ("sudoku-bench", SUDOKU | {"initial_board": "1.3"}),
+        ("zebralogic", ZEBRA | {"solution": {"header": ["House"], "rows": [["1", "Ada"]]}}),
+        ("minif2f", MINIF2F | {"formal_statement": "2 + 2 = 4"}),
+        ("problems", {"question": "x"}),
+    ],
+)
+def test_rows_that_are_wrong_are_refused(tmp_path, name, row):
+    with pytest.raises(ConfigError, match="row 1"):
+        read(tmp_path, name, row)
+
+
+def test_tables_directories_and_tfds(tmp_path):
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, [*AIME])
+        writer.writeheader()
+        writer.writerow(AIME)
+    assert next(sources.load(tmp_path / "a.csv", "aime"))["gold"] == "73"
+    (tmp_path / "math/algebra").mkdir(parents=True)
+    for i in range(3):
+        (tmp_path / f"math/algebra/{i}.json").write_text(json.dumps(MATH))
+    assert [r["id"] for r in sources.load(tmp_path / "math", "math")] == [
+        "math-1", "math-2", "math-3"]  # fmt: skip
+    with pytest.raises(ConfigError, match="no format"):
+        next(sources.load(tmp_path, "nothing"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        next(sources.load(tmp_path / "none.json", "math"))
+
+
+def test_prepared_tfds_sets_are_read(tmp_path):
+    import tensorflow_datasets as tfds
+
+    class Gsm8k(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+        code_path = None
+
+        def _info(self):
+            features = {key: tfds.features.Text() for key in GSM8K}
+            return tfds.core.DatasetInfo(
+                builder=self, features=tfds.features.FeaturesDict(features)
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            yield from enumerate([GSM8K] * 3)
+
+    builder = Gsm8k(data_dir=str(tmp_path), file_format="array_record")
+    builder.download_and_prepare()
+    from pathlib import Path
+
+    found = list(sources.load(Path(builder.data_dir), "gsm8k"))
+    assert [record["gold"] for record in found] == ["1234"] * 3
+
+
+def test_last_boxes():
+    assert sources.last_box("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert sources.last_box("$\\boxed 7$") == "7"
+    assert sources.last_box("\\boxed{1") is None
+    assert sources.last_box("none") is None

@@ -1,0 +1,228 @@
+"""Curricula: what is set aside, when it comes back, how contexts grow, and that all is kept."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loong_jax import configs, options
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError
+from loong_jax.launch import recipes
+from loong_jax.orchestrator import curriculum
+from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, Lessons, PassRates
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.tickets import TicketSource
+
+
+def problem(number, level=1):
+    return Problem(
+        uid=f"p/{number}", domain="stem", environment="file", level=level, seed=number,
+        canonical=str(number), prompt="?", verifier="math", gold="1",
+    )  # fmt: skip
+
+
+def judged(settings, lessons, number, outcomes, ticket=0):
+    return curriculum.after_verdicts(settings, lessons, problem(number), outcomes, ticket=ticket)
+
+
+def is_posed(settings, lessons, number, *, step=0, ticket=1):
+    return curriculum.is_posed(settings, lessons, problem(number), step=step, ticket=ticket)
+
+
+RIGHT, HALF, WRONG = ["correct"] * 4, ["correct", "wrong"], ["wrong"] * 4
+
+
+def test_what_is_solved_too_often_or_too_seldom_is_set_aside():
+    settings = PassRates(floors=((0, 0.1),), ceilings=((0, 0.9),))
+    lessons = Lessons()
+    for number, outcomes in enumerate([RIGHT, HALF, WRONG]):
+        assert is_posed(settings, lessons, number)  # nothing is known of it yet
+        lessons = judged(settings, lessons, number, outcomes)
+    assert [is_posed(settings, lessons, number) for number in range(3)] == [False, True, False]
+
+
+def test_thresholds_move_with_the_steps():
+    settings = PassRates(floors=((0, 0.6), (10, 0.0)), ceilings=((0, 1.0), (20, 0.4)))
+    lessons = judged(settings, Lessons(), 1, HALF)
+    at = {step: is_posed(settings, lessons, 1, step=step) for step in (0, 9, 10, 19, 20, 99)}
+    assert at == {0: False, 9: False, 10: True, 19: True, 20: False, 99: False}
+
+
+def test_a_rate_is_a_running_mean_that_begins_anew_after_a_pause():
+    settings = PassRates(weight=0.25, pause=10)
+    lessons = judged(settings, Lessons(), 1, RIGHT, ticket=3)
+    lessons = judged(settings, lessons, 1, HALF, ticket=5)
+    assert lessons.standings["p/1"] == curriculum.Standing(0.25 * 0.5 + 0.75 * 1.0, 2, 5)
+    ungradable = judged(settings, lessons, 1, ["ungradable"] * 4, ticket=6)
+    assert ungradable == lessons
+    partly = judged(settings, lessons, 1, ["ungradable", "wrong"], ticket=6)
+    assert partly.standings["p/1"].rate == 0.75 * lessons.standings["p/1"].rate
+    anew = judged(settings, lessons, 1, WRONG, ticket=16)
+    assert anew.standings["p/1"].rate == 0.0
+
+
+def test_what_is_set_aside_comes_back_after_its_pause():
+    settings = PassRates(ceilings=((0, 0.9),), pause=10)
+    lessons = judged(settings, Lessons(), 1, RIGHT, ticket=5)
+    posed = [ticket for ticket in range(6, 20) if is_posed(settings, lessons, 1, ticket=ticket)]
+    assert posed == list(range(16, 20))
+
+
+def test_levels_stand_for_all_their_problems():
+    settings = PassRates(of="level", after_groups=2, ceilings=((0, 0.95),))
+    lessons = judged(settings, Lessons(), 1, RIGHT)
+    assert is_posed(settings, lessons, 2)  # one group says too little
+    lessons = judged(settings, lessons, 2, RIGHT)
+    assert not is_posed(settings, lessons, 3)
+    assert curriculum.is_posed(settings, lessons, problem(3, level=2), step=0, ticket=1)
+
+
+@given(values=st.lists(st.integers(0, 100), min_size=1, max_size=40), percent=st.integers(1, 100))
+def test_percentiles_are_numpys(values, percent):
+    expected = np.percentile(values, percent, method="inverted_cdf")
+    assert curriculum.percentile(values, percent) == expected
+
+
+def test_a_context_grows_once_long_answers_come_near_its_limit():
+    settings = GrowingContext(limits=(100, 150, 200), window=10)
+    short = curriculum.after_lengths(settings, Lessons(), [50] * 9 + [100], limit=100)
+    assert (short.stage, len(short.lengths)) == (0, 10)
+    few = curriculum.after_lengths(settings, Lessons(), [100] * 9, limit=100)
+    assert few.stage == 0  # fewer than the window
+    near = curriculum.after_lengths(settings, short, [90, 95], limit=100)
+    assert near.stage == 1  # of the last ten lengths 50 x 7, 100, 90, 95 the ninth is 95
+    assert near.lengths == ()
+    late = curriculum.after_lengths(settings, near, [100] * 10, limit=100)
+    assert late == near  # issued under the old limit
+    last = dataclasses.replace(near, stage=2)
+    assert curriculum.after_lengths(settings, last, [200] * 10, limit=200).stage == 2
+
+
+def source(**changes):
+    return TicketSource(
+        lambda cursor: problem(cursor % 4),
+        curriculum=Curriculum(
+            pass_rates=PassRates(**{"pause": 12, "ceilings": ((0, 0.95),), **changes}),
+            context=GrowingContext(limits=(8, 16), window=4),
+        ),
+    )
+
+
+def live(tickets, numbers):
+    """Problems 0 and 1 are always solved, the others half of the time; answers grow long."""
+    posed = []
+    for number in numbers:
+        ticket = tickets.open(number, step=number)
+        limit = ticket.max_new_tokens
+        posed.append((ticket.problem.uid, limit))
+        tickets.written(number, [min(12, limit)] * 2)
+        tickets.judged(number, RIGHT if ticket.problem.seed < 2 else HALF)
+        tickets.end(number, "trained")
+    return posed
+
+
+def test_tickets_pass_over_what_is_solved_and_grow_longer():
+    tickets = source()
+    posed = live(tickets, range(12))
+    assert [uid for uid, _ in posed[:4]] == ["p/0", "p/1", "p/2", "p/3"]
+    assert {uid for uid, _ in posed[4:]} == {"p/2", "p/3"}
+    assert [limit for _, limit in posed[:4]] == [8, 8, 16, 16]
+    shown = tickets.metrics(step=12, ticket=12)
+    assert shown["curriculum/num_too_easy"] == 2
+    assert shown["curriculum/num_too_hard"] == 0
+    assert shown["curriculum/num_passed_over"] >= 6
+    assert shown["curriculum/max_new_tokens"] == 16
+    assert shown["curriculum/length_percentile"] == 12
+    assert "p/0" in {uid for uid, _ in live(tickets, range(12, 20))}  # its pause is over
+
+
+def test_something_is_posed_even_where_all_is_set_aside():
+    tickets = source(floors=((0, 0.9),), ceilings=((0, 0.9),))
+    assert len(live(tickets, range(8))) == 8
+
+
+def test_a_restored_source_goes_on_as_it_would_have():
+    straight = live(source(), range(30))
+    first, second = source(), source()
+    begun = live(first, range(13))
+    ticket = first.open(13, step=13)  # open when it is saved
+    second.restore(json.loads(json.dumps(first.snapshot())))
+    assert second.ticket(13) == ticket
+    second.written(13, [12] * 2)
+    second.judged(13, RIGHT if ticket.problem.seed < 2 else HALF)
+    second.end(13, "trained")
+    middle = [(ticket.problem.uid, ticket.max_new_tokens)]
+    assert begun + middle + live(second, range(14, 30)) == straight
+
+
+def test_without_a_curriculum_nothing_is_counted():
+    tickets = TicketSource(lambda cursor: problem(cursor % 4))
+    assert tickets.open(0).max_new_tokens is None
+    tickets.written(0, [3])
+    tickets.judged(0, RIGHT)
+    assert tickets.metrics(step=1, ticket=1) == {}
+    assert [tickets.open(number).problem.seed for number in range(1, 9)] == [1, 2, 3, 0] * 2
+
+
+def test_settings_that_cannot_be_are_refused():
+    for wrong, message in (
+        ({"floors": ((1, 0.1),)}, "begin with step 0"),
+        ({"floors": ((0, 0.1), (0, 0.2))}, "rising steps"),
+        ({"ceilings": ((0, 1.1),)}, r"outside \[0, 1\]"),
+        ({"floors": ((0, 0.0), (5, 0.8)), "ceilings": ((0, 0.7),)}, "at step 5 the floor 0.8"),
+        ({"weight": 0.0}, "weight=0.0"),
+        ({"pause": 0}, "pause=0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            PassRates(**wrong)
+    for wrong, message in (
+        ({"limits": (0, 8)}, "rising numbers"),
+        ({"limits": (8, 8)}, "rising numbers"),
+        ({"limits": (8,), "near": 1.5}, "near=1.5"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            GrowingContext(**wrong)
+
+
+def test_nothing_is_set_aside_or_cut_off_unless_bounds_are_given():
+    assert not Curriculum().is_on
+    assert PassRates(floors=((0, 0.0), (9, 0.1))).is_on
+    assert Curriculum(context=GrowingContext(limits=(8,))).is_on
+    assert curriculum.metrics(Curriculum(), Lessons(), step=1, ticket=1) == {}
+
+
+def test_a_config_in_which_none_left_a_curriculum_out_still_reads():
+    stage = recipes.get_recipe("problems")().rl
+    record = json.loads(json.dumps(configs.to_json(stage)))
+    record["curriculum"] |= {"pass_rates": None, "context": None}
+    assert configs.from_json(record) == stage
+
+
+def test_every_bound_is_an_option():
+    words = "--run-dir d --rl.curriculum.pass-rates.floors 0 0.3 50 0.1"
+    words += " --rl.curriculum.pass-rates.ceilings 0 0.95 --rl.curriculum.pass-rates.pause 100"
+    words += " --rl.curriculum.context.limits 48 64 96"
+    recipe = recipes.get_recipe("problems")()
+    chosen = options.parse_train("problems", "", recipe, words.split()).config
+    assert chosen.rl.curriculum == Curriculum(
+        pass_rates=PassRates(floors=((0, 0.3), (50, 0.1)), ceilings=((0, 0.95),), pause=100),
+        context=GrowingContext(limits=(48, 64, 96)),
+    )
+    assert not recipe.rl.curriculum.is_on
+
+
+def test_a_stage_refuses_a_curriculum_that_it_cannot_follow():
+    stage = recipes.get_recipe("quickstart")().rl_code
+    grows = Curriculum(context=GrowingContext(limits=(16, stage.sampling.max_new_tokens)))
+    kept = dataclasses.replace(stage, curriculum=grows)
+    assert configs.from_json(json.loads(json.dumps(configs.to_json(kept)))) == kept
+    too_long = Curriculum(context=GrowingContext(limits=(16, 64)))
+    with pytest.raises(ConfigError, match=r"ends above sampling\.max_new_tokens=48"):
+        dataclasses.replace(stage, curriculum=too_long)
+    ordered = DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True)
+    with pytest.raises(ConfigError, match="deterministic"):
+        dataclasses.replace(kept, scheduler=ordered)

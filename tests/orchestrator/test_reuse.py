@@ -1,0 +1,206 @@
+"""Groups that are trained again: counted, young enough, drawn alike in every life of a run."""
+
+import collections
+import dataclasses
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.simulation.run import orchestrator_for
+from loong_jax.rl import checkpoint
+from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
+from tests.orchestrator.crash_world import Disk, live, open_run
+from tests.orchestrator.test_all_policies import STEPS, QuietLog, policies, small_world, worlds
+from tests.orchestrator.test_crash import run_with_kills
+from tests.rollout.test_buffer import make_group, make_ticket
+
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+settings_of_reuse = st.builds(
+    lambda share, more: GroupReuse(share=share, max_reads=round(1 / (1 - share) - 1 + 0.5) + more),
+    share=st.sampled_from([0.1, 0.25, 0.5, 0.75]),
+    more=st.integers(0, 2),
+)
+
+
+class Watched(QuietLog):
+    def __init__(self):
+        self.metrics = []
+
+    def step(self, step, metrics, groups):
+        self.metrics.append(metrics)
+
+
+def run_with(reuse, policy, world, seed=0):
+    run = orchestrator_for(world, policy, STEPS)
+    run.log = Watched()
+    run.books.buffer = Buffer(max_staleness=policy.max_staleness, reuse=reuse, seed=seed)
+    return run, run.run()
+
+
+@settings(max_examples=40)
+@given(policy=policies(), world=worlds(), reuse=settings_of_reuse, seed=st.integers(0, 99))
+def test_invariants_hold_for_every_policy(policy, world, reuse, seed):
+    if policy.max_staleness < 1:
+        with pytest.raises(ConfigError, match="max_staleness=0"):
+            run_with(reuse, policy, world, seed)
+        return
+    run, final = run_with(reuse, policy, world, seed)
+    counts = final.counts()
+    assert counts["trained"] == STEPS * policy.groups_per_step, "a re-read is no ticket"
+    assert run.buffer.counts() == counts | {"open": 0}
+    times, first_step = collections.Counter(), {}
+    total = 0
+    for (_, step, groups), metrics in zip(world.trained, run.log.metrics, strict=True):
+        numbers = [group.ticket.number for group in groups]
+        assert len(set(numbers)) == len(numbers)
+        fresh = [n for n in numbers if n not in first_step]
+        assert len(fresh) == policy.groups_per_step
+        old = len(numbers) - len(fresh)
+        young = [n for n, (age, _) in first_step.items() if step - 1 - age <= policy.max_staleness]
+        readable = [n for n in young if times[n] <= reuse.max_reads]
+        wanted = round(policy.groups_per_step * reuse.share / (1 - reuse.share))
+        assert old == min(wanted, len(readable)), "as many as there may be"
+        assert set(numbers) - set(fresh) <= set(readable)
+        times.update(numbers)
+        first_step |= {
+            g.ticket.number: (g.version, step) for g in groups if g.ticket.number in fresh
+        }
+        total += old
+        assert (metrics["reuse/groups"], metrics["reuse/total"]) == (old, total)
+    assert max(times.values()) <= 1 + reuse.max_reads
+
+
+def test_the_seed_draws_and_nothing_else_does():
+    policy = DoraPolicy(groups_per_step=3, max_staleness=2)
+    reuse = GroupReuse(share=0.4, max_reads=2)
+
+    def batches(seed):
+        world = small_world()
+        run_with(reuse, policy, world, seed)
+        return [tuple(g.ticket.number for g in groups) for _, _, groups in world.trained]
+
+    assert batches(1) == batches(1)
+    assert len({tuple(batches(seed)) for seed in range(6)}) > 1
+
+
+def test_all_that_may_be_read_have_equal_chances():
+    kept = collections.Counter()
+    for seed in range(600):
+        past = TrainedGroups(GroupReuse(share=0.5, max_reads=2), seed=seed, max_staleness=1)
+        past.keep([make_group(make_ticket(n), 3) for n in range(4)], 3)
+        kept.update(g.ticket.number for g in past.pick(2, 4))
+        assert past.pick(2, 5) == ()
+    np.testing.assert_allclose([kept[n] / 600 for n in range(4)], 0.5, atol=0.08)
+
+
+def test_no_old_weights_are_kept_for_it():
+    policy = DoraPolicy(groups_per_step=3, max_staleness=3)
+    held = []
+    for share in (0.0, 0.5):
+        world = small_world()
+        run = orchestrator_for(world, policy, STEPS)
+        run.books.buffer = Buffer(max_staleness=3, reuse=GroupReuse(share=share))
+        alive = []
+        retire = run._hands.retire_versions
+
+        def watch(retire=retire, run=run, alive=alive):
+            retire()
+            open_versions = {t.version for t in run.state.tickets.values()}
+            hosted = {r.version for r in run.state.replicas}
+            alive.append(set(run.versions.numbers()) <= open_versions | hosted | {run.state.step})
+
+        run._hands.retire_versions = watch
+        run.run()
+        held.append(all(alive) and len(alive) > STEPS)
+    assert held == [True, True]
+
+
+crashing = st.builds(
+    DoraPolicy,
+    groups_per_step=st.integers(1, 3),
+    max_staleness=st.integers(1, 2),
+    max_ahead=st.sampled_from([0.5, 3.0]),
+    deterministic=st.booleans(),
+)
+
+
+@settings(max_examples=15, phases=NO_SHRINKING)
+@given(
+    seed=st.integers(0, 2**20),
+    policy=crashing,
+    kills=st.lists(st.tuples(st.integers(1, 90), st.floats(0, 1)), min_size=1, max_size=3),
+)
+def test_killed_several_times_on_any_schedule(seed, policy, kills):
+    """Weights are a hash of what was trained in its order: re-reads too are those of one life."""
+    reuse = GroupReuse(share=0.5, max_reads=2)
+    with tempfile.TemporaryDirectory() as directory:
+        run, world, disk, _ = run_with_kills(
+            directory, policy=policy, kills=kills, seed=seed, reuse=reuse
+        )
+    counts = run.state.counts()
+    assert run.buffer.counts() == counts | {"open": 0}
+    assert counts["trained"] == 4 * policy.groups_per_step
+    batches = [disk.history[step] for step in sorted(disk.history)]
+    times = collections.Counter(key for batch in batches for key, _, _ in batch)
+    assert len(times) == counts["trained"]
+    assert sum(times.values()) - len(times) == run.buffer.num_rereads
+    assert run.buffer.num_rereads > 0
+    assert max(times.values()) <= 3
+    if policy.deterministic:
+        with tempfile.TemporaryDirectory() as directory:
+            found = run_with_kills(directory, policy=policy, kills=[], seed=seed + 1, reuse=reuse)
+        assert (disk.history, world.weights) == (found[2].history, found[1].weights)
+
+
+@settings(max_examples=15, phases=NO_SHRINKING)
+@given(policy=crashing, dies_at=st.integers(20, 90), seed=st.integers(0, 999))
+def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed):
+    common = dict(seed=seed, policy=policy, reuse=GroupReuse(share=0.5))
+    with tempfile.TemporaryDirectory() as directory:
+        disk = Disk()
+        run, _ = open_run(directory, disk, dies_at=dies_at, share=0.0, **common)
+        if live(run):
+            return
+        again, _ = open_run(directory, disk, **common)
+        lived, rebuilt = (checkpoint.encode_record(r.snapshot()) for r in (run, again))
+        assert (lived == rebuilt).all()
+        again.books.journal._close_files()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (dict(share=1.0), r"\[0, 1\)"),
+        (dict(share=-0.1), r"\[0, 1\)"),
+        (dict(share=0.5, max_reads=0), "at least 1"),
+        (dict(share=0.75), "Raise max_reads"),
+    ],
+)
+def test_refuses_what_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        GroupReuse(**wrong)
+
+
+def test_a_buffer_goes_on_from_a_snapshot_of_before_there_was_reuse():
+    buffer = Buffer(max_staleness=1, reuse=GroupReuse(share=0.5))
+    buffer.admit(make_ticket(0), 0, 0)
+    buffer.complete(make_group(make_ticket(0), 0))
+    old = {name: value for name, value in buffer.snapshot().items() if name != "trained"}
+    buffer.restore(old)
+    lease = buffer.lease(1, 0)
+    assert (lease.reread, buffer.num_rereads) == ((), 0)
+    buffer.commit(lease)
+    again = dataclasses.replace(make_ticket(1))
+    buffer.admit(again, 1, 1)
+    buffer.complete(make_group(again, 1))
+    lease = buffer.lease(1, 1)
+    assert [g.ticket.number for g in lease.groups] == [1, 0]
+    buffer.abort(lease)
+    assert buffer.num_rereads == 0
+    assert buffer.lease(1, 1).groups == lease.groups

@@ -1,0 +1,170 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.synth.authors import AuthorDown, CallStore, Request, Settings, structured
+from loong_jax.synth.scripted import ledger
+
+SCHEMA = structured.fields(code=str)
+
+
+def requests(count, **changes):
+    fields = {"domain": "maths", "packages": "sympy"}
+    return [
+        Request(
+            role="coder", prompt_name="loongenv/code", schema=SCHEMA,
+            fields={"question": f"number {n}", **fields}, **changes,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_replies_come_in_order_and_are_paid_for_once(scripted, author):
+    server = scripted()
+    first = author(server, max_parallel=4)
+    replies = first.ask(requests(12) + requests(12))
+    assert [r.parsed["code"] for r in replies] == [f"print('number {n}')" for n in range(12)] * 2
+    assert all(r.failure is None for r in replies)
+    assert len(server.ledger.entries) == 12, "equal requests are one call"
+    assert first.budget.num_requests == 12
+    first.close()
+    first.store.close()
+    second = author(server)
+    again = second.ask(requests(12))
+    assert [r.text for r in again] == [r.text for r in replies[:12]]
+    assert all(r.was_stored for r in again)
+    assert len(server.ledger.entries) == 12
+    assert second.budget.num_requests == 12, "what the store holds counts against the budget"
+    second.ask(requests(1, seed=1))
+    assert len(server.ledger.entries) == 13, "another seed is another call"
+
+
+def test_a_transcript_says_all_that_was_asked(scripted, author):
+    server = scripted()
+    made = author(server, settings={"coder": Settings(temperature=0.7, max_reply_tokens=99)})
+    [reply] = made.ask(requests(1, seed=5))
+    said = reply.transcript
+    assert said.settings == {"temperature": 0.7, "max_tokens": 99}
+    assert (said.model, said.seed, said.role) == ("scripted", 5, "coder")
+    assert said.num_tokens > 100
+    assert not said.is_estimate
+    assert ledger.digest(said.messages, said.seed) == server.ledger.entries[0]["digest"]
+    assert json.loads(said.reply) == reply.parsed
+    [other] = made.ask(
+        [Request(role="another", prompt_name="loongenv/code", fields=requests(1)[0].fields, seed=5)]
+    )
+    assert other.transcript.key != said.key, "other settings are another call"
+    assert other.parsed is None
+    assert other.text == reply.text
+
+
+@pytest.mark.parametrize(
+    ("defect", "failure", "is_paid"),
+    [
+        ("refusal", "refused", True), ("malformed_json", "malformed", True),
+        ("missing_key", "malformed", True), ("truncated", "truncated", True),
+        ("timed_out", "timed_out", False), ("http_500", "http_500", False),
+        ("dropped", "unreachable", False), ("rate_limited", None, True),
+    ],
+)  # fmt: skip
+def test_failures_are_data(scripted, author, defect, failure, is_paid):
+    server = scripted(rates={defect: 1.0})
+    made = author(server, endpoint={"timeout_s": 0.3})
+    [reply] = made.ask(requests(1))
+    assert reply.failure == failure
+    assert (reply.text is None) == (failure is not None)
+    assert server.ledger.entries[-1]["defect"] == defect
+    if is_paid:
+        assert reply.transcript.reply
+    made.close()
+    assert len(made.store) == 1, "a failure that stands is kept as well"
+    made.store.close()
+    asked = len(server.ledger.entries)
+    [again] = author(server).ask(requests(1))
+    assert (again.failure, again.was_stored) == (failure, True)
+    assert len(server.ledger.entries) == asked
+
+
+def test_a_budget_ends_the_asking_and_is_no_answer(scripted, author):
+    server = scripted()
+    made = author(server, budget={"max_requests": 3}, max_parallel=1)
+    replies = made.ask(requests(5))
+    assert [r.failure for r in replies] == [None] * 3 + ["over_budget"] * 2
+    assert len(made.store) == 3
+    made.close()
+    made.store.close()
+    assert author(server, budget={"max_requests": 9}).ask(requests(5))[4].failure is None
+    assert len(server.ledger.entries) == 5
+
+
+def test_an_endpoint_that_is_down_is_told_from_bad_luck(scripted, author):
+    server = scripted(rates={"http_500": 1.0})
+    made = author(server, max_parallel=1)
+    replies = made.ask(requests(10))
+    assert [r.failure for r in replies] == ["http_500"] * 8 + ["down"] * 2
+    with pytest.raises(AuthorDown, match="http_500"):
+        made.require_up()
+    made.close()
+    assert len(made.store) == 0, "an outage decides nothing"
+
+
+def test_futures_can_be_awaited(scripted, author):
+    made = author(scripted())
+
+    async def ask():
+        return await asyncio.gather(*map(asyncio.wrap_future, made.submit(requests(3))))
+
+    assert [r.parsed["code"][-3:] for r in asyncio.run(ask())] == ["0')", "1')", "2')"]
+
+
+def test_a_wrong_request_is_an_error(scripted, author):
+    made = author(scripted())
+    with pytest.raises(ConfigError, match="unknown"):
+        made.ask([Request(role="coder", prompt_name="loongenv/nothing", fields={})])
+    with pytest.raises(ConfigError, match="question"):
+        made.ask([Request(role="coder", prompt_name="loongenv/code", fields={"domain": "x"})])
+    with pytest.raises(ConfigError, match="another process"):
+        author(scripted())
+
+
+def test_a_killed_process_repeats_no_paid_call(scripted, tmp_path):
+    """SIGKILL right after a reply is stored and before anybody has used it."""
+    server = scripted()
+    program = textwrap.dedent(
+        f"""
+        import os, signal
+        from loong_jax.synth.authors import Author, CallStore
+        from loong_jax.verifiers.judge.client import Endpoint
+        from tests.synth.authors.test_author import requests
+        store = CallStore({str(tmp_path / "calls.jsonl")!r})
+        put = store.put
+        def put_and_die(key, record):
+            put(key, record)
+            if len(store) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+        store.put = put_and_die
+        endpoint = Endpoint(base_url={server.url!r}, model="scripted")
+        Author(endpoint, store, max_parallel=1).ask(requests(6))
+        """
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": "."}, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == -signal.SIGKILL
+    with CallStore(tmp_path / "calls.jsonl") as store:
+        assert len(store) == 3
+    again = subprocess.run(
+        [sys.executable, "-c", program.replace("== 3", "== 99")], timeout=240, check=False,
+        env=os.environ | {"PYTHONPATH": "."},
+    )  # fmt: skip
+    assert again.returncode == 0
+    digests = [entry["digest"] for entry in server.ledger.entries]
+    assert len(digests) == len(set(digests)) == 6

@@ -1,0 +1,106 @@
+"""An author that errs, and what of its errors is kept: nothing."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from loong_jax.synth.formal import backends, filters, formalise, statement, wording
+from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.scripted import Plan, formal_roles, ledger, roles
+
+KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
+GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}
+
+
+def problems(count):
+    rng = np.random.default_rng(5)
+    return [formalise.told(Theorems(max_size=7).draw(rng)[0], rng) for _ in range(count)]
+
+
+def test_words_are_read_back():
+    for problem in problems(50):
+        assert wording.read(problem.text, problem.glossary) == problem.intended
+    posed = statement.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
+    assert wording.read(wording.tell(posed, GLOSSARY), GLOSSARY) == posed
+    text = wording.glossary_text(GLOSSARY)
+    assert wording.read_glossary(text) == GLOSSARY
+    for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
+                    "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
+        with pytest.raises(wording.Unclear):
+            wording.read(unclear, GLOSSARY)
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "goal", "stage"),
+    [
+        (["p", "p -> q"], "q", "kept"),
+        (["p", "p -> q"], "(q", "syntax"),
+        (["p", "p -> q and r"], "q", "syntax"),
+        (["p", "p -> z"], "p", "foreign atom"),
+        (["p", "~p"], "q", "contradictory"),
+        (["p", "p -> q", "~q"], "r", "contradictory"),
+        (["p"], "q -> q", "trivial"),
+        (["p", "~~q"], "q", "trivial"),
+        (["q -> p", "q"], "r", "refutable"),
+    ],
+)
+def test_what_is_decided_by_tables(hypotheses, goal, stage):
+    read = filters.read(hypotheses, goal, backends.get_backend("metamath"))
+    decision = read if isinstance(read, filters.Decision) else filters.look(read, GLOSSARY)
+    assert decision.stage == stage
+    assert stage in filters.STAGES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_planted_kind_is_caught(scripted, author, kind):
+    """With a judge that finds all the same, so that nothing rests on the judge."""
+    plan = Plan(
+        defects=roles.DEFECTS,
+        rates={d.name: 0.0 for d in roles.DEFECTS} | {kind: 1.0, "lenient_formal_judge": 1.0},
+    )
+    server = scripted(plan=plan, table=roles.ROLES)
+    made = formalise.formalise(problems(12), author(server), backends.get_backend("metamath"))
+    planted = {entry["digest"]: entry["defect"] for entry in server.ledger.entries}
+    first = [one.first_call.transcript for one in made]
+    defects = [planted[ledger.digest(call.messages, call.seed)] for call in first]
+    spoilt = [one for one, defect in zip(made, defects, strict=True) if defect == kind]
+    assert len(spoilt) >= 8
+    assert not any(one.is_kept for one in spoilt)
+    assert sum(formalise.funnel(made).values()) == 12
+
+
+def test_an_author_that_errs_in_all_ways(scripted, author):
+    plan = Plan(defects=roles.DEFECTS, rates={"timed_out": 0.0})
+    server = scripted(plan=plan, table=roles.ROLES)
+    backend = backends.get_backend("metamath")
+    made = formalise.formalise(problems(120), author(server), backend)
+    counts = formalise.funnel(made)
+    assert sum(counts.values()) == 120
+    assert counts["kept"] > 50
+    assert len([stage for stage, count in counts.items() if count]) >= 6
+    for one in made:
+        if one.is_kept:
+            assert statement.says_the_same(one.statement, one.problem.intended)
+        assert one.record()["stage"] == one.decision.stage
+        assert one.record()["calls"]
+    num_calls = len(server.ledger.entries)
+    again = formalise.formalise(problems(120), author(server, store="calls.jsonl2"), backend)
+    assert [one.record() for one in again] == [one.record() for one in made]
+    assert len(server.ledger.entries) > num_calls
+
+
+def test_without_the_meaning_the_judge_decides(scripted, author):
+    plan = Plan(
+        defects=roles.DEFECTS,
+        rates={d.name: 0.0 for d in roles.DEFECTS} | {"dropped_hypothesis": 1.0},
+    )
+    blind = [
+        formalise.WordProblem(uid=p.uid, text=p.text, glossary=p.glossary) for p in problems(12)
+    ]
+    server = scripted(plan=plan, table=roles.ROLES)
+    made = formalise.formalise(blind, author(server), backends.get_backend("metamath"))
+    stages = collections.Counter(one.decision.stage for one in made)
+    assert stages["judged different"] > 0
+    assert not stages["not as intended"]
+    assert not stages["kept"]

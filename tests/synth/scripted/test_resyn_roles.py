@@ -1,0 +1,117 @@
+"""The scripted author of ReSyn: ideas, modules with planted defects, a solver of known rates."""
+
+import json
+import random
+
+import pytest
+
+from loong_jax.environments.modules import Module, ModuleRunner
+from loong_jax.synth.resyn import gates, questions
+from loong_jax.synth.resyn.calibrate import FIRST_SEED
+from loong_jax.synth.scripted import resyn_defects, resyn_roles
+from loong_jax.synth.scripted.play import Ask
+from loong_jax.verifiers.sandbox import Limits
+
+pytestmark = pytest.mark.bubblewrap
+LIMITS = Limits(cpu_s=0.7, wall_s=60.0, result_bytes=2**20)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with ModuleRunner(LIMITS) as one, ModuleRunner(LIMITS) as other:
+        yield one, other
+
+
+def ask(prompt, defect=None, seed=0, **fields):
+    return Ask(prompt_name=prompt, fields=fields, rng=random.Random(seed), defect=defect)
+
+
+def ideas_of(keyword, defect=None, count=4, seed=0):
+    asked = ask("resyn/ideas", defect, seed, keyword=keyword, count=str(count))
+    return json.loads(resyn_roles.ideas(asked).text)["ideas"]
+
+
+def test_ideas_begin_with_the_keywords_own_families():
+    listed = ideas_of("permutation")
+    assert {idea["title"].split("[")[1].split("-")[0] for idea in listed[:2]} == {
+        "permute", "inverse",
+    }  # fmt: skip
+    assert listed == ideas_of("permutation")
+    assert len({idea["title"] for idea in ideas_of("nothing known", count=40)}) == 40
+    bad = ideas_of("permutation", "idea: inverted")
+    assert [("-i" in idea["title"]) for idea in bad] == [False, False, False, True]
+
+
+def test_there_are_many_kinds_of_defects():
+    names = {defect.name for defect in resyn_defects.DEFECTS}
+    assert len(names) >= 30
+    assert len(resyn_defects.LOOPHOLES) >= 12
+    assert set(resyn_defects.CHANGES) >= resyn_defects.LOOPHOLES
+
+
+@pytest.mark.parametrize("name", resyn_defects.CHANGES)
+@pytest.mark.parametrize(
+    "family", ["rotate", pytest.param("subset_sum", marks=pytest.mark.slow),
+               pytest.param("walk", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_no_planted_defect_of_code_passes_the_gates(pair, family, name):
+    title = f"x [{family}-a1]"
+    asked = ask("resyn/module", resyn_defects.IN_MODULE + name, title=title, description="")
+    said = resyn_roles.module(asked)
+    assert said.defect == f"module: {name}"
+    source = questions.code_of(said.text)
+    assert source != resyn_roles.source_of(title)
+    found = gates.examine(Module(source), *pair)
+    assert not found.is_accepted
+    assert found.gate in gates.GATES
+
+
+@pytest.mark.parametrize("name", ["answer_leaked", "answer_in_note"])
+@pytest.mark.parametrize("family", ["subset_sum", "walk"])
+def test_an_answer_of_several_words_leaks_too(pair, family, name):
+    source = resyn_roles.source_of(f"x [{family}-a1]")
+    source = resyn_defects.planted(source, name, random.Random(0))
+    assert gates.examine(Module(source), *pair).gate == "leak"
+
+
+def test_a_revision_mends_about_half():
+    texts = {
+        resyn_roles.revise(
+            ask("resyn/revise", seed=seed, title="x [rotate-a1]", code="broken", description="",
+                complaint="")
+        ).text
+        for seed in range(20)
+    }  # fmt: skip
+    assert texts == {"```python\nbroken\n```",
+                     f"```python\n{resyn_roles.source_of('x [rotate-a1]')}\n```"}  # fmt: skip
+
+
+def test_the_solver_is_right_as_often_as_its_curve_says(pair):
+    title = "x [digit_sum-a1]"
+    module = Module(resyn_roles.source_of(title))
+    seeds = range(FIRST_SEED, FIRST_SEED + 60)
+    solved = {}
+    for level in (1, 5):
+        posed = pair[0].run(module, [("pose", (level, seed)) for seed in seeds])
+        answers = [
+            resyn_roles.solve(ask("resyn/solve", seed=n, title=title, question=one.value[1]))
+            for n, one in enumerate(posed)
+        ]
+        calls = [
+            ("reward", (one.value[0], questions.answer_of(said.text)))
+            for one, said in zip(posed, answers, strict=True)
+        ]
+        judged = pair[0].run(module, calls)
+        solved[level] = sum(one.value is True for one in judged) / len(seeds)
+        assert solved[level] == sum(said.truth["right"] for said in answers) / len(seeds)
+    assert abs(solved[1] - resyn_defects.FALLING[0]) < 0.15
+    assert abs(solved[5] - resyn_defects.FALLING[4]) < 0.15
+    unknown = ask("resyn/solve", title=title, question="never posed")
+    assert "do not know" in resyn_roles.solve(unknown).text
+
+
+@pytest.mark.parametrize("kind", [k for k in resyn_defects.IDEA_KINDS if k not in "ad"])
+def test_bad_ideas_are_sound_code(pair, kind):
+    """They are for the judge and for calibration: the gates have nothing against them."""
+    source = resyn_roles.source_of(f"x [prefix_sums-{kind}7]")
+    assert gates.examine(Module(source), *pair).is_accepted
