@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.threads is not None:
         _pin(chosen.threads)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    process.keep_freed_memory()
+    process.keep_freed_memory(one_arena=True)
     from loong_jax.bench import grid
 
     settings = [grid.setting(name) for name in chosen.settings] or list(grid.GRID)

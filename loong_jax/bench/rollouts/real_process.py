@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from loong_jax import process
 from loong_jax.bench.rollouts import real, timeline
 from loong_jax.bench.rollouts.regimes import Setting
 from loong_jax.errors import LoongError
@@ -50,6 +51,7 @@ def measure(regimes: Mapping[str, Setting], *, say: Callable[[str], None]) -> Ma
 
 
 def _run(pipe: Connection, regimes: Mapping[str, Setting]) -> None:
+    process.keep_freed_memory()
     os.environ["JAX_PLATFORMS"] = "cpu"  # of the trainer's process, which begins from here
     jax.config.update("jax_platforms", "cpu")
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from loong_jax import process
 from loong_jax.errors import LoongError
 from loong_jax.models import moe
 from loong_jax.rl import events
@@ -127,6 +128,7 @@ class ProcessTrainer:
 
 
 def _serve(pipe: Connection, spec: TrainerSpec) -> None:
+    process.keep_freed_memory()
     if spec.core is not None:
         os.sched_setaffinity(0, {spec.core})
     graphdef, weights = moe.init_weights(spec.model, jax.random.key(spec.seed))
