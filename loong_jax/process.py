@@ -2,6 +2,9 @@
 
 import contextlib
 import ctypes
+import glob
+import importlib.metadata
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -16,11 +19,41 @@ def compile_cache_dir() -> Path:
     return Path(cache) / "loong_jax" / "jax"
 
 
+def has_tpu() -> bool:
+    """Whether a TPU is attached, without starting a backend."""
+    devices = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+    return bool(devices) and importlib.util.find_spec("libtpu") is not None
+
+
+def _only_compiles_for_tpu() -> bool:
+    """Whether libtpu is installed on a machine with neither a TPU nor another accelerator's plugin.
+
+    On machines of Google's cloud, TPU or not, JAX is left to look for itself.
+    """
+    if importlib.util.find_spec("libtpu") is None or has_tpu():
+        return False
+    if importlib.util.find_spec("jax_plugins") or importlib.metadata.entry_points(
+        group="jax_plugins"
+    ):
+        return False
+    return not any(_vendor(device) == "0x1ae0" for device in glob.glob("/sys/bus/pci/devices/*"))
+
+
+def _vendor(device: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(device, "vendor").read_text().strip()
+    return ""
+
+
 def prepare() -> None:
     """Sets defaults in this process's environment; what the user has set stays.
 
     Compiled programs are kept on disk, so a second run starts faster, and Ray sends no statistics.
+    Where libtpu is only there to compile for TPUs, JAX is told so: it would look for one, and print
+    pages of warnings when it finds none.
     """
+    if _only_compiles_for_tpu():
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compile_cache_dir()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -211,3 +211,24 @@ def test_preparing_keeps_what_the_user_set(monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert process.compile_cache_dir() == tmp_path / "loong_jax" / "jax"
+
+
+@pytest.mark.parametrize(
+    ("found", "files", "platforms"),
+    [
+        ({"libtpu"}, {}, "cpu"),
+        ({"libtpu"}, {"/dev/accel*": ["/dev/accel0"]}, None),
+        ({"libtpu", "jax_plugins"}, {}, None),
+        (set(), {}, None),
+    ],
+)
+def test_a_tpu_is_not_looked_for_where_libtpu_only_compiles(monkeypatch, found, files, platforms):
+    monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: name in found or None)
+    monkeypatch.setattr(process.glob, "glob", lambda pattern: files.get(pattern, []))
+    monkeypatch.setattr(process.importlib.metadata, "entry_points", lambda group: ())
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    process.prepare()
+    assert os.environ["JAX_PLATFORMS"] == "tpu"
+    monkeypatch.delenv("JAX_PLATFORMS")
+    process.prepare()
+    assert os.environ.get("JAX_PLATFORMS") == platforms

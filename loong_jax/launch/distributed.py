@@ -6,8 +6,6 @@ none of this, and nothing here changes for it.
 """
 
 import dataclasses
-import glob
-import importlib.util
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
+from loong_jax import process
 from loong_jax.errors import ConfigError, LoongError
 
 PREEMPTED = 42  # exit status of a run that was told to stop and has saved: start it again
@@ -53,7 +52,7 @@ def initialize(processes: Processes = ALONE_OR_TPU) -> None:
     """
     if jax.distributed.is_initialized():
         return
-    arguments = initialize_arguments(processes, os.environ, has_tpu=_has_tpu())
+    arguments = initialize_arguments(processes, os.environ, has_tpu=process.has_tpu())
     if arguments is None:
         return
     if arguments:
@@ -101,12 +100,6 @@ def _whole_number(variable: str, value: str) -> int:
     if not value.isdecimal():
         raise ConfigError(f"{variable}={value!r} is no whole number. Give one.")
     return int(value)
-
-
-def _has_tpu() -> bool:
-    """Whether a TPU is attached, without starting a backend."""
-    devices = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
-    return bool(devices) and importlib.util.find_spec("libtpu") is not None
 
 
 def shutdown() -> None:
