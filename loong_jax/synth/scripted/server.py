@@ -10,6 +10,7 @@ import random
 import re
 import select
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -157,6 +158,11 @@ def formed(said: Said, defect: str | None, rng: random.Random) -> Answer:
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a client that hung up, as those do that were kept waiting on purpose."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -1,5 +1,10 @@
 import json
+import socket
+import struct
+import threading
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -35,6 +40,25 @@ def test_what_no_role_knows_is_refused(scripted):
     for messages in ([{"role": "user", "content": "hello"}] * 2, [], [1]):
         with pytest.raises(urllib.error.HTTPError, match="400"):
             post(server, messages)
+
+
+def test_a_client_that_hangs_up_leaves_no_trace(scripted, capsys):
+    before = set(threading.enumerate())
+    place = urllib.parse.urlsplit(scripted().url)
+    with socket.create_connection((place.hostname, place.port)) as client:
+        client.sendall(b"POST /v1/")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        deadline = time.monotonic() + 10
+        while not (handlers := handling() - before) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    for thread in handlers:
+        thread.join(10)
+    assert len(handlers) == 1
+    assert capsys.readouterr().err == ""
+
+
+def handling():
+    return {t for t in threading.enumerate() if "process_request" in t.name}
 
 
 def test_it_reads_the_judges_own_prompts(scripted):
