@@ -21,7 +21,7 @@ from loong_jax.verifiers.judge.client import (
 
 URL, MODEL, API_KEY = "LOONG_AUTHOR_URL", "LOONG_AUTHOR_MODEL", "LOONG_AUTHOR_API_KEY"
 SCRIPTED = "scripted"  # the model's name of our scripted author, by which its work is labelled
-# So many calls in a row that no reply came to mean that the endpoint is down.
+# So many calls that no reply came to, nor to any other while they waited: the endpoint is down.
 MAX_FAILED_IN_A_ROW = 8
 
 
@@ -58,6 +58,8 @@ class Author:
         self._lock = threading.Lock()
         self._running: dict[str, concurrent.futures.Future[Transcript]] = {}
         self._held: list[Transcript] = []  # failures since the last reply
+        self._num_replies = 0
+        self._num_failed = 0  # of those held, calls that began after the last reply
         self._down = ""
         for record in store.records():
             self.budget.num_requests += 1
@@ -95,7 +97,7 @@ class Author:
         """AuthorDown if the endpoint has stopped answering."""
         if self._down:
             raise AuthorDown(
-                f"{self.endpoint.base_url} gave no reply {MAX_FAILED_IN_A_ROW} times in a row: "
+                f"{self.endpoint.base_url} gave no reply to {MAX_FAILED_IN_A_ROW} calls in a row: "
                 f"{self._down}. Run the same command again later; nothing paid for is repeated."
             )
 
@@ -172,32 +174,38 @@ class Author:
         try:
             if self._down:
                 return dataclasses.replace(call, failure="down", detail=self._down)
+            num_before = self._num_replies
             sent = {**call.settings, "model": call.model, "seed": call.seed}
             try:
                 made = _answered(call, self._client.complete(call.messages, sent))
             except JudgeUnavailable as error:
                 made = dataclasses.replace(call, failure=failure_of(error), detail=str(error)[:300])
-            return self._keep(made)
+            return self._keep(made, num_before)
         finally:
             with self._lock:
                 self._running.pop(call.key, None)
 
-    def _keep(self, made: Transcript) -> Transcript:
+    def _keep(self, made: Transcript, num_before: int) -> Transcript:
         """Stores a reply at once; a failure with the next reply, which shows that somebody is
-        there."""
+        there. A failure counts against the endpoint where no reply came since the call began,
+        `num_before` replies ago: at the end of a batch all calls that run out of time end in a row.
+        """
         if made.reply is not None:
             self.store.put(made.key, made.to_json())
+            with self._lock:
+                self._num_replies += 1
             self._keep_held()
         elif made.failure != "over_budget":
             with self._lock:
                 self._held.append(made)
-                if len(self._held) >= MAX_FAILED_IN_A_ROW and not self._down:
+                self._num_failed += num_before == self._num_replies
+                if self._num_failed >= MAX_FAILED_IN_A_ROW and not self._down:
                     self._down = f"{made.failure}, {made.detail}"
         return made
 
     def _keep_held(self) -> None:
         with self._lock:
-            held, self._held = self._held, []
+            held, self._held, self._num_failed = self._held, [], 0
         for made in held:
             self.store.put(made.key, made.to_json())
 

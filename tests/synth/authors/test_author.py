@@ -115,6 +115,17 @@ def test_an_endpoint_that_is_down_is_told_from_bad_luck(scripted, author):
     assert len(made.store) == 0, "an outage decides nothing"
 
 
+def test_calls_that_run_out_of_time_together_are_no_outage(scripted, author):
+    """Begun with others that were answered, they end one after the other, long after those."""
+    made = author(scripted(rates={"timed_out": 0.75}), max_parallel=16, endpoint={"timeout_s": 1.0})
+    failures = [reply.failure for reply in made.ask(requests(16))]
+    assert failures.count("timed_out") >= 8
+    assert set(failures) == {None, "timed_out"}
+    made.require_up()
+    made.close()
+    assert len(made.store) == 16
+
+
 def test_futures_can_be_awaited(scripted, author):
     made = author(scripted())
 
