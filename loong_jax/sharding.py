@@ -187,8 +187,9 @@ class ShardingRules:
         if self.mesh is None:
             return weight
         if meets is not None:
-            tokens = (_as_tuple(axes) for axes in jax.typeof(meets).sharding.spec[:2])
-            partition = partition.update(reduced=frozenset(itertools.chain(*tokens)))
+            tokens = itertools.chain(*map(_as_tuple, jax.typeof(meets).sharding.spec[:2]))
+            own = itertools.chain(*map(_as_tuple, partition))
+            partition = partition.update(reduced=frozenset(tokens) - frozenset(own))
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
     def after(self, lead: Array, *names: str | None) -> NamedSharding | None:

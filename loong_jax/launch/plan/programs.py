@@ -5,6 +5,7 @@ the matrices to the model's dtype for the forward and backward pass, adds up mic
 there are several, clips by the global norm and lets the controller move the router's biases.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -46,13 +47,23 @@ class Program(NamedTuple):
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
     """Where weights rest.
 
-    In training and prefill dense weights rest cut over the expert axis as well as over fsdp, and
-    are gathered over both just before use. Decoding gathers nothing: each step reads all weights.
+    In training and prefill dense weights rest cut over the expert axis as well as over fsdp, as
+    far as their widths allow, and are gathered over both just before use. Decoding gathers nothing:
+    each step reads all weights.
     """
     if request.mode == "decode":
         return ShardingRules(mesh=mesh)
-    over = ("fsdp", "expert")
-    return ShardingRules(mesh=mesh, embed=over, rank=over, gathered_at_use=over)
+    over, config = ("fsdp", "expert"), request.config
+    embed = _dividing(over, mesh, config.hidden_size)
+    rank = _dividing(over, mesh, config.q_lora_rank, config.kv_lora_rank)
+    return ShardingRules(mesh=mesh, embed=embed, rank=rank, gathered_at_use=over)
+
+
+def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...]:
+    """The last of these mesh axes that cut every width into equal parts, as many as can."""
+    while axes and any(width % math.prod(mesh.shape[a] for a in axes) for width in widths):
+        axes = axes[1:]
+    return axes
 
 
 def build(request: Request, rules: ShardingRules) -> Program:

@@ -14,6 +14,7 @@ A device may send its tokens in chunks, so that one chunk travels while another 
 Source: arXiv:2509.01322, section 2.1 and, for chunks, the section on training infrastructure.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -121,7 +122,7 @@ class Experts(nnx.Module):
         """
         chunks = list(mixture.chunks)
         chunks[0], done = self._in_order(chunks[0], done)
-        own_weights = self._gathered_weights()
+        own_weights = self._gathered_weights(mixture.x)
         for i in range(len(chunks)):
             is_last = i + 1 == len(chunks)
             if not is_last:  # leaves when this chunk is there
@@ -234,11 +235,12 @@ class Experts(nnx.Module):
         )
         return chunk._replace(moving=on_mesh(chunk.moving, chunk.journey))
 
-    def _gathered_weights(self) -> tuple[Array, Array]:
-        rules = self.rules
+    def _gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
+        """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
+        gather = functools.partial(self.rules.gather, meets=x)
         return (
-            rules.gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn"),
-            rules.gather(self.down[...], "expert", "expert_ffn", "expert_embed"),
+            gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn"),
+            gather(self.down[...], "expert", "expert_ffn", "expert_embed"),
         )
 
     def _run_experts(
@@ -279,8 +281,7 @@ class Experts(nnx.Module):
             places.tokens,
             places.rows,
             places.whole,
-            rules.gathered("expert", "expert_embed", None, "expert_ffn"),
-            rules.gathered("expert", "expert_ffn", "expert_embed"),
+            *(jax.typeof(weight).sharding.spec for weight in weights),
         )
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
         made, rest = on_mesh(
@@ -375,13 +376,17 @@ def _axes(spec: PartitionSpec) -> tuple[str, ...]:
 def _varying_alike(tree):
     """Marks every array as one that may differ along each mesh axis along which any of them does.
 
-    The transpose of the mark is the sum over the devices that shared an array.
+    The transpose of the mark is the sum over the devices that shared an array; where its type says
+    `reduced`, whoever gathered the array takes that sum.
     """
     axes = [jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)]
     union = frozenset().union(*axes)
 
     def mark(a):
-        missing = tuple(sorted(union - jax.typeof(a).mat.varying))
-        return jax.lax.pcast(a, missing, to="varying") if missing else a
+        missing = union - jax.typeof(a).mat.varying
+        summed_later = missing & jax.typeof(a).mat.reduced
+        for some in (summed_later, missing - summed_later):
+            a = jax.lax.pcast(a, tuple(sorted(some)), to="varying") if some else a
+        return a
 
     return jax.tree.map(mark, tree)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -233,3 +235,27 @@ def test_the_emulated_collective_moves_what_the_real_one_would():
 def test_settings_that_cannot_work_are_refused(kind, fields, message):
     with pytest.raises(ConfigError, match=message):
         kind(**fields)
+
+
+def test_gradients_of_experts_are_summed_over_fsdp_where_they_are_scattered():
+    mesh = make_mesh(fsdp=4, expert=2)
+    rules = ShardingRules(mesh=mesh)
+    x, target, gate, mask, direction = problem()
+    with jax.set_mesh(mesh):
+        here = experts.Experts(CONFIG, rngs=nnx.Rngs(0), rules=rules)
+        graph, state = nnx.split(here, graph=False)
+        weights = jax.tree.map(lambda a: a[0], nnx.to_pure_dict(state))
+        x, gate, target = (
+            rules.place(jnp.asarray(a), "act_batch", "act_length", None) for a in (x, gate, target)
+        )
+
+        def loss(weights):
+            module = nnx.merge(graph, nnx.State(weights))
+            return jnp.sum(module(x, Routing(target, gate), jnp.asarray(mask)) * direction)
+
+        lowered = jax.jit(jax.grad(loss)).lower(weights)
+    text = lowered.as_text()
+    all_reduced = re.findall(r'"stablehlo.all_reduce".*?\}\) : \(tensor<([^>]*)>', text, re.DOTALL)
+    whole = CONFIG.hidden_size * CONFIG.expert_ffn_hidden_size
+    sizes = [math.prod(int(n) for n in re.findall(r"\d+(?=x)", shape)) for shape in all_reduced]
+    assert all(size < whole for size in sizes), all_reduced
