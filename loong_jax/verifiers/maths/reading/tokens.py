@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import multiplicity
+from loong_jax.verifiers.maths.reading import layout, multiplicity
 
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
@@ -170,6 +170,7 @@ def prepare(text: str) -> str:
         for pattern, sign in _BOUNDS:
             text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
     if "\\" in text or "{" in text:
+        text = layout.left_out(text)
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _NO_DELIMITER.sub("", text)
         text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
