@@ -1,5 +1,7 @@
 """Equations that name a value: x = 3, f(x) = 2x, (a, b) = (1, 2), and which names agree."""
 
+from collections.abc import Sequence
+
 from loong_jax.verifiers.maths.expression import (
     Node,
     number,
@@ -112,6 +114,11 @@ def left_side(node: Node) -> str | None:
 
 def right_side(node: Node) -> Node:
     return strip_labels(node).args[-1] if is_assignment(node) else node
+
+
+def are_coordinates(names: Sequence[str | None]) -> bool:
+    """Whether names put values in the order of a point: y = 2, x = 1 is (1, 2) and not (2, 1)."""
+    return set(names) <= {"x", "y", "z"}
 
 
 def with_name_of(gold: Node, answer: Node) -> Node:

@@ -105,6 +105,9 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             given_values, in_order = [given_values[i] for i in order], True
         elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
             in_order = True
+        elif gold.head == "tuple" and naming.are_coordinates(names):
+            named = dict(zip(names, given_values, strict=True))
+            given_values = [named[name] for name in sorted(map(str, names))]
     if in_order:
         if len(gold_values) != len(given_values):
             return False
