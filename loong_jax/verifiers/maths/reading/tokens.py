@@ -70,9 +70,10 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
 
 
-_GROUPS = (  # thousands that LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+_GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
     (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
     (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)\b([^{}]*)\}")
@@ -122,7 +123,8 @@ _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
 _ENVIRONMENT = re.compile(r"\\begin\b|&")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
 _LETTER_UNIT = re.compile(  # the only number, and one letter set apart from it or raised: 5 m, 5m²
-    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?\$?)"
+    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?"
+    r"(?: ?(?:\\times|\\cdot|×|\*) ?10 ?\^ ?(?:\{-?\d{1,3}\}|-?\d))?\$?)"
     r"(?: ([mghsLJNWV])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
 )
 
