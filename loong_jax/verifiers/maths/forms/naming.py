@@ -116,9 +116,14 @@ def right_side(node: Node) -> Node:
     return strip_labels(node).args[-1] if is_assignment(node) else node
 
 
-def are_coordinates(names: Sequence[str | None]) -> bool:
-    """Whether names put values in the order of a point: y = 2, x = 1 is (1, 2) and not (2, 1)."""
-    return set(names) <= {"x", "y", "z"}
+def order_of_point(names: Sequence[str]) -> list[str] | None:
+    """Names in the order of a point, where they tell it: y = 2, x = 1 is (1, 2) and not (2, 1)."""
+    if set(names) <= {"x", "y", "z"}:
+        return sorted(names)
+    parts = [name.rpartition("_") for name in names]
+    if len({letter for letter, _, _ in parts}) == 1 and all(n.isdecimal() for *_, n in parts):
+        return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+    return None
 
 
 def with_name_of(gold: Node, answer: Node) -> Node:
