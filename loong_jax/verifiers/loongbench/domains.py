@@ -17,10 +17,11 @@ class Domain:
     rounds_to: int | None = None  # golds are rounded to this many significant digits, or to more
     is_text: bool = False  # output of a program, compared line by line
     is_choice: bool = False  # a letter among those of the question
+    is_maths: bool = False  # the maths verifier alone: [1, 2] and (1, 2) are not one literal here
 
 
 _ALL = (
-    Domain(name="advanced_math"),
+    Domain(name="advanced_math", is_maths=True),
     Domain(name="advanced_physics", rounds_to=2),
     Domain(name="chemistry", rounds_to=2),
     Domain(name="computational_biology", relative_of_decimals=1e-6),

@@ -16,7 +16,8 @@ from loong_jax.verifiers.maths.units import Unit
 MAX_CHARS = 200
 MAX_EXPONENT = 400
 _POWER_OF_TEN = (
-    r"(?:\s*(?:\*|\\times|\\cdot|x|·|\u00d7)?\s*10\s?(?:\^|\*\*)\s?\{?(?P<power>[-+]?\d{1,3})\}?)"
+    r"(?:\s*(?:\*|\\times|\\cdot|x|·|\u00d7)?\s*10\s?(?:\^|\*\*)\s?\{?(?P<power>[-+]?\d{1,3})\}?|"
+    r"\s+1[eE](?P<tens>[-+]?\d{1,3}))"  # 1.8 1e-5
 )
 _NUMBER = re.compile(
     r"(?:[A-Za-z_]{1,12}\s*(?:=|\\approx|≈)\s*)?"
@@ -72,7 +73,7 @@ def read(text: str) -> Quantity | None:
         digits = Decimal(match["digits"].replace(",", ""))
     except InvalidOperation:
         return None
-    shift = int(match["e"] or match["power"] or 0)
+    shift = int(match["e"] or match["power"] or match["tens"] or 0)
     if abs(shift) > MAX_EXPONENT:
         return None
     rest = match["unit"].strip()

@@ -155,15 +155,16 @@ SPACING = frozenset(
         "\\rm", "\\bf", "\\it", "\\mathstrut", "\\strut", "\\thinspace", "\\medspace",
         "\\boldmath", "\\hfill", "\\noindent", "\\centering", "\\cr", "\\hline", "\\,", "\\/",
         "\\(", "\\)", "\\[", "\\]", "$", "$$", "\\nonumber", "\\scriptstyle", "\\small", "\\large",
-        "\\Large", "\\tiny", "\\null", "\\relax", "\\enspace", "\\ensuremath",
+        "\\Large", "\\LARGE", "\\huge", "\\Huge", "\\normalsize", "\\tiny", "\\null", "\\relax",
+        "\\enspace", "\\ensuremath",
     )
 )  # fmt: skip
 # commands around an argument that is still maths
 WRAPPERS = frozenset(
     str.split(
         "\\boxed \\fbox \\mathbf \\boldsymbol \\bm \\mathit \\mathcal \\mathsf \\mathscr "
-        "\\mathfrak \\underline \\ensuremath \\displaystyle \\smash \\color \\mathop "
-        "\\vcenter \\mathord \\mathrel \\mathbin \\emph \\pmb \\cancel"
+        "\\mathfrak \\underline \\ensuremath \\displaystyle \\smash \\mathop "
+        "\\vcenter \\mathord \\mathrel \\mathbin \\emph \\pmb"
     )
 )
 # commands around words

@@ -1,6 +1,7 @@
 """Verifier "math": compares the answer a response states with a typed gold."""
 
 import dataclasses
+import re
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE_CHARS = 300
 MAX_RESPONSE_CHARS = 500_000  # far beyond any response that was meant to be read
+_IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
 _MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
 
 
@@ -227,6 +229,8 @@ def _match(
             matcher = Matcher(**settings)
             outcome = matcher.match(wanted, given)
             evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+            if outcome and _may_be_set(wanted, reference.text, given, span.text):
+                outcome, matcher.note = None, "braces may hold a set, and the other is in order"
             if outcome:
                 return verdict.correct(evidence)
             outcomes.append((outcome, matcher, given))
@@ -238,6 +242,15 @@ def _match(
     if outcome is None:
         return verdict.ungradable("undecided", evidence)
     return verdict.wrong("value", evidence)
+
+
+def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:
+    """Whether one is a point and the other a list in plain braces, which LaTeX would not show."""
+    if {wanted.head, given.head} != {"tuple", "list"}:
+        return False
+    items, text = (given, given_text) if given.head == "list" else (wanted, wanted_text)
+    is_named = all(item.head == "chain" for item in items.args)  # {x: 1, y: 2}
+    return not is_named and _IN_BRACES.fullmatch(text) is not None
 
 
 def _roman(reference: Gold, span: extract.Span) -> tuple[Node, ...]:

@@ -5,6 +5,7 @@ import re
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.maths.gold import Gold
+from loong_jax.verifiers.maths.reading import words
 from loong_jax.verifiers.maths.wording import (
     chemistry,
     choices,
@@ -16,6 +17,7 @@ from loong_jax.verifiers.maths.wording import (
 )
 from loong_jax.verifiers.verdict import Verdict
 
+_OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
 _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 MAX_CANDIDATES = 4  # spans of a response that are looked at
 Clock = tuple[tuple[int, int, int], bool]
@@ -85,6 +87,8 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
         given = phrases.normal(span.text)
         evidence = f"words ({span.rule}): {span.text}"
         if given == wanted:
+            if _differ_in_case(phrases.bare(reference.text), phrases.bare(span.text)):
+                return verdict.ungradable("undecided", f"{evidence}; symbols differ by case")
             return verdict.correct(evidence)
         if (letters := choices.choices(reference.text)) is not None:
             chosen = choices.choices(span.text)
@@ -129,6 +133,16 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
         ):
             return verdict.correct(evidence)
     return None
+
+
+def _differ_in_case(wanted: str, given: str) -> bool:
+    """Whether two rows of letters are symbols, V and v or CO and Co, and no words or options."""
+    is_option = choices.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
+    if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
+        return False
+    return wanted.casefold() == given.casefold() and None not in map(
+        words.letters_of, (wanted, given)
+    )
 
 
 def _by_date(reference: Gold, span: extract.Span, evidence: str) -> Verdict | None:

@@ -235,6 +235,9 @@ def test_a_killed_nursery_costs_no_verdict(code):
     assert code.verify_record(record("print(1)", {"stdout": "1"})).is_correct
 
 
+_MADE = "made-by-a-run"
+
+
 def leaks(verifier, num_runs: int) -> dict[str, int]:
     """What is there after so many runs beyond what was there before."""
 
@@ -253,13 +256,14 @@ def leaks(verifier, num_runs: int) -> dict[str, int]:
             for line in Path(f"/proc/{pid}/status").read_text().splitlines()
             if line.startswith("VmRSS")
         )
-        files = len(os.listdir("/tmp"))
+        files = len(os.listdir(verifier.executor._cache.directory))
         fds = len(os.listdir("/proc/self/fd"))
         return {
             "children": children, "mounts": mounts, "kB": rss + nursery, "files": files, "fds": fds,
         }  # fmt: skip
 
-    program = Run(argv=["/tmp/main.py"], mode="python", files={"main.py": b"open('x','w')"},
+    source = f"open({_MADE!r}, 'w')".encode()
+    program = Run(argv=["/tmp/main.py"], mode="python", files={"main.py": source},
                   limits=Limits(cpu_s=5, wall_s=20))  # fmt: skip
     list(verifier.executor.threads.map(verifier.executor.run, [program] * 40))
     before = count()
@@ -276,6 +280,8 @@ def test_nothing_leaks(code, num_runs):
     grown = leaks(code, num_runs)
     assert grown["children"] <= 0
     assert grown["mounts"] == 0
+    assert grown["files"] == 0
+    assert not any(Path(at, _MADE).exists() for at in ("/tmp", "."))
     assert grown["fds"] == 0
     assert grown["kB"] < 4096, (grown, time.monotonic() - start)
 

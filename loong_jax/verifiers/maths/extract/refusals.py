@@ -98,7 +98,7 @@ _UNDECIDED = re.compile(  # "I cannot tell which is meant", at the end
 )
 _BROKEN = re.compile(  # at the very end: "and from here it remains to"
     r"\b(?:is|are|was|to|the|of|and|or|so|that|then|thus|hence|therefore|by|with|we|equals?|be|get|"
-    r"gives?|obtain)\s*\Z"
+    r"gives?|obtain|which|where|whose|when|because|since|if|but|an|than|into|between)\s*\Z"
 )
 _SUPPOSES = re.compile(r"\b(?:perhaps|maybe|suppose|assume|excluded|ruled out)\b", re.IGNORECASE)
 _MATHS = re.compile(

@@ -1,5 +1,7 @@
 """Equations that name a value: x = 3, f(x) = 2x, (a, b) = (1, 2), and which names agree."""
 
+from collections.abc import Sequence
+
 from loong_jax.verifiers.maths.expression import (
     Node,
     number,
@@ -112,6 +114,16 @@ def left_side(node: Node) -> str | None:
 
 def right_side(node: Node) -> Node:
     return strip_labels(node).args[-1] if is_assignment(node) else node
+
+
+def order_of_point(names: Sequence[str]) -> list[str] | None:
+    """Names in the order of a point, where they tell it: y = 2, x = 1 is (1, 2) and not (2, 1)."""
+    if set(names) <= {"x", "y", "z"}:
+        return sorted(names)
+    parts = [name.rpartition("_") for name in names]
+    if len({letter for letter, _, _ in parts}) == 1 and all(n.isdecimal() for *_, n in parts):
+        return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+    return None
 
 
 def with_name_of(gold: Node, answer: Node) -> Node:

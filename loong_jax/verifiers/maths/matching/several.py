@@ -105,6 +105,14 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             given_values, in_order = [given_values[i] for i in order], True
         elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
             in_order = True
+        elif gold.head == "tuple":
+            if (order := naming.order_of_point(list(map(str, names)))) is not None:
+                named = dict(zip(names, given_values, strict=True))
+                given_values = [named[name] for name in order]
+            elif names != sorted(map(str, names)) and all(len(str(name)) == 1 for name in names):
+                matcher.note = "which of the named values comes first is not stated"
+                is_possible = unordered(matcher, gold_values, given_values) is not False
+                return None if is_possible else False
     if in_order:
         if len(gold_values) != len(given_values):
             return False

@@ -33,6 +33,7 @@ _HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
     rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+_DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
 def of(text: str) -> tuple[Node, ...]:
@@ -43,7 +44,7 @@ def of(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = left_sides.with_concentrations(text.strip())
+    text = _DOLLARS.sub(r"\\$", left_sides.with_concentrations(text.strip()), count=1)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):

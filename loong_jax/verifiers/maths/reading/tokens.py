@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import multiplicity
+from loong_jax.verifiers.maths.reading import layout, multiplicity
 
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
@@ -70,9 +70,10 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
 
 
-_GROUPS = (  # thousands that LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+_GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
     (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
     (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)\b([^{}]*)\}")
@@ -122,7 +123,8 @@ _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
 _ENVIRONMENT = re.compile(r"\\begin\b|&")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
 _LETTER_UNIT = re.compile(  # the only number, and one letter set apart from it or raised: 5 m, 5m²
-    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?\$?)"
+    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?"
+    r"(?: ?(?:\\times|\\cdot|×|\*) ?10 ?\^ ?(?:\{-?\d{1,3}\}|-?\d))?\$?)"
     r"(?: ([mghsLJNWV])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
 )
 
@@ -170,6 +172,7 @@ def prepare(text: str) -> str:
         for pattern, sign in _BOUNDS:
             text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
     if "\\" in text or "{" in text:
+        text = layout.left_out(text)
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _NO_DELIMITER.sub("", text)
         text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)

@@ -16,15 +16,20 @@ def equal(gold: Node, answer: Node, names: frozenset[str], common_log: bool) -> 
     """Tests equality of functions at points that no text can know to be special.
 
     A point where one side has no real value and the other has says nothing, and neither does one
-    outside the domain of a logarithm, where branches differ; two points inside it must be left.
+    outside the domain of a logarithm, or of a root where signs are mixed, since branches differ
+    there; two points inside the domain of a logarithm must be left.
     """
     ordered = sorted(names)
     compared = 0
     has_branches = all(_is_real_logarithmic(node) for node in (gold, answer))
+    is_real = all(Node("constant", ("i",)) not in walk(node) for node in (gold, answer))
     for trial in range(len(points.POINTS)):
         bindings = points.bindings(ordered, trial)
-        outcome = _compare_at(gold, answer, bindings, common_log, signed=trial >= 2)
-        if outcome is False and has_branches and _are_complex(gold, answer, bindings):
+        outcome = _compare_at(
+            gold, answer, bindings, common_log, signed=trial >= points.FIRST_SIGNED
+        )
+        may_branch = has_branches or (is_real and trial == points.MIXED)  # sqrt(a/b)
+        if outcome is False and may_branch and _are_complex(gold, answer, bindings):
             continue
         if outcome is False:
             if names <= _WHOLE_NAMES:
