@@ -75,7 +75,7 @@ def run(options: FormalOptions) -> int:
     json_files.write_json(options.json or options.run_dir / "formal.json", record)
     chart = options.chart or options.run_dir / "formal.png"
     chart.parent.mkdir(parents=True, exist_ok=True)
-    chart.write_bytes(formal_report.png(found, num_samples))
+    chart.write_bytes(formal_report.png(runs, num_samples))
     console.print(f"wrote {chart}; CPU time of this call {record['call_cpu_s']:.0f} s")
     return int(any(one["audit"]["accepted"] < one["audit"]["counted"] for one in runs))
 

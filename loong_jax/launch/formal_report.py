@@ -176,10 +176,14 @@ def _pool_said(record: Mapping[str, Any]) -> str:
     return f"{record['pool_solved_share']:.1%} solved"
 
 
-def png(found: Mapping[str, Any], num_samples: int) -> bytes:
-    """Both arms by round, of `over_seeds`: held-out statements, and what is solved of the pool."""
+def png(runs: Sequence[Mapping[str, Any]], num_samples: int) -> bytes:
+    """Both arms: held-out statements by round and by size, the pool by round.
+
+    Thick lines are means over `runs`, bands their 95 % intervals, thin lines single runs.
+    """
+    found = over_seeds(runs)
     with theme.style(LIGHT):
-        figure, (held_out, pool) = theme.new_figure(760, 300, 2)
+        figure, (held_out, pool, by_size) = theme.new_figure(1080, 300, 3)
         for arm in (LOOP, CONTROL):
             records = found.get(arm, [])
             rounds = [record["round"] for record in records]
@@ -189,15 +193,30 @@ def png(found: Mapping[str, Any], num_samples: int) -> bytes:
                 [100 * record["solved_share_ci95"][end] for record in records] for end in (0, 1)
             )
             held_out.plot(rounds, shares, "o-", color=color, label=label)
-            held_out.fill_between(rounds, low, high, color=color, alpha=0.18, lw=0)
+            held_out.fill_between(rounds, low, high, color=color, alpha=0.12, lw=0)
+            for run in runs if len(runs) > 1 else []:
+                single = [100 * record["solved_share"] for record in run.get(arm, [])]
+                held_out.plot(rounds, single, color=color, lw=0.8)
             solved = [100 * record["pool_solved_share"] for record in records]
             pool.plot(rounds, solved, "o-", color=color, label=label)
-        held_out.set_ylim(0, 100)
-        held_out.set_title(f"Held-out statements solved in {num_samples} samples, %")
-        pool.set_ylim(0, 100)
+            if records:
+                by_size.plot(*_by_size(records[-1]), "o-", color=color)
+        if records := found.get(LOOP):
+            first = _by_size(records[0])
+            by_size.plot(*first, "o--", color=LIGHT.muted, label="both in round 0")
+            by_size.legend(loc="best")
+        held_out.set_title(f"Held-out statements solved in {num_samples}, %")
         pool.set_title("Statements of the pool solved so far, %")
-        for axes in (held_out, pool):
-            axes.set_xlabel("round")
+        by_size.set_title("Held out by size, last round, %")
+        for axes in (held_out, pool, by_size):
+            axes.set_ylim(0, 100)
+            axes.set_xlabel("nodes of the derivation" if axes is by_size else "round")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        held_out.legend(loc="lower right")
-        return theme.to_png(figure)
+        held_out.legend(loc="best")
+        return theme.to_png(figure, dpi=100)
+
+
+def _by_size(record: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Sizes that were met, and the share solved of each in per cent."""
+    by_level = {int(level): share for level, (share, _) in record["solved_share_by_level"].items()}
+    return sorted(by_level), [100 * by_level[level] for level in sorted(by_level)]

@@ -27,7 +27,7 @@ class StatementSettings:
     """How many statements of which kind, and who formalises them."""
 
     theorems: Theorems = dataclasses.field(default_factory=Theorems)
-    num_problems: int = 900  # told in words: for the cold start and the pool
+    num_problems: int = 1500  # told in words: for the cold start and the pool
     num_held_out: int = 200  # that measure, and never train
     cold_start_nodes: int = 5  # the largest proof that the search for the cold start may find
     author: str = SCRIPTED  # an address that ends in /v1, "scripted", or "none": as they are drawn
