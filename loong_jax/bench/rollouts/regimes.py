@@ -81,10 +81,11 @@ class Setting:
 # published run too: 512 x 16 on 64 devices are about one (512 slots on each replica of four, as the
 # simulator assumes), so a synchronous step waits for its longest response and not for waves of
 # them. Here that would leave no work in a step beside its fixed costs, so there are two per slot:
-# four slots, 2 groups of 4. Each of three costs of a step is then 56 decode steps (x), 45 (t) and,
-# where a token costs 0.15 to 0.25 of a decode step to train, 35 to 57 (r): generation is the limit
-# or nearly so, which more slots would end. In the arithmetic above that makes 2.2 to 2.6 of DORA
-# over synchronous, 2.5 to 2.7 of stale caches and 1.4 to 1.6 of one step off.
+# four slots, 2 groups of 4. Full slots then write a batch in 56 decode steps (x), the run-out takes
+# 45 (t), and where a token costs 0.15 to 0.25 of a decode step to train, training 35 to 57 (r):
+# generation is the limit or nearly so, which more slots would end. On the virtual clock that makes
+# 2.2 to 2.4 of DORA over synchronous, 2.1 to 2.3 of reading again, 2.5 to 2.7 of stale caches and
+# 1.2 to 1.3 of one step off; with S = 4 1.9 to 2.05 of DORA.
 # The model is deep and narrow: its steps are bound by the latency of their operations, as those of
 # an accelerator are by reading weights, so they have one price. A call decodes one step: a slot is
 # filled again before the next one, and what the host does per call is part of a step.
