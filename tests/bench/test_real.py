@@ -1,12 +1,14 @@
 """The real-engine bench at its smallest: what weight updates do under each policy; no seconds."""
 
 import dataclasses
+import types
 
 import pytest
 
 from loong_jax.bench import asynchronous
-from loong_jax.bench.rollouts import real_process, regimes, tables
+from loong_jax.bench.rollouts import real, real_process, regimes, tables
 from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.rollout.events import BlockDecoded
 from loong_jax.testing import tiny
 
 SETTING = regimes.Setting(
@@ -36,6 +38,23 @@ def test_every_policy_has_the_batches_and_the_staleness_it_says(regime):
 
 def test_the_command_offers_every_regime():
     assert tuple(regimes.REGIMES) == asynchronous.REGIMES
+
+
+def test_full_blocks_are_told_apart_by_whether_the_trainer_works():
+    log = real.Log()
+    log.steps = [{"end_s": 1.0}, {"end_s": 10.0}]
+    log.events = [
+        {"kind": "train", "start_s": 6.0, "end_s": 7.0},
+        {"kind": "generate", "start_s": 0.0, "end_s": 10.0},
+        {"kind": "score", "start_s": 4.0, "end_s": 4.5},
+    ]
+    full, times = SETTING.num_slots, [(0.5, 0.9), (2.0, 2.1), (4.4, 4.6), (5.9, 6.2), (7.0, 7.4)]
+    blocks = [BlockDecoded(0, 0, start_s, end_s, 1, full) for start_s, end_s in times]
+    blocks.append(BlockDecoded(0, 0, 8.0, 9.0, 1, full - 1))
+    replicas = types.SimpleNamespace(blocks=blocks)
+    apart, beside = real.Record(log, replicas, 1, SETTING).block_seconds()  # pyright: ignore[reportArgumentType]
+    assert apart == pytest.approx([0.1, 0.4])
+    assert beside == pytest.approx([0.2, 0.3])
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ one: its replica keeps its slots full over several training steps and runs out o
 while a synchronous run runs out once per step.
 """
 
+import bisect
 import contextlib
 import dataclasses
 import os
@@ -232,9 +233,9 @@ class Record:
         blocks = [b for b in self.replicas.blocks if start_s <= b.end_s <= end_s]
         steps = self.log.steps[self.warm_up :]
         training_s = sum(
-            min(e["end_s"], end_s) - max(e["start_s"], start_s)
-            for e in self.log.events
-            if e["kind"] in ("train", "score", "publish") and start_s < e["end_s"] <= end_s
+            min(work_end_s, end_s) - max(work_start_s, start_s)
+            for work_start_s, work_end_s in self._trainer_work()
+            if start_s < work_end_s <= end_s
         )
         return dict(
             num_steps=len(steps),
@@ -249,6 +250,26 @@ class Record:
             **self.replicas.update_counts(),
         )
 
+    def block_seconds(self) -> tuple[list[float], list[float]]:
+        """Of full slots within the window: blocks while the trainer rests, and while it works."""
+        start_s, end_s = self.window
+        work = sorted(self._trainer_work())
+        starts = [begin_s for begin_s, _ in work]
+        apart: list[float] = []
+        beside: list[float] = []
+        for block in self.replicas.blocks:
+            if not start_s <= block.end_s <= end_s or block.active_slots < self.setting.num_slots:
+                continue
+            last = bisect.bisect_right(starts, block.end_s) - 1
+            is_beside = last >= 0 and block.start_s < work[last][1]
+            (beside if is_beside else apart).append(block.end_s - block.start_s)
+        return apart, beside
+
+    def _trainer_work(self) -> list[tuple[float, float]]:
+        """When the trainer scored, trained or published."""
+        kinds = ("train", "score", "publish")
+        return [(e["start_s"], e["end_s"]) for e in self.log.events if e["kind"] in kinds]
+
     def ages(self) -> Counter[int]:
         return Counter(age for step in self.log.steps[self.warm_up :] for age in step["ages"])
 
@@ -258,6 +279,7 @@ def figures(runs: Sequence[Record]) -> dict[str, Any]:
     parts = [run.sums() for run in runs]
     total = {name: sum(part[name] for part in parts) for name in parts[0]}
     seconds = total["seconds"]
+    apart, beside = zip(*(run.block_seconds() for run in runs), strict=True)
     return {
         "num_steps": total["num_steps"],
         "step_s": seconds / total["num_steps"],
@@ -269,6 +291,8 @@ def figures(runs: Sequence[Record]) -> dict[str, Any]:
         "written_tokens": total["written_tokens"],
         "trainer_busy_share": total["training_s"] / seconds,
         "engine_busy_share": total["decoding_s"] / seconds / runs[0].replicas.num_replicas,
+        "block_s": _median(apart),
+        "block_s_beside_training": _median(beside),
         "mean_active_slots": total["active_slots"] / max(1, total["blocks"]),
         "slots": runs[0].setting.num_slots,
         "staleness": dict(sorted(sum((run.ages() for run in runs), Counter[int]()).items())),
@@ -348,6 +372,12 @@ def _grade(group: Group) -> tuple[Group, Disposition]:
     """Half of the attempts are rewarded, so that every group trains."""
     rollouts = tuple(dataclasses.replace(r, reward=float(r.attempt % 2)) for r in group.rollouts)
     return group.replace_rollouts(rollouts), "keep"
+
+
+def _median(lists: Sequence[Sequence[float]]) -> float | None:
+    """Of all entries; None where there are none."""
+    entries = [entry for part in lists for entry in part]
+    return statistics.median(entries) if entries else None
 
 
 def _halves(number: int) -> list[int]:

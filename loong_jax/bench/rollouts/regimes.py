@@ -77,24 +77,28 @@ class Setting:
 
 
 # Lengths of "dora-late" (arXiv:2604.26256, step 100: median 1,097, cap 30,720) over 128, with a
-# short prompt: mean 27, one response in forty at the cap. The model is deep and narrow: its steps
-# are bound by the latency of their operations, as those of an accelerator are by reading weights,
-# so they have one price. With blocks of four steps a token took about half a step to train (sync
-# spent as long on x + t as on r, on a busy machine), more than one of three slots takes; so there
-# are three slots, and a call decodes one step: a slot is filled again before the next one, and what
-# the host does per call is part of a step. That should bring r to 0.3 of a step per token. On the
-# virtual clock this makes 2.1 of DORA over synchronous, 2.0 of reading again, 2.15 of stale caches
-# and 1.3 of one step off.
+# short prompt: mean 27, one response in forty at the cap. Responses per slot and step follow the
+# published run too: 512 x 16 on 64 devices are about one (512 slots on each replica of four, as the
+# simulator assumes), so a synchronous step waits for its longest response and not for waves of
+# them. Here that would leave no work in a step beside its fixed costs, so there are two per slot:
+# four slots, 2 groups of 4. Full slots then write a batch in 56 decode steps (x), the run-out takes
+# 45 (t), and where a token costs 0.15 to 0.25 of a decode step to train, training 35 to 57 (r):
+# generation is the limit or nearly so, which more slots would end. On the virtual clock that makes
+# 2.2 to 2.4 of DORA over synchronous, 2.1 to 2.3 of reading again, 2.5 to 2.7 of stale caches and
+# 1.2 to 1.3 of one step off; with S = 4 1.9 to 2.05 of DORA.
+# The model is deep and narrow: its steps are bound by the latency of their operations, as those of
+# an accelerator are by reading weights, so they have one price. A call decodes one step: a slot is
+# filled again before the next one, and what the host does per call is part of a step.
 GENERATION_BOUND = Setting(
     model=_model(width=64, num_layers=8),  # 1.1 million parameters
-    trace=LengthTrace(median_tokens=8.6, sigma=1.7, cap_tokens=240, group_size=6, prompt_tokens=4),
+    trace=LengthTrace(median_tokens=8.6, sigma=1.7, cap_tokens=240, group_size=4, prompt_tokens=4),
     groups_per_step=2,
     max_staleness=8,
-    num_slots=3,
+    num_slots=4,
     block_steps=1,
-    num_steps=27,
+    num_steps=36,
     warm_up=9,
-    rounds=2,
+    rounds=3,
     train_rows=1,
     prefill_lengths=(4, 64, 244),
 )
