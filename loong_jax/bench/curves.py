@@ -73,7 +73,8 @@ def zero_shares(
     """Time of the experts' FFN by the share of zero choices, and the share of ideal that it is.
 
     A token makes 4 choices, and an expert meets 256 rows where none of them is zero. Ideal is the
-    time without zero choices times the share of choices that are left.
+    time without zero choices times the share of choices that are left. The capacity of an expert is
+    that of its expected rows, as in a model, whose config says how many zero choices it aims at.
     """
     runs = {
         str(share): ffn_runs(Choices(num_tokens, 4, num_tokens // 64, share))[0]
@@ -146,9 +147,9 @@ def ffn_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
     )
 
     def ffn(x, gate, gate_up, down, target, kept):
-        rows = grouped.block_rows(target.size, num_experts)
-        blocks = grouped.arrange(target, kept, num_experts, rows)
-        return grouped.expert_ffn(x, gate, blocks, gate_up, down)
+        mean_rows = target.size * (1 - choices.zero_share) / num_experts
+        plan = grouped.arrange(target, kept, num_experts, grouped.capacity(mean_rows))
+        return grouped.expert_ffn(x, gate, plan, gate_up, down)
 
     return _both(ffn, operands, (jnp.asarray(target, jnp.int32), jnp.asarray(kept)))
 

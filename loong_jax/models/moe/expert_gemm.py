@@ -1,6 +1,7 @@
 """The SwiGLU of the experts over rows that chose them, on one device, behind one function.
 
-    blocked     a loop over blocks of rows of one expert each: for CPU, where the next is dense
+    blocked     a batched product of padded rows and a loop for the rest: for CPU, where the next
+                is dense
     ragged_dot  XLA's grouped product, for TPU and GPU
     tokamax     the same product by tokamax's kernels, which must be installed
 
@@ -37,18 +38,22 @@ def expert_ffn(
     *,
     gemm: ExpertGemm,
     room: int | None = None,
+    mean_rows: float | None = None,
 ) -> Float[Array, "R D"]:
     """sum over the choices k of gate_k * FFN_{expert_k}(x), float32.
 
     `gate_up` holds the M columns of every gate, then those of every up projection. An `expert`
     below 0 is no choice. `room` is how many choices the grouped products take at a
-    time; more take more rounds, and None makes room for R * K. The blocked loop needs none.
+    time; more take more rounds, and None makes room for R * K. `mean_rows` is how many choices an
+    expert should meet, and None R * K / E: `blocked`, which needs no room, is fastest where it is
+    true. The result depends on neither.
     """
     if gemm == "blocked":
-        block_rows = grouped.block_rows(expert.size, len(down))
-        blocks = grouped.arrange(expert, expert >= 0, len(down), block_rows)
+        if mean_rows is None:
+            mean_rows = expert.size / len(down)
+        plan = grouped.arrange(expert, expert >= 0, len(down), grouped.capacity(mean_rows))
         both = gate_up.reshape(*gate_up.shape[:2], 2, -1)
-        return grouped.expert_ffn(x, gate, blocks, both, down)
+        return grouped.expert_ffn(x, gate, plan, both, down)
     product = jax.lax.ragged_dot if gemm == "ragged_dot" else tokamax_ragged_dot()
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)

@@ -251,9 +251,14 @@ class Experts(nnx.Module):
         work, dtype = self._work(mixture.x), mixture.x.dtype
         gemm = expert_gemm.choose(self.config.expert_gemm, rules.platform)
         own = self._own_tokens(mixture.x, i)
+        num_tokens = self._tokens_per_device(mixture.x) // self._num_chunks(mixture.x)
+        num_local = self.config.num_experts // rules.size(exchange.AXIS)
+        mean_rows = num_tokens * self.config.target_ffn_experts / num_local
 
         def made_of(rows, weights):
-            return expert_gemm.expert_ffn(*rows, *weights, gemm=gemm, room=work.room)
+            return expert_gemm.expert_ffn(
+                *rows, *weights, gemm=gemm, room=work.room, mean_rows=mean_rows
+            )
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)

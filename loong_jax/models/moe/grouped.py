@@ -1,14 +1,18 @@
-"""The grouped SwiGLU of the experts, written for one device: rows in blocks of one expert each.
+"""The grouped SwiGLU of the experts on one device: a table of rows, and blocks for the rest.
 
-Choices are sorted by expert, and the rows of each expert cut into blocks, all of the largest size
-but the last. Blocks of equal size share a loop, so that every product has a size known to the
-compiler and hardly any row is padding; a loop runs over the blocks in use only, so time is
-proportional to the choices kept. The way back to tokens is a gather and a sum over the K choices,
-forward and backward: nothing is scattered onto duplicates and the result is reproducible. The
-backward pass is written out and recomputes the blocks.
+Choices are sorted by expert. The first of each expert, as many as its capacity, lie in a table of C
+cells for each expert, and one batched product per projection multiplies them all: it reads every
+expert's weights where they lie and makes their gradients whole. What exceeds the capacity is not
+dropped: a loop takes it in blocks of one expert each and adds to what the table gave. It runs as
+often as there are such blocks, so hardly ever where loads are even. Where an expert has few rows,
+most cells would be padding: then there is no table, and the loop takes every choice. The backward
+pass is written out.
+
+A block's weights are copied, since a product on CPU reads whole arrays only, and its product is too
+small for two cores. That is why the table has most of the rows.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,77 +20,82 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-class Blocks(NamedTuple):
-    """Where rows come from and go to. There are R rows, enough for every choice to be kept.
+class Plan(NamedTuple):
+    """Where choices lie. Choice n = t * K + k of N = T * K; N stands for none.
 
-    A block has 1, 2, ... or `sizes` units of rows. Every expert's rows fill whole units.
+    Expert e has the sorted choices from first[e] to first[e + 1]; those of them that have no cell
+    of the table are cut into blocks.
     """
 
-    choice: Int[Array, "units unit"]  # t * K + k of the choice in each row; T * K if it is padding
-    slot: Int[Array, "T K"]  # the row of each choice; R where it is not kept
-    expert: Int[Array, "blocks"]  # whose weights multiply the block
-    first_row: Int[Array, "blocks"]
-    by_size: Int[Array, "blocks"]  # the blocks in use, smallest first
-    num_up_to: Int[Array, "sizes"]  # how many of them have at most 1, 2, ... units
+    cell: Int[Array, "E C"]  # the choice in each cell
+    slot: Int[Array, "T K"]  # the cell of each choice; E * C where it has none
+    order: Int[Array, "N"]  # choices sorted by expert, then by token; last those not kept
+    first: Int[Array, "E_plus_1"]
+    block_end: Int[Array, "E"]  # how many blocks this and all earlier experts have
 
     @property
-    def unit(self) -> int:
-        """Rows in a unit."""
-        return self.choice.shape[1]
+    def num_cells(self) -> int:
+        """The capacity of an expert."""
+        return self.cell.shape[1]
+
+    def token_of(self, choice: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
+        """The token of a choice; T for none."""
+        return choice // self.slot.shape[1]
+
+    def block(self, i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, "r"]]:
+        """Whose weights multiply block i, and the choice in each of its rows."""
+        num_choices = len(self.order)
+        num_rows = block_rows(num_choices, len(self.cell))
+        expert = jnp.sum(self.block_end <= i, dtype=jnp.int32)
+        before = jnp.append(0, self.block_end)[expert]
+        start = self.first[expert] + self.num_cells + (i - before) * num_rows
+        at_r = start + jax.lax.iota(jnp.int32, num_rows)
+        choice_r = self.order.at[at_r].get(mode="clip")
+        choice_r = jnp.where(at_r < self.first[expert + 1], choice_r, num_choices)
+        return expert, jax.lax.optimization_barrier(choice_r)  # fused, it is made per element
 
 
 def block_rows(num_choices: int, num_experts: int) -> int:
-    """Rows of the largest blocks: an expert's mean share, as a power of two in 16..128.
+    """Rows of a block: half of an expert's share of all choices, as a power of two in 16..128.
 
     Larger blocks than 128 rows gain little, since a core's cache holds no more.
     """
-    share = max(1, num_choices // num_experts)
+    share = max(1, num_choices // (2 * num_experts))
     return min(128, max(16, 1 << (share - 1).bit_length()))
 
 
-def arrange(
-    expert: Int[Array, "T K"], kept: Bool[Array, "T K"], num_experts: int, rows: int
-) -> Blocks:
-    """Gives every kept choice a row, sorted by expert, then by token. No choice is dropped.
+def capacity(mean_rows: float) -> int:
+    """Cells of an expert that is to meet `mean_rows`: a standard deviation more, in eights.
 
-    `rows` is the size of the largest blocks. `expert` is looked at where `kept` is true only; what
-    is not kept gets no row at all.
+    None for fewer than 8, which would be mostly padding, with weights read for nothing.
+    """
+    if mean_rows < 8:
+        return 0
+    return 8 * math.ceil((mean_rows + math.sqrt(mean_rows)) / 8)
+
+
+def arrange(
+    expert: Int[Array, "T K"], kept: Bool[Array, "T K"], num_experts: int, num_cells: int
+) -> Plan:
+    """Gives every kept choice its place. No choice is dropped.
+
+    `num_cells` is the capacity of an expert; more than all choices are never set aside. `expert` is
+    looked at where `kept` is true only; what is not kept has no place at all.
     """
     num_choices = expert.size
-    unit = rows if rows <= 16 else max(16, rows // 8)
-    num_units = -(-num_choices // unit) + num_experts
-    num_sizes = min(rows // unit, num_units)
-    nowhere = num_units * unit
-    choice_N = jax.lax.iota(jnp.int32, num_choices)
+    num_cells = min(num_cells, num_choices)
     sorted_N, order_N = _sorted(jnp.where(kept, expert, num_experts).reshape(-1), num_experts)
-    first_E = jnp.searchsorted(sorted_N, jnp.arange(num_experts + 1)).astype(jnp.int32)
-    units_E = -(-jnp.diff(first_E) // unit)
-    last_unit_E = jnp.cumsum(units_E)
-    first_row_E = unit * (last_unit_E - units_E)
-    shift_E = jnp.append(first_row_E - first_E[:-1], 0)
-    row_N = jnp.where(sorted_N < num_experts, choice_N + shift_E[sorted_N], nowhere)
-    choice_R = jnp.full(nowhere, num_choices, jnp.int32)
-    choice_R = choice_R.at[row_N].set(order_N, mode="drop", unique_indices=True)
-    slot_N = jnp.zeros_like(row_N).at[order_N].set(row_N, unique_indices=True)
-
-    index = jax.lax.iota(jnp.int32, num_units // num_sizes + num_experts)
-    blocks_E = -(-units_E // num_sizes)
-    last_block_E = jnp.cumsum(blocks_E)
-    owner = jnp.searchsorted(last_block_E, index, side="right")
-    owner = jnp.minimum(owner, num_experts - 1).astype(jnp.int32)
-    before = num_sizes * (index - (last_block_E - blocks_E)[owner])  # units of the same expert
-    size = jnp.minimum(units_E[owner] - before, num_sizes)
-    size = jnp.where(index < last_block_E[-1], size, num_sizes + 1)
-    sorted_size, by_size = _sorted(size, num_sizes + 1)
-    num_up_to = jnp.searchsorted(sorted_size, 1 + jnp.arange(num_sizes), side="right")
-    return Blocks(
-        choice_R.reshape(-1, unit),
-        slot_N.reshape(expert.shape),
-        owner,
-        first_row_E[owner] + unit * before,
-        by_size,
-        num_up_to.astype(jnp.int32),
-    )
+    first = jnp.searchsorted(sorted_N, jnp.arange(num_experts + 1)).astype(jnp.int32)
+    count_E = jnp.diff(first)
+    at_C = jax.lax.iota(jnp.int32, num_cells)
+    cell_EC = order_N.at[first[:-1, None] + at_C[None]].get(mode="clip")
+    cell_EC = jnp.where(at_C[None] < count_E[:, None], cell_EC, num_choices)
+    rank_N = jax.lax.iota(jnp.int32, num_choices) - first[sorted_N]
+    has_cell_N = (sorted_N < num_experts) & (rank_N < num_cells)
+    slot_N = jnp.where(has_cell_N, sorted_N * num_cells + rank_N, num_experts * num_cells)
+    slot_N = jnp.zeros_like(slot_N).at[order_N].set(slot_N, unique_indices=True)
+    blocks_E = -(-jnp.maximum(count_E - num_cells, 0) // block_rows(num_choices, num_experts))
+    return Plan(cell_EC, slot_N.reshape(expert.shape), order_N, first, jnp.cumsum(blocks_E))
 
 
 def _sorted(key_N: Int[Array, "N"], largest: int) -> tuple[Int[Array, "N"], Int[Array, "N"]]:
@@ -107,121 +116,120 @@ def _sorted(key_N: Int[Array, "N"], largest: int) -> tuple[Int[Array, "N"], Int[
 def expert_ffn(
     x: Float[Array, "T D"],
     gate: Float[Array, "T K"],
-    blocks: Blocks,
+    plan: Plan,
     gate_up: Float[Array, "E D 2 M"],
     down: Float[Array, "E M D"],
 ) -> Float[Array, "T D"]:
     """sum over the kept choices k of gate_k * FFN_k(x), summed in float32.
 
-    The gate enters before the product with `down`, so a padding row, whose gate is 0, adds nothing.
+    The gate enters before the product with `down`, so padding, whose gate is 0, adds nothing.
     """
-    return _forward(x, gate, blocks, gate_up, down)[0]
+    return _forward(x, gate, plan, gate_up, down)[0]
 
 
-def _forward(x, gate, blocks, gate_up, down):
-    gate_R1 = _gates(gate, blocks)
-    token_R = _tokens(blocks, len(x))
+def _forward(x, gate, plan, gate_up, down):
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
+    out_TD, both_ECm = _zeros(x, *x.shape, dtype=jnp.float32), None
+    if plan.num_cells:
+        both_ECm = _batched("ECD,EDm->ECm", _take(x, plan.token_of(plan.cell)), gate_up_EDm)
+        gated_ECM = _swiglu(both_ECm) * _take(gate.reshape(-1, 1), plan.cell)
+        out_TD = _combine(_batched("ECM,EMD->ECD", gated_ECM.astype(x.dtype), down), plan)
 
-    def one_block(expert, start, rows, out_RD):
-        gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
-        x_rD = _take(x, token_R, start, rows)
-        first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
-        hidden = (jax.nn.silu(first) * second * gate_r1).astype(x.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(out_RD, hidden @ down[expert], start, axis=0)
+    def one_block(i, out_TD):
+        expert, choice_r = plan.block(i)
+        token_r = plan.token_of(choice_r)
+        gated_rM = _swiglu(_take(x, token_r) @ gate_up_EDm[expert])
+        gated_rM = gated_rM * _take(gate.reshape(-1, 1), choice_r)
+        made_rD = (gated_rM.astype(x.dtype) @ down[expert]).astype(jnp.float32)
+        return out_TD.at[token_r].add(made_rD, mode="drop")
 
-    out_RD = _over_blocks(blocks, one_block, _zeros(x, len(token_R) + 1, x.shape[-1]))
-    return _combine(out_RD, blocks), (x, gate, blocks, gate_up, down)
+    out_TD = jax.lax.fori_loop(0, plan.block_end[-1], one_block, out_TD)
+    return out_TD, (x, gate, plan, gate_up, down, both_ECm)
 
 
 def _backward(saved, grad_out):
-    x, gate, blocks, gate_up, down = saved
-    gate_R1 = _gates(gate, blocks)
-    token_R, grad_out = _tokens(blocks, len(x)), grad_out.astype(x.dtype)
+    x, gate, plan, gate_up, down, both_ECm = saved
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
+    gate_N1, grad_out = gate.reshape(-1, 1), grad_out.astype(x.dtype)
+    if plan.num_cells:
+        x_ECD, grad_ECD = (_take(a, plan.token_of(plan.cell)) for a in (x, grad_out))
+        grad_gated = _batched("ECD,EMD->ECM", grad_ECD, down)
+        gated, grad_both, grad_gate = _swiglu_backward(
+            both_ECm, _take(gate_N1, plan.cell), grad_gated
+        )
+        grads = (
+            _combine(_batched("ECm,EDm->ECD", grad_both, gate_up_EDm), plan),
+            _take(grad_gate.reshape(-1, 1), plan.slot.reshape(-1)),
+            _batched("ECD,ECm->EDm", x_ECD, grad_both, jnp.float32),
+            _batched("ECM,ECD->EMD", gated, grad_ECD, jnp.float32),
+        )
+    else:
+        operands = (x, gate_N1, gate_up_EDm, down)
+        grads = tuple(_zeros(a, *a.shape, dtype=jnp.float32) for a in operands)
 
-    def one_block(expert, start, rows, grads):
-        grad_x_RD, grad_gate_R, grad_gate_up, grad_down = grads
-        gate_r1 = jax.lax.dynamic_slice_in_dim(gate_R1, start, rows)
-        x_rD = _take(x, token_R, start, rows)
-        grad_rD = _take(grad_out, token_R, start, rows)
-        first, second = jnp.split(x_rD @ gate_up_EDm[expert], 2, axis=-1)
-        sigmoid = jax.nn.sigmoid(first)
-        silu = first * sigmoid
-        hidden = silu * second
-        grad_gated = grad_rD @ down[expert].T
-        grad_gate = jnp.sum((grad_gated * hidden).astype(jnp.float32), axis=-1)
-        grad_hidden = grad_gated * gate_r1
-        grad_first = grad_hidden * second * (sigmoid + silu * (1 - sigmoid))
-        grad_rm = jnp.concatenate([grad_first, grad_hidden * silu], axis=-1).astype(x.dtype)
-        gated = (hidden * gate_r1).astype(x.dtype)
-        write = jax.lax.dynamic_update_slice_in_dim
+    def one_block(i, grads):
+        grad_x_TD, grad_gate_N1, grad_gate_up, grad_down = grads
+        expert, choice_r = plan.block(i)
+        token_r = plan.token_of(choice_r)
+        x_rD, grad_rD = _take(x, token_r), _take(grad_out, token_r)
+        gated, grad_both, grad_gate = _swiglu_backward(
+            x_rD @ gate_up_EDm[expert], _take(gate_N1, choice_r), grad_rD @ down[expert].T
+        )
+        grad_x_rD = (grad_both @ gate_up_EDm[expert].T).astype(jnp.float32)
         return (
-            write(grad_x_RD, grad_rm @ gate_up_EDm[expert].T, start, axis=0),
-            write(grad_gate_R, grad_gate, start, axis=0),
-            grad_gate_up.at[expert].add(_outer(x_rD, grad_rm)),
+            grad_x_TD.at[token_r].add(grad_x_rD, mode="drop"),
+            grad_gate_N1.at[choice_r].set(grad_gate, mode="drop"),
+            grad_gate_up.at[expert].add(_outer(x_rD, grad_both)),
             grad_down.at[expert].add(_outer(gated, grad_rD)),
         )
 
-    zeros = (
-        _zeros(x, len(token_R) + 1, x.shape[-1]),
-        _zeros(gate, len(token_R) + 1),
-        _zeros(gate_up, *gate_up_EDm.shape, dtype=jnp.float32),
-        _zeros(down, *down.shape, dtype=jnp.float32),
+    grads = jax.lax.fori_loop(0, plan.block_end[-1], one_block, grads)
+    grad_x, grad_gate, grad_gate_up, grad_down = (
+        grad.reshape(a.shape).astype(a.dtype)
+        for grad, a in zip(grads, (x, gate, gate_up, down), strict=True)
     )
-    grad_x_RD, grad_gate_R, grad_gate_up, grad_down = _over_blocks(blocks, one_block, zeros)
-    return (
-        _combine(grad_x_RD, blocks).astype(x.dtype),
-        grad_gate_R[blocks.slot],
-        None,
-        grad_gate_up.reshape(gate_up.shape).astype(gate_up.dtype),
-        grad_down.astype(down.dtype),
-    )
+    return grad_x, grad_gate, None, grad_gate_up, grad_down
 
 
 expert_ffn.defvjp(_forward, _backward)
 
 
-def _gates(gate: Float[Array, "T K"], blocks: Blocks) -> Float[Array, "R 1"]:
-    """The gate of every row, float32, 0 for padding."""
-    return jnp.append(gate.reshape(-1), 0.0)[blocks.choice.reshape(-1)][:, None]
+def _swiglu(both: Float[Array, "... m"]) -> Float[Array, "... M"]:
+    first, second = jnp.split(both.astype(jnp.float32), 2, axis=-1)
+    return jax.nn.silu(first) * second
 
 
-def _tokens(blocks: Blocks, num_tokens: int) -> Int[Array, "R"]:
-    """The token of every row; padding has some token."""
-    choice_R = blocks.choice.reshape(-1)
-    return jnp.minimum(choice_R // blocks.slot.shape[1], num_tokens - 1)
+def _swiglu_backward(
+    both: Float[Array, "... m"], gate: Float[Array, "... 1"], grad_gated: Float[Array, "... M"]
+) -> tuple[Float[Array, "... M"], Float[Array, "... m"], Float[Array, "... 1"]]:
+    """What entered the product with `down`, and the gradients of `both` and, float32, `gate`."""
+    first, second = jnp.split(both.astype(jnp.float32), 2, axis=-1)
+    sigmoid = jax.nn.sigmoid(first)
+    silu = first * sigmoid
+    hidden, grad_gated = silu * second, grad_gated.astype(jnp.float32)
+    grad_gate = jnp.sum(grad_gated * hidden, axis=-1, keepdims=True)
+    grad_hidden = grad_gated * gate
+    grad_first = grad_hidden * second * (sigmoid + silu * (1 - sigmoid))
+    grad_both = jnp.concatenate([grad_first, grad_hidden * silu], axis=-1)
+    return (hidden * gate).astype(both.dtype), grad_both.astype(both.dtype), grad_gate
 
 
-def _take(
-    x: Float[Array, "T D"], token_R: Int[Array, "R"], start: Int[Array, ""], rows: int
-) -> Float[Array, "rows D"]:
-    """The tokens of `rows` rows. Fused with the gather, the slice would be taken per element."""
-    token_r = jax.lax.optimization_barrier(jax.lax.dynamic_slice_in_dim(token_R, start, rows))
-    return x.at[token_r].get(mode="promise_in_bounds")
+def _take(rows: Float[Array, "n W"], index: Int[Array, "..."]) -> Float[Array, "... W"]:
+    """rows[index], 0 past the end."""
+    return rows.at[index].get(mode="fill", fill_value=0)
 
 
-def _over_blocks(blocks: Blocks, one_block: Callable[..., Any], carry: Any) -> Any:
-    """`carry = one_block(expert, first row, number of rows, carry)` for every block in use."""
-    begin = 0
-    for size, end in enumerate(blocks.num_up_to, start=1):
-
-        def step(i, carry, rows=size * blocks.unit):
-            block = blocks.by_size[i]
-            return one_block(blocks.expert[block], blocks.first_row[block], rows, carry)
-
-        carry = jax.lax.fori_loop(begin, end, step, carry)
-        begin = end
-    return carry
-
-
-def _combine(rows_RD: Float[Array, "R D"], blocks: Blocks) -> Float[Array, "T D"]:
-    """The sum of each token's rows, float32; row R, the last, is zero and stands for no choice."""
+def _combine(rows_ECD: Float[Array, "E C D"], plan: Plan) -> Float[Array, "T D"]:
+    """The sum of each token's cells, float32: a gather, so no order of additions is left open."""
+    rows = rows_ECD.reshape(-1, rows_ECD.shape[-1])
     first, *others = (
-        rows_RD.at[blocks.slot[:, k]].get(mode="promise_in_bounds").astype(jnp.float32)
-        for k in range(blocks.slot.shape[1])
+        _take(rows, plan.slot[:, k]).astype(jnp.float32) for k in range(plan.slot.shape[1])
     )
     return sum(others, start=first)
+
+
+def _batched(equation: str, a: Array, b: Array, dtype: Any = None) -> Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=dtype or a.dtype)
 
 
 def _outer(a: Float[Array, "R a"], b: Float[Array, "R b"]) -> Float[Array, "a b"]:

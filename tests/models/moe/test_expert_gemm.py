@@ -14,9 +14,17 @@ from tests.models.moe.test_grouped import dense, problem
 
 
 @pytest.mark.parametrize(
-    ("gemm", "room"), [("blocked", None), ("ragged_dot", None), ("ragged_dot", 32)], ids=str
+    ("gemm", "room", "mean_rows"),
+    [
+        ("blocked", None, None),
+        ("blocked", None, 9.0),  # fewer than there are
+        ("blocked", None, 2.0),  # too few for a table
+        ("ragged_dot", None, None),
+        ("ragged_dot", 32, None),
+    ],
+    ids=str,
 )
-def test_forward_and_backward_equal_the_dense_product(gemm, room):
+def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows):
     """75 choices in groups of 32 are rounds of the grouped product, the last of them partial."""
     target, kept, x, gate, gate_up, down = problem(50)
     assert kept.sum() > 64
@@ -25,7 +33,9 @@ def test_forward_and_backward_equal_the_dense_product(gemm, room):
 
     def ours(x, gate, gate_up, down):
         flat = gate_up.reshape(*gate_up.shape[:2], -1)
-        out = expert_gemm.expert_ffn(x, gate, expert, flat, down, gemm=gemm, room=room)
+        out = expert_gemm.expert_ffn(
+            x, gate, expert, flat, down, gemm=gemm, room=room, mean_rows=mean_rows
+        )
         assert out.dtype == jnp.float32
         return jnp.sum(out * direction)
 

@@ -38,19 +38,18 @@ def dense(x, gate, target, kept, gate_up, down):
     return jnp.einsum("TK,TKE,TED->TD", gate, chosen_TKE.astype(np.float32), out_TED)
 
 
-@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 16), (50, 4), (150, 64), (7, 1)])
-def test_forward_and_backward_equal_the_dense_product(num_tokens, rows):
-    target, kept, x, gate, gate_up, down = problem(num_tokens)
+def check_against_dense(target, kept, *floats, num_cells):
+    x = floats[0]
     direction = np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
 
     def ours(x, gate, gate_up, down):
-        blocks = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), len(down), rows)
-        return jnp.sum(grouped.expert_ffn(x, gate, blocks, gate_up, down) * direction)
+        plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), len(down), num_cells)
+        return jnp.sum(grouped.expert_ffn(x, gate, plan, gate_up, down) * direction)
 
     def oracle(x, gate, gate_up, down):
         return jnp.sum(dense(x, gate, target, kept, gate_up, down) * direction)
 
-    arguments = tuple(map(jnp.asarray, (x, gate, gate_up, down)))
+    arguments = tuple(map(jnp.asarray, floats))
     value, gradient = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(*arguments)
     expected, wanted = jax.jit(jax.value_and_grad(oracle, argnums=(0, 1, 2, 3)))(*arguments)
     assert float(value) == pytest.approx(float(expected), rel=1e-5, abs=1e-4)
@@ -58,42 +57,78 @@ def test_forward_and_backward_equal_the_dense_product(num_tokens, rows):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
 
 
-@pytest.mark.parametrize("rows", [1, 8, 32, 128])
-def test_rows_are_exactly_the_kept_choices_sorted_by_expert(rows):
+@pytest.mark.parametrize(
+    ("num_tokens", "num_cells"),
+    [
+        (1, 0),  # no table
+        (150, 0),
+        (150, 8),  # every expert's rest fills more than one block
+        (150, 64),  # some experts exceed the table, others do not
+        (150, 500),  # nothing does
+        (7, 1),
+        (1, 8),
+    ],
+)
+def test_forward_and_backward_equal_the_dense_product(num_tokens, num_cells):
+    check_against_dense(*problem(num_tokens), num_cells=num_cells)
+
+
+@pytest.mark.parametrize("num_cells", [0, 8, 40])
+@pytest.mark.parametrize("num_targets", [1, 3], ids=["one expert only", "with zero choices"])
+def test_one_expert_takes_what_is_kept(num_targets, num_cells):
+    operands = problem(30, num_chosen=1, num_experts=1, num_targets=num_targets)
+    check_against_dense(*operands, num_cells=num_cells)
+
+
+@pytest.mark.parametrize("num_cells", [0, 8, 40])
+def test_where_nothing_is_kept_all_is_zero(num_cells):
+    target, kept, *floats = problem(20)
+    check_against_dense(target, np.zeros_like(kept), *floats, num_cells=num_cells)
+
+
+@pytest.mark.parametrize("num_cells", [0, 8, 40])
+def test_all_choices_may_fall_on_one_expert(num_cells):
+    target, kept, *floats = problem(40)
+    operands = (np.full_like(target, 2), np.ones_like(kept), *floats)
+    check_against_dense(*operands, num_cells=num_cells)
+
+
+@pytest.mark.parametrize("num_cells", [0, 1, 16, 40, 128])
+def test_every_kept_choice_has_one_place_and_no_other_has_any(num_cells):
+    num_experts = 4
     target, kept, *_ = problem(200, seed=2)
-    blocks = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), 4, rows)
-    choice, slot = np.asarray(blocks.choice).reshape(-1), np.asarray(blocks.slot)
-    used = choice[choice < target.size]
-    assert len(used) == kept.sum()  # no zero-computation choice, no masked token, none dropped
-    np.testing.assert_array_equal(np.sort(used), np.flatnonzero(kept))
-    np.testing.assert_array_equal(choice[slot[kept]], np.flatnonzero(kept))
-    assert (slot[~kept] == len(choice)).all()
-    np.testing.assert_array_equal(used, sorted(used, key=lambda c: (target.reshape(-1)[c], c)))
-    expert_of_row = np.full(len(choice), -1)
-    begin = 0
-    for size, end in enumerate(np.asarray(blocks.num_up_to), start=1):
-        for block in np.asarray(blocks.by_size)[begin:end]:
-            rows_of_block = np.arange(size * blocks.unit) + int(blocks.first_row[block])
-            assert (expert_of_row[rows_of_block] == -1).all()  # blocks do not overlap
-            expert_of_row[rows_of_block] = blocks.expert[block]
-        begin = end
-    is_used = choice < target.size
-    np.testing.assert_array_equal(expert_of_row[is_used], target.reshape(-1)[used])
-    counts = [(kept & (target == e)).sum() for e in range(4)]
-    assert begin == sum(-(-count // rows) for count in counts)
-    assert (expert_of_row >= 0).sum() == sum(-(-c // blocks.unit) * blocks.unit for c in counts)
+    plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), num_experts, num_cells)
+    expert_of = target.reshape(-1)
+    members = [np.flatnonzero(kept & (target == e)) for e in range(num_experts)]
+    cell, slot = np.asarray(plan.cell), np.asarray(plan.slot)
+    assert cell.shape == (num_experts, num_cells)
+    for e, choices in enumerate(members):  # the first of each expert, by token
+        in_table = choices[:num_cells]
+        np.testing.assert_array_equal(cell[e, : len(in_table)], in_table)
+        assert (cell[e, len(in_table) :] == target.size).all()
+        slots = e * num_cells + np.arange(len(in_table))
+        np.testing.assert_array_equal(slot.reshape(-1)[in_table], slots)
+    assert (slot < cell.size).sum() == (cell < target.size).sum()
+
+    in_blocks, num_blocks = [], int(plan.block_end[-1])
+    rows = grouped.block_rows(target.size, num_experts)
+    assert num_blocks == sum(-(-max(0, len(m) - num_cells) // rows) for m in members)
+    for i in range(num_blocks):
+        expert, choice = plan.block(jnp.int32(i))
+        own = np.asarray(choice)[np.asarray(choice) < target.size]
+        assert choice.shape == (rows,)
+        assert (expert_of[own] == int(expert)).all()
+        in_blocks.extend(own)
+    rest = np.concatenate([m[num_cells:] for m in members])
+    np.testing.assert_array_equal(in_blocks, rest)
 
 
-def test_there_is_room_when_every_choice_is_kept_or_one_expert_takes_all():
-    everything = jnp.zeros((10, 3), jnp.int32)
-    blocks = grouped.arrange(everything, jnp.ones((10, 3), bool), 4, 8)
-    np.testing.assert_array_equal(blocks.choice.reshape(-1)[:30], np.arange(30))
-    assert int(blocks.num_up_to[-1]) == 4
-    nothing = grouped.arrange(everything, jnp.zeros((10, 3), bool), 4, 8)
-    assert int(nothing.num_up_to[-1]) == 0
-    few = grouped.arrange(everything, jnp.ones((10, 3), bool), 1, 128)
-    assert len(few.num_up_to) * few.unit <= few.choice.size  # no block is longer than all rows
-    assert int(few.num_up_to[-1]) == 1
+def test_a_table_has_no_more_cells_than_there_are_choices():
+    plan = grouped.arrange(jnp.zeros((10, 3), jnp.int32), jnp.ones((10, 3), bool), 4, 1000)
+    assert plan.cell.shape == (4, 30)
+    np.testing.assert_array_equal(plan.cell[0], np.arange(30))
+    assert (np.asarray(plan.cell[1:]) == 30).all()
+    assert int(plan.block_end[-1]) == 0
 
 
 @pytest.mark.parametrize("largest", [5, 2**30])
@@ -117,22 +152,56 @@ def test_a_token_of_zero_choices_gets_its_gates_times_itself_and_touches_no_weig
     np.testing.assert_allclose(mixed, np.sum(gate, -1, keepdims=True) * u, rtol=1e-6)
 
 
+def test_padding_takes_nothing_from_experts_that_nobody_chose():
+    """Weights that are not finite must not reach tokens, or their gradients, through padding."""
+    target, kept, *floats = problem(50)
+    kept &= target != 3
+    x, gate, gate_up, down = map(jnp.asarray, floats)
+    gate_up, down = (a.at[3].set(jnp.nan) for a in (gate_up, down))
+    plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), 4, 24)
+
+    def summed(x, gate):
+        return jnp.sum(grouped.expert_ffn(x, gate, plan, gate_up, down))
+
+    assert all(jnp.all(jnp.isfinite(a)) for a in jax.grad(summed, argnums=(0, 1))(x, gate))
+
+
 def test_blocks_grow_with_the_share_of_an_expert():
-    assert [grouped.block_rows(n, 8) for n in (3, 128, 136, 6144 * 3)] == [16, 16, 32, 128]
+    assert [grouped.block_rows(n, 8) for n in (3, 256, 272, 6144 * 3)] == [16, 16, 32, 128]
 
 
-def test_bfloat16_sums_in_float32():
+def test_the_capacity_of_an_expert_is_a_deviation_above_its_mean():
+    assert [grouped.capacity(mean) for mean in (0.5, 7.9, 8, 16, 64, 256)] == [
+        0,
+        0,
+        16,
+        24,
+        72,
+        272,
+    ]
+
+
+@pytest.mark.parametrize("num_cells", [0, 16, 80])
+def test_bfloat16_sums_in_float32(num_cells):
     target, kept, *floats = problem(50)
     x, gate, gate_up, down = (jnp.asarray(a, jnp.bfloat16) for a in floats)
     gate = gate.astype(jnp.float32)
-    blocks = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), 4, 8)
-    out = grouped.expert_ffn(x, gate, blocks, gate_up, down)
-    exact = dense(
-        *(a.astype(jnp.float32) for a in (x, gate)),
-        target,
-        kept,
-        gate_up.astype(jnp.float32),
-        down.astype(jnp.float32),
-    )
+
+    def ours(*operands):
+        plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), 4, num_cells)
+        return grouped.expert_ffn(*operands[:2], plan, *operands[2:])
+
+    def oracle(x, gate, gate_up, down):
+        return dense(x, gate, target, kept, gate_up, down)
+
+    operands = (x, gate, gate_up, down)
+    with jax.numpy_dtype_promotion("strict"):
+        out, pull = jax.vjp(ours, *operands)
+        gradient = pull(jnp.ones_like(out))
+    exact, pull_exact = jax.vjp(oracle, *(a.astype(jnp.float32) for a in operands))
     assert out.dtype == jnp.float32
     assert float(jnp.std(out - exact) / jnp.std(exact)) < 0.01
+    pairs = zip(gradient, pull_exact(jnp.ones_like(exact)), operands, strict=True)
+    for a, b, operand in pairs:
+        assert a.dtype == operand.dtype
+        assert float(jnp.std(a.astype(jnp.float32) - b) / jnp.std(b)) < 0.01
