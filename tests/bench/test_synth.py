@@ -7,12 +7,13 @@ import pytest
 
 from loong_jax import bench, cli
 from loong_jax.bench.synth import choosing, command, comparing, figures, loong, resyn, settings
-from loong_jax.bench.synth.instances import Instance, draw, spread
+from loong_jax.bench.synth.instances import Instance, draw, solutions, spread
 from loong_jax.bench.synth.runs import Arm, Trained, train
 from loong_jax.bench.synth.settings import LoongSize, ResynSize, Size
 from loong_jax.data import json_files, packages, problem_files
 from loong_jax.data.packages import Package
 from loong_jax.data.response import parse_response
+from loong_jax.environments import modules
 from loong_jax.environments.modules import Module, Outcome
 from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError
@@ -117,7 +118,7 @@ def test_a_level_gives_no_question_that_a_lower_one_gave():
         (dict(environments=(6, 12)), "must fall"),
         (dict(instances=100), "no multiple of 24"),
         (dict(levels=5), "1..4"),
-        (dict(cold_levels=4), "1..levels=3"),
+        (dict(cold_levels=5), "1..4"),
     ],
 )
 def test_refuses_sizes_that_cannot_be(wrong, said):
@@ -157,6 +158,34 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
     by_group = found.groups_of_learning(RESYN)
     counted = {g: sum(map(chosen, shown_tests(found))) for g, chosen in by_group.items()}
     assert list(counted.values()) == [4, 2, 4, 4]
+
+
+@pytest.mark.bubblewrap
+def test_levels_that_the_cold_start_alone_shows_are_held_out_from_rl(directory):
+    size = dataclasses.replace(RESYN, environments=(2,), levels=1, cold_levels=2)
+    found = resyn.material(directory, size)
+    assert {one.level for one in resyn.instances(found, 2, size)} == {1}
+    assert {one.level for one in found.tests()} == {1, 2, 3}
+    by_group = found.groups_of_learning(size)
+    assert list(by_group)[:3] == [
+        "seen environments, levels of RL",
+        "seen environments, level 2, in the cold start",
+        "seen environments, level 3, never shown",
+    ]
+    uids = [one.uid for one in found.tests()]
+    assert [sum(map(chosen, uids)) for chosen in by_group.values()] == [4, 4, 4, 2, 2]
+
+
+@pytest.mark.bubblewrap
+def test_half_of_the_solutions_write_every_value_and_half_none():
+    shown = draw(modules.shared_runner(), package("digit_sum"), 2, {"train": 60})["train"]
+    known = [
+        parse_response(text) for text in solutions(modules.shared_runner(), shown, 72).values()
+    ]
+    careful = [one for one in known if one.thinking != "~"]
+    assert 20 < len(careful) < 40
+    assert len(known) == 60
+    assert all(one.thinking.endswith(f"={one.answer}") for one in careful)
 
 
 def shown_tests(found):

@@ -12,9 +12,9 @@ import numpy as np
 from loong_jax.bench.synth.settings import HELD_OUT_SHARE
 from loong_jax.data import problem_files
 from loong_jax.data.packages import Package
-from loong_jax.data.response import NUM_MARKS, render_response
+from loong_jax.data.response import NUM_MARKS, Response, render_response
 from loong_jax.environments import modules
-from loong_jax.environments.environment import STYLES
+from loong_jax.environments.environment import LEAP
 from loong_jax.environments.modules import ModuleRunner
 from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError, VerifierError
@@ -106,7 +106,10 @@ def spread(by_level: Sequence[Sequence[Instance]], count: int) -> list[Instance]
 def solutions(
     runner: ModuleRunner, instances: Iterable[Instance], max_tokens: int
 ) -> dict[str, str]:
-    """Whole responses by uid, half of them careful; those longer than `max_tokens` are left out.
+    """Whole responses by uid; those longer than `max_tokens` are left out.
+
+    Half of them are careful: every value is written. Half are hurried: none is. The mark of the
+    thought tells the two apart.
 
     The module's own reference is tried in the same process, and one that it rejects is refused.
     """
@@ -130,10 +133,11 @@ def _solutions(runner: ModuleRunner, part: Sequence[Instance], max_tokens: int) 
     )
     for one, thought, reference, verdict in zip(part, steps, known, judged, strict=True):
         rng = np.random.default_rng((one.level, one.seed))
-        style = STYLES[int(rng.integers(len(STYLES)))]
-        written = modules.worked(one.uid, thought, reference, rng, style)
         if verdict.value is not True:
             raise VerifierError(f"{one.uid} rejects its own reference. Make the package anew.")
+        written = modules.worked(one.uid, thought, reference, rng, "careful")
+        if rng.random() < 0.5:
+            written = Response(LEAP, reference.value)
         if NUM_MARKS + len(written.thinking) + len(written.answer) <= max_tokens:
             found[one.uid] = render_response(*written)
     return found

@@ -38,7 +38,7 @@ class Drawn:
     """An environment with what was drawn of it, by level from 1."""
 
     package: Package
-    train: tuple[tuple[Instance, ...], ...]  # of the levels that are trained on
+    train: tuple[tuple[Instance, ...], ...]  # of the levels that the cold start or RL shows
     test: tuple[tuple[Instance, ...], ...]  # of these and of the next one
 
     @property
@@ -64,11 +64,16 @@ class Material:
     def groups_of_learning(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
         """What the arm of learning is asked, by name: which held-out problems are looked at."""
         seen = self.trained[: size.learning]
+        held_out = {
+            f"seen environments, level {level}, "
+            + ("in the cold start" if level <= size.cold_levels else "never shown"): _chosen(
+                seen, level, level
+            )
+            for level in range(size.levels + 1, size.top_level + 1)
+        }
         return {
-            "seen environments, trained levels": _chosen(seen, size.levels),
-            f"seen environments, level {size.held_out_level}": _chosen(
-                seen, size.held_out_level, size.held_out_level
-            ),
+            "seen environments, levels of RL": _chosen(seen, size.levels),
+            **held_out,
             "not posed in RL, in the cold start": _chosen(self.shown, size.levels),
             "never shown": _chosen(self.never_shown, size.levels),
         }
@@ -116,7 +121,7 @@ def material(directory: Path, size: ResynSize) -> Material:
     fitting = [
         package
         for package in choosing.shuffled(packages.read_all(directory))
-        if choosing.fits(package, size.held_out_level, max_chars)
+        if choosing.fits(package, size.top_level, max_chars)
     ]
     drawn = [one for p in fitting if (one := _drawn(runner, p, size, max_chars)) is not None]
     questions = {one.name: [i.prompt for i in one.train[0][:QUESTIONS]] for one in drawn}
@@ -140,18 +145,23 @@ def _drawn(runner: ModuleRunner, package: Package, size: ResynSize, max_chars: i
     most = size.instances // size.environments[-1]
     train, test = [], []
     taken: set[str] = set()  # a higher level may pose a question of a lower one
-    for level in range(1, size.held_out_level + 1):
-        is_trained = level <= size.levels
+    for level in range(1, size.top_level + 1):
         wanted = {"test": size.tests}
-        if is_trained:
-            wanted["train"] = max(most, size.demonstrations if level <= size.cold_levels else 0)
+        if level <= size.levels:
+            wanted["train"] = most
+        if level <= size.cold_levels:
+            wanted["train"] = max(wanted.get("train", 0), size.demonstrations)
         found = draw(runner, package, level, wanted, taken)
         taken |= {one.canonical for ones in found.values() for one in ones}
         test.append(tuple(found["test"]))
-        if is_trained:
+        if level <= size.shown_levels:
             train.append(tuple(found["train"]))
     every = [one for level in (*train, *test) for one in level]
-    if sum(map(len, train)) < most or min(map(len, test)) < size.tests or not train[0]:
+    if (
+        sum(map(len, train[: size.levels])) < most
+        or min(map(len, test)) < size.tests
+        or not train[0]
+    ):
         return None
     if max(len(one.prompt) for one in every) > max_chars:
         return None
@@ -166,8 +176,10 @@ def instances(found: Material, num_environments: int, size: ResynSize) -> list[I
     """What an arm of breadth trains on: equally many instances, whatever the environments."""
     each = size.instances // num_environments
     return [
-        one for env in found.trained[:num_environments] for one in spread(env.train, each)
-    ]  # fmt: skip
+        one
+        for env in found.trained[:num_environments]
+        for one in spread(env.train[: size.levels], each)
+    ]
 
 
 def cold_start(directory: Path, found: Material, size: ResynSize) -> OwnProblemsRecipe:

@@ -27,6 +27,8 @@ HELD_OUT_SHARE = 0.2  # of problems for tests, and as much for validation, by a 
 GROUP_SIZE = 8
 PAGE = 16  # tokens
 SLOTS = 64  # of a replica
+RL_RATE = 3e-4  # of learning, after warm-up
+COLD_END = 0.5  # share of the cold start's highest rate at its end: RL has something left to do
 NEVER = 1_000_000  # tickets: no run may end early, or it would consume less than the others
 
 
@@ -37,14 +39,14 @@ class ResynSize:
     environments: tuple[int, ...] = (24, 12, 6)  # of an arm of breadth; the middle one is learning
     instances: int = 480  # of every such arm, whatever its number of environments
     unseen: int = 8  # environments RL never poses; half of them are not in the cold start either
-    levels: int = 3  # that are trained on, from 1; the next one is held out
-    cold_levels: int = 2  # that the cold start shows
+    levels: int = 2  # that RL poses, from 1; those above are held out
+    cold_levels: int = 3  # that the cold start shows, from 1
     demonstrations: int = 150  # of an environment and level in the cold start, at most
-    cold_steps: int = 900
-    steps: int = 30  # of every run that starts from the cold start
-    groups_per_step: int = 16  # P; responses are P * 8
-    tests: int = 3  # held-out problems of an environment and level
-    samples: int = 4  # of a held-out problem
+    cold_steps: int = 450
+    steps: int = 50  # of every run that starts from the cold start
+    groups_per_step: int = 24  # P; responses are P * 8
+    tests: int = 8  # held-out problems of an environment and level
+    samples: int = 2  # of a held-out problem
 
     def __post_init__(self):
         falls = sorted(set(self.environments), reverse=True)
@@ -55,11 +57,10 @@ class ResynSize:
                 f"instances={self.instances} is no multiple of {odd[0]} environments: arms would "
                 "not be equal. Change one of the two."
             )
-        if not 1 <= self.cold_levels <= self.levels <= 4 or self.unseen < 0:
+        if not (1 <= self.levels <= 4 and 1 <= self.cold_levels <= 4) or self.unseen < 0:
             raise ConfigError(
-                f"cold_levels={self.cold_levels} must lie in 1..levels={self.levels}, that in "
-                f"1..4, since one level of five is held out, and unseen={self.unseen} be at least "
-                "0."
+                f"levels={self.levels} and cold_levels={self.cold_levels} must lie in 1..4, since "
+                f"of five levels one is shown by nothing, and unseen={self.unseen} be at least 0."
             )
 
     @property
@@ -68,18 +69,24 @@ class ResynSize:
         return self.environments[len(self.environments) // 2]
 
     @property
-    def held_out_level(self) -> int:
-        return self.levels + 1
+    def shown_levels(self) -> int:
+        """The highest level that the cold start or RL shows."""
+        return max(self.levels, self.cold_levels)
+
+    @property
+    def top_level(self) -> int:
+        """The highest that is measured, which nothing shows."""
+        return self.shown_levels + 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoongSize:
     """Of the part loong, which poses problems of LoongEnv and the seeds they were made from."""
 
-    seeds: int = 3000  # questions that LoongEnv starts from; a fifth of them is held out
+    seeds: int = 5000  # questions that LoongEnv starts from; a fifth of them is held out
     items: int = 60  # that it is to make, by each of its three strategies
-    demonstrations: int = 600  # worked seeds in the cold start, at most
-    cold_steps: int = 900
+    demonstrations: int = 2000  # worked seeds in the cold start, at most
+    cold_steps: int = 500
     steps: int = 20  # of every run that starts from the cold start
     groups_per_step: int = 8  # P; responses are P * 8
     tests: int = 120  # held-out seeds to measure on, at most
@@ -107,7 +114,7 @@ class Lengths:
 
 
 RESYN = Lengths(prompt=40, response=72)
-LOONGENV = Lengths(prompt=216, response=200)
+LOONGENV = Lengths(prompt=184, response=152)
 
 
 def model() -> MoEConfig:
@@ -147,7 +154,7 @@ def recipe(
         ),
         sft=_sft(lengths, size.cold_steps, WarmupCosine(
             peak=3e-3, warmup_steps=min(20, size.cold_steps // 2), num_steps=size.cold_steps,
-            final_share=0.1,
+            final_share=COLD_END,
         )),
         rl=_rl(sampling, lengths, size),
         sft_continued=_sft(lengths, size.steps, WarmupConstant(peak=3e-4, warmup_steps=8)),
@@ -177,7 +184,7 @@ def _rl(sampling: SamplingSettings, lengths: Lengths, size: ResynSize | LoongSiz
         objective=longcat_objective(
             group_size=GROUP_SIZE, max_response_tokens=sampling.max_new_tokens
         ),
-        optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+        optimizer=AdamW(schedule=WarmupConstant(peak=RL_RATE, warmup_steps=4)),
         group_size=GROUP_SIZE,
         sampling=sampling,
         rows=16,

@@ -58,13 +58,13 @@ def deterministic(trial: Trial) -> str:
     """Another interpreter, asked in another order, says the same: a uid then names one problem.
 
     Forks of one interpreter share its hash seed and its random state, so one alone shows nothing.
+    What is returned names neither place nor values: these would be others when the gate runs again,
+    and a call that tells them to an author would be another call.
     """
     order = [*range(len(trial.draws))][::-1]
     posed = trial.second.run(trial.module, [("pose", trial.draws[i]) for i in order])
-    for i, found in zip(order, posed, strict=True):
-        if found != trial.posed[i]:
-            level, seed = trial.draws[i]
-            return f"level {level}, seed {seed} was drawn or worded in two ways"
+    if any(found != trial.posed[i] for i, found in zip(order, posed, strict=True)):
+        return "a level and a seed were drawn or worded in two ways"
     calls: list[Call] = []
     for case in reversed(trial.cases):
         other = trial.cases[0].reference
@@ -75,7 +75,7 @@ def deterministic(trial: Trial) -> str:
         if one.status != "ok":
             return _why(f"{call[0]}()", one)
         if one != another:
-            return f"{call[0]}() gave {one.value!r:.40}, then {another.value!r:.40}"
+            return f"{call[0]}() gave two values to one call"
     return ""
 
 
@@ -130,7 +130,8 @@ def leak(trial: Trial) -> str:
         found.update(rules)
     if not found:
         return ""
-    rule, count = found.most_common(1)[0]
+    # Sets of texts have another order in each process, and what is told an author must not.
+    count, rule = max((count, rule) for rule, count in found.items())
     if count > MAX_LEAK_SHARE * len(trial.cases):
         return f"{rule} is the answer in {count} of {len(trial.cases)} cases"
     return ""
