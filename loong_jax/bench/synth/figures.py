@@ -1,5 +1,6 @@
 """One picture for each part: what each arm gained on each group of problems, rewards by step."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ QUESTIONS = {
     "loong": "RL on LoongEnv's problems, SFT on them, or neither",
 }
 
+TITLE_CHARS = 32  # of a line above a panel
+
 
 def png(part: str, compared: Mapping[str, Any], trained: Trained) -> bytes:
     """The picture of a part; `compared` is what `comparing.compare` made of it."""
@@ -24,7 +27,9 @@ def png(part: str, compared: Mapping[str, Any], trained: Trained) -> bytes:
         figure.suptitle(f"{part}: {QUESTIONS[part]} (scripted author)", x=0.01, ha="left")
         for panel, (group, rows) in zip(axes, compared.items(), strict=False):
             charts.differences(panel, rows["arms"], "the cold start")
-            panel.set_title(f"{group}\n(cold start {rows['cold_start']['pass@1_percent']:.0f} %)")
+            share = rows["cold_start"]["pass@1_percent"]
+            title = textwrap.fill(group, TITLE_CHARS)
+            panel.set_title(f"{title}\n(cold start {share:.0f} %)")
             panel.set_xlabel("points of held-out pass@1")
             panel.tick_params(labelleft=panel is axes[0])  # the arms are those of the first
         right = axes[-1]
