@@ -140,8 +140,7 @@ def _forward(x, gate, plan, gate_up, down):
         token_r = plan.token_of(choice_r)
         gated_rM = _swiglu(_take(x, token_r) @ gate_up_EDm[expert])
         gated_rM = gated_rM * _take(gate.reshape(-1, 1), choice_r)
-        made_rD = (gated_rM.astype(x.dtype) @ down[expert]).astype(jnp.float32)
-        return out_TD.at[token_r].add(made_rD, mode="drop")
+        return _add(out_TD, token_r, gated_rM.astype(x.dtype) @ down[expert])
 
     out_TD = jax.lax.fori_loop(0, plan.block_end[-1], one_block, out_TD)
     return out_TD, (x, gate, plan, gate_up, down, both_ECm)
@@ -175,9 +174,8 @@ def _backward(saved, grad_out):
         gated, grad_both, grad_gate = _swiglu_backward(
             x_rD @ gate_up_EDm[expert], _take(gate_N1, choice_r), grad_rD @ down[expert].T
         )
-        grad_x_rD = (grad_both @ gate_up_EDm[expert].T).astype(jnp.float32)
         return (
-            grad_x_TD.at[token_r].add(grad_x_rD, mode="drop"),
+            _add(grad_x_TD, token_r, grad_both @ gate_up_EDm[expert].T),
             grad_gate_N1.at[choice_r].set(grad_gate, mode="drop"),
             grad_gate_up.at[expert].add(_outer(x_rD, grad_both)),
             grad_down.at[expert].add(_outer(gated, grad_rD)),
@@ -226,6 +224,14 @@ def _combine(rows_ECD: Float[Array, "E C D"], plan: Plan) -> Float[Array, "T D"]
         _take(rows, plan.slot[:, k]).astype(jnp.float32) for k in range(plan.slot.shape[1])
     )
     return sum(others, start=first)
+
+
+def _add(
+    sum_TD: Float[Array, "T D"], token_r: Int[Array, "r"], rows_rD: Float[Array, "r D"]
+) -> Float[Array, "T D"]:
+    """Adds rows to their tokens, each rounded to its own type first, as those of the table are."""
+    rows_rD = jax.lax.optimization_barrier(rows_rD).astype(sum_TD.dtype)
+    return sum_TD.at[token_r].add(rows_rD, mode="drop")
 
 
 def _batched(equation: str, a: Array, b: Array, dtype: Any = None) -> Array:

@@ -61,7 +61,8 @@ def test_routing_is_float32_at_highest_precision():
     assert set(product.params["precision"]) == {jax.lax.Precision.HIGHEST}
 
 
-def test_outputs_of_experts_are_summed_in_float32():
+@pytest.mark.parametrize("num_tokens", [16, 64])  # without and with a table of rows
+def test_outputs_of_experts_are_summed_in_float32(num_tokens):
     """Seven equal experts give seven times one of them, rounded once; bf16 sums round six times."""
     config = tiny.smallest_config(
         num_experts=7, num_chosen=7, num_zero_experts=1, dtype=jnp.bfloat16,
@@ -70,11 +71,11 @@ def test_outputs_of_experts_are_summed_in_float32():
     layers = Experts(config, rngs=nnx.Rngs(0), rules=ShardingRules())
     graphdef, stacked = nnx.split(layers, graph=False)
     alike = jax.tree.map(lambda a: jnp.broadcast_to(a[0, :1], a.shape[1:]), stacked)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 32)), jnp.bfloat16)
-    mask = jnp.ones((1, 16), bool)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, num_tokens, 32)), jnp.bfloat16)
+    mask = jnp.ones((1, num_tokens), bool)
 
     def mixed(num_used):
-        target = jnp.broadcast_to(jnp.arange(7), (1, 16, 7))
+        target = jnp.broadcast_to(jnp.arange(7), (1, num_tokens, 7))
         gate = jnp.where(target < num_used, 1.0, 0.0)
         return nnx.merge(graphdef, alike)(x, Routing(target, gate), mask)
 
