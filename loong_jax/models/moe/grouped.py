@@ -67,9 +67,9 @@ def block_rows(num_choices: int, num_experts: int) -> int:
 def capacity(mean_rows: float) -> int:
     """Cells of an expert that is to meet `mean_rows`: a standard deviation more, in eights.
 
-    None for fewer than 8, which would be mostly padding, with weights read for nothing.
+    None for fewer than 16, as in decoding: too many cells would be padding.
     """
-    if mean_rows < 8:
+    if mean_rows < 16:
         return 0
     return 8 * math.ceil((mean_rows + math.sqrt(mean_rows)) / 8)
 

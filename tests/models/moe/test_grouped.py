@@ -171,10 +171,10 @@ def test_blocks_grow_with_the_share_of_an_expert():
 
 
 def test_the_capacity_of_an_expert_is_a_deviation_above_its_mean():
-    assert [grouped.capacity(mean) for mean in (0.5, 7.9, 8, 16, 64, 256)] == [
+    assert [grouped.capacity(mean) for mean in (0.5, 8, 15.9, 16, 64, 256)] == [
         0,
         0,
-        16,
+        0,
         24,
         72,
         272,
