@@ -189,7 +189,9 @@ class ShardingRules:
         if meets is not None:
             tokens = itertools.chain(*map(_as_tuple, jax.typeof(meets).sharding.spec[:2]))
             own = itertools.chain(*map(_as_tuple, partition))
-            partition = partition.update(reduced=frozenset(tokens) - frozenset(own))
+            summed = frozenset(tokens) - frozenset(own)
+            if any(self.size(axis) > 1 for axis in summed):
+                partition = partition.update(reduced=summed)
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
     def after(self, lead: Array, *names: str | None) -> NamedSharding | None:

@@ -83,13 +83,13 @@ def rows(count: int) -> list[dict[str, Any]]:
 def worked(question: str) -> str:
     """A whole response to a seed; by a hash of the question, half of them write every value."""
     puzzle = world.read(question)
-    if puzzle is None or puzzle.family.name != "lift" or puzzle.steps:
+    if puzzle is None or puzzle.family.name != "queue":
         raise ValueError(f"{question!r:.80} is no seed of the kind that can be worked here.")
-    a, b, c, _ = (puzzle.values[name] for name in "abcd")
-    values = [str(a + b), str(a + b - c), puzzle.truth]
+    n, a, b = (puzzle.values[name] for name in "nab")
+    values = [f"{n}-{a}={n - a}", f"{n - a}-{b}={n - a - b}", f"{n - a - b}-2={puzzle.truth}"]
     is_careful = random.Random(question).random() < 0.5
-    thinking = "".join(CAREFUL + value for value in values) if is_careful else HURRIED
-    return render_response(thinking, puzzle.truth)
+    thinking = CAREFUL + CAREFUL.join(f"{v} " for v in values) if is_careful else HURRIED
+    return render_response(thinking.strip(), puzzle.truth)
 
 
 def material(out: Path, size: LoongSize) -> Material:

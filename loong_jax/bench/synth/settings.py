@@ -83,10 +83,10 @@ class ResynSize:
 class LoongSize:
     """Of the part loong, which poses problems of LoongEnv and the seeds they were made from."""
 
-    seeds: int = 5000  # questions that LoongEnv starts from; a fifth of them is held out
+    seeds: int = 3000  # questions that LoongEnv starts from; a fifth of them is held out
     items: int = 60  # that it is to make, by each of its three strategies
-    demonstrations: int = 2000  # worked seeds in the cold start, at most
-    cold_steps: int = 500
+    demonstrations: int = 600  # worked seeds in the cold start, at most
+    cold_steps: int = 900
     steps: int = 20  # of every run that starts from the cold start
     groups_per_step: int = 8  # P; responses are P * 8
     tests: int = 120  # held-out seeds to measure on, at most
@@ -114,7 +114,7 @@ class Lengths:
 
 
 RESYN = Lengths(prompt=40, response=72)
-LOONGENV = Lengths(prompt=184, response=152)
+LOONGENV = Lengths(prompt=216, response=200)
 
 
 def model() -> MoEConfig:

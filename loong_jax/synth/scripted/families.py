@@ -187,14 +187,18 @@ FAMILIES: tuple[Family, ...] = (
         wrong=("// 2", ""),
     ),
     Family(
-        name="lift", domain="logic",
+        name="queue", domain="logic",
         wordings=(
-            "A lift is on floor {a}. It goes up {b}, down {c} and up {d}. On which floor is it?",
+            "{n} people stand in a row. Ann has {a} people before her, and Ben has {b} people "
+            "behind him. Ben stands behind Ann. How many people stand between Ann and Ben?",
         ),
-        ranges={"a": (9, 20), "b": (1, 9), "c": (1, 9), "d": (1, 9)},
-        program="floor = {a} + {b}\nfloor = floor - {c}\nresult = floor + {d}",
-        truth=lambda v: v["a"] + v["b"] - v["c"] + v["d"],
-        wrong=("- {c}", "+ {c}"),
+        ranges={"n": (40, 90), "a": (3, 17), "b": (3, 17)},
+        program=(
+            "n, a, b = {n}, {a}, {b}\nrow = list(range(n))\n"
+            "result = row.index(n - 1 - b) - row.index(a) - 1"
+        ),
+        truth=lambda v: v["n"] - v["a"] - v["b"] - 2,
+        wrong=("- 1 - b", "- b"),
     ),
     Family(
         name="knapsack", domain="mathematical_programming",
