@@ -190,7 +190,7 @@ class ShardingRules:
             tokens = itertools.chain(*map(_as_tuple, jax.typeof(meets).sharding.spec[:2]))
             own = itertools.chain(*map(_as_tuple, partition))
             summed = frozenset(tokens) - frozenset(own)
-            if any(self.size(axis) > 1 for axis in summed):
+            if any(self.size(axis) > 1 for axis in summed):  # else nothing waits for a sum
                 partition = partition.update(reduced=summed)
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
