@@ -25,6 +25,7 @@ from loong_jax.rollout.records import Rollout
 
 SAMPLES = "samples.jsonl"
 PIECE = 64  # problems that are posed, judged and noted together
+_NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
 
 
 def run_samples(
@@ -91,7 +92,10 @@ def pairs(directory: Path, seed: int) -> Pairs:
 def _right(
     session: Session, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
 ) -> tuple[list[list[dict[str, Any]]], int]:
-    """Records of the right answers to each problem, and how many there are."""
+    """Records of the right answers to each problem, and how many there are.
+
+    One whose tokens have no text is left out: a student would be taught other tokens, or none.
+    """
     owners = [p for p, rollouts in zip(problems, sampled, strict=True) for _ in rollouts]
     flat = list(itertools.chain.from_iterable(sampled))
     verdicts = iter(session.judge(owners, flat))
@@ -109,6 +113,7 @@ def _right(
                 }
                 for rollout, verdict in judged
                 if verdict.is_correct and rollout.finish_reason == "stop"
+                if _NO_TEXT not in rollout.text
             ]
         )
     return found, sum(map(len, found))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 
@@ -14,6 +15,7 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.objectives import K2KL, grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.testing import tiny
+from loong_jax.verifiers import verdict
 
 GROUP_SIZE = 4
 FAST = AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8))
@@ -104,7 +106,7 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
         asked.extend(problems)
         found, _ = of_texts(session, problems, sampled)
         for problem, records, rollouts in zip(problems, found, sampled, strict=True):
-            text = rollouts[0].text
+            text = rollouts[0].text.replace("\ufffd", "?")
             records[:] = [{"uid": problem.uid, "prompt": problem.prompt, "response": text}] * 2
         return found, sum(map(len, found))
 
@@ -118,6 +120,18 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
     shown = {line["prompt"] for line in kept}
     pairs = stages.samples.pairs(tmp_path / "stages" / "samples", seed=0)
     assert {prompt for prompt, _ in pairs.given} == shown
+
+
+def test_a_right_response_with_a_token_without_text_is_not_taught():
+    problem = types.SimpleNamespace(uid="one", domain="maths", prompt="1+1=")
+    rollouts = [
+        types.SimpleNamespace(text=text, finish_reason=reason)
+        for text, reason in (("2", "stop"), ("2\ufffd", "stop"), ("2", "length"))
+    ]
+    session = types.SimpleNamespace(judge=lambda owners, flat: [verdict.correct()] * len(flat))
+    (found,), number = stages.samples._right(session, [problem], [rollouts])
+    assert [record["response"] for record in found] == ["2"]
+    assert number == 1
 
 
 def test_weights_to_start_from_bring_their_model(tmp_path):
