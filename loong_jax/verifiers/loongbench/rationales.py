@@ -43,7 +43,7 @@ def f(source):
 """
 _MISSING = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
-_MAX_CHARS = 100_000
+_MAX_CHARS = 300_000  # some rationales hold their table of data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,8 @@ def with_packages(isolation: Isolation, packages: Path) -> Isolation:
 
 def _bootstrap() -> str:
     return (
-        f"import sys,importlib;sys.path.append({MOUNT!r});sys.dont_write_bytecode=True\n"
+        f"import sys,importlib,site;sys.path.append({MOUNT!r});sys.dont_write_bytecode=True\n"
+        "site.sethelper();site.setquit()\n"  # packages read `help` when they are imported
         f"for n in {PRELOADED!r}:\n"
         "    try:importlib.import_module(n)\n"
         "    except Exception:pass\n"

@@ -261,6 +261,9 @@ def test_rationales_run_with_their_packages_and_nothing_else(packages, tmp_path)
         assert output("print(1)", "json").output == "1\n"  # the standard library's
         assert output("import sys; sys.exit(3)").failure.startswith("error: SystemExit")
         assert "ValueError" in output("print(1)\nraise ValueError(5)").failure
+        assert output("print(callable(help), callable(exit))").output == "True True\n"
+        assert output("table = '" + "7" * 280_000 + "'\nprint(len(table))").output == "280000\n"
+        assert output("#" * 300_001).failure.startswith("limit")
         assert "No such file" in output(f"print(open({str(secret)!r}).read())").failure
         assert "Error" in output("import os; os.mkdir('/packages/x')").failure
         dial = "import socket; socket.create_connection(('1.1.1.1', 53), 1)"
