@@ -242,6 +242,7 @@ MULTIPLIERS = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 1
                "thousands": 10**3, "billions": 10**9}  # fmt: skip
 GREEK_LETTERS = {
     "α": r" \alpha ", "β": r" \beta ", "γ": r" \gamma ", "δ": r" \delta ", "ε": r" \epsilon ",
+    "Θ": r" \Theta ", "Γ": r" \Gamma ", "Φ": r" \Phi ", "Ψ": r" \Psi ",
     "θ": r" \theta ", "λ": r" \lambda ", "μ": r" \mu ", "ρ": r" \rho ", "σ": r" \sigma ",
     "τ": r" \tau ", "φ": r" \phi ", "ϕ": r" \phi ", "ψ": r" \psi ", "ω": r" \omega ",
     "Δ": r" \Delta ", "η": r" \eta ", "ξ": r" \xi ",

@@ -38,14 +38,17 @@ def spans(text: str) -> Iterator[Span]:
             yield Span(boxes.joined(text, found), "boxed")
         return
     body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
+    if (apart := markdown.set_apart(body)) is not None:
+        body = "\n".join(apart)
     if (clause := parameters.at_end(body)) is not None:
         body, domain = clause
-    for span in _unboxed(body):
+    line = body.rpartition("\n")[2].strip() if apart is not None else ""
+    for span in _unboxed(body, line):
         yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
 
 
-def _unboxed(body: str) -> Iterator[Span]:
-    """Candidates of a response without boxes."""
+def _unboxed(body: str, line: str) -> Iterator[Span]:
+    """Candidates of a response without boxes; `line` is the last one where it stands apart."""
     body = prose.without_denied_aside(body)
     if "hope" in body or "[Note" in body:
         body = _POLITENESS.sub("", body)
@@ -71,6 +74,8 @@ def _unboxed(body: str) -> Iterator[Span]:
         if phrases.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
+        if line:
+            yield from _with_shorter(Span(line, "bold"))
         items = markdown.last_list(body)
         if items is not None:
             yield Span(items, "listed")

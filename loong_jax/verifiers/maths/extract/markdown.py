@@ -19,6 +19,7 @@ _ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
+_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because|where)", re.I)
 MAX_ITEMS = 24
 
 
@@ -52,6 +53,25 @@ def undecorated(text: str) -> str:
     if "__" not in text and "(" not in text.partition("`")[0][-1:]:
         text = _CODE.sub(r"\1", text)
     return _HEADING.sub("\nAnswer:", text).strip()
+
+
+def set_apart(body: str) -> tuple[str, str] | None:
+    """What comes before a last line that stands on its own, and that line without bold type.
+
+    It does where it is bold from end to end, or follows a line that ends with a colon. None where
+    there is no such line, or where what comes before takes it back.
+    """
+    before, _, line = body.rstrip().rpartition("\n")
+    before = before.rstrip()
+    if len(line) > 200:
+        return None
+    bold = _BOLD.fullmatch(line.strip(" .$"))
+    if bold is None and (not before.endswith(":") or "**" in line):
+        return None
+    if _TAKES_BACK.search(before.rpartition("\n")[2]) or _CHECKED.search(before[-60:]):
+        return None
+    inner = (line if bold is None else bold[1]).strip()
+    return None if inner.endswith(":") else (before, inner)
 
 
 def last_bold(body: str) -> str | None:

@@ -51,7 +51,7 @@ _CHARACTERS = {
 _TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
 
 
-_OHM = re.compile("([kM]?)[\u03a9\u2126]")
+_OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
 _MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
 
 
@@ -60,7 +60,7 @@ def plain(text: str) -> str:
     if text.isascii():
         return text
     text = _MICRO.sub("u", text)
-    text = _OHM.sub(r" \1ohm ", text)
+    text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
     text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
     text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
     text = text.translate(_TRANSLATE)
@@ -152,8 +152,16 @@ _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
+_PIECES = re.compile(  # 1 if n is even, 0 otherwise
+    r"([^,;&]{1,80}?)\s+((?:if|when)\s[^,;&]{1,60})[,;]\s*(?:and\s+)?"
+    r"([^,;&]{1,80}?)\s+((?:if|when)\s[^,;&]{1,60}?|otherwise)[\s.]*"
+)
+
+
 def prepare(text: str) -> str:
     """What the tokenizer reads: see `plain`, and digits of one number put together."""
+    if len(text) < 400 and "\\" not in text and (pieces := _PIECES.fullmatch(text)) is not None:
+        text = r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
     if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
     text = multiplicity.spelled_out(plain(text).strip())
