@@ -68,6 +68,23 @@ def test_both_forms_follow_the_equations_in_float32_and_in_bfloat16():
         assert max(error) < 2 * min(error), error
 
 
+def test_queries_of_many_tokens_are_those_of_few_and_their_pairs_are_parted_in_the_weights():
+    graphdef, weights = one_attention(CONFIG)
+    position = jnp.arange(24).reshape(2, 12)
+    x = np.random.default_rng(0).normal(size=(2, 12, CONFIG.hidden_size)).astype(np.float32)
+
+    def queries(x, of_many_tokens):
+        attention = nnx.merge(graphdef, nnx.State(weights))
+        return attention.queries(x, position, of_many_tokens=of_many_tokens)
+
+    many, few = (queries(jnp.asarray(x), many) for many in (True, False))
+    for a, b in zip(many, few, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    pairs = f"{CONFIG.qk_rope_head_dim // 2},2]"
+    jaxpr = str(jax.make_jaxpr(lambda x: queries(x, True))(x))
+    assert re.findall(rf"\[([\d,]*),{pairs}", jaxpr) == [f"{CONFIG.q_lora_rank},{CONFIG.num_heads}"]
+
+
 def chunks_of(tokens, lengths):
     """Every row cut at `lengths` [chunks, B]; the second of the chunks is padded on the left."""
     done = np.zeros(len(tokens), int)
