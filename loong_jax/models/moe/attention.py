@@ -18,7 +18,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import in_chunks, project
 from loong_jax.models.moe.mixing import MixLatents
 from loong_jax.models.moe.norm import rms_norm, scaled
-from loong_jax.models.moe.rope import rotate
+from loong_jax.models.moe.rope import halves, rotate, rotate_halves
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.sharding import ShardingRules
 
@@ -85,17 +85,28 @@ class LatentAttention(nnx.Module):
         )
 
     def queries(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"]
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], *, cut_weights: bool
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T N R"]]:
-        """Unrotated and rotated parts of the query of every head, times the scale of scores."""
+        """Unrotated and rotated parts of the query of every head, times the scale of scores.
+
+        Either the queries are cut and brought into the order of the rotation or, with
+        `cut_weights`, what makes them: on TPU that moves all there is to cut, and of many tokens
+        the queries are more.
+        """
         config, rules = self.config, self.rules
         down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
         up_QNh = rules.gather(self.query_up[...], "rank", "heads", "head_width")
         norm_weight = scaled(self.query_norm[...], config.q_scale * config.attention_scale)
         compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
-        query = project(compressed_BTQ, up_QNh)
-        nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
-        return nope, rotate(rope, position, config.rope_theta, config.yarn)
+        if cut_weights:
+            nope_up_QNH, rope_up_QNR = jnp.split(up_QNh, [config.qk_nope_head_dim], axis=-1)
+            nope = project(compressed_BTQ, nope_up_QNH)
+            rope = project(compressed_BTQ, halves(rope_up_QNR))
+        else:
+            query = project(compressed_BTQ, up_QNh)
+            nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
+            rope = halves(rope)
+        return nope, rotate_halves(rope, position, config.rope_theta, config.yarn)
 
     def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""
@@ -146,7 +157,8 @@ class LatentAttention(nnx.Module):
         return self._project_out(mixed_BTNU, x)
 
     def _operands(self, x, position, keys: Latent) -> Operands:
-        query_BTNh = jnp.concatenate(self.queries(x, position), axis=-1)
+        parts = self.queries(x, position, cut_weights=self.rules.platform == "tpu")
+        query_BTNh = jnp.concatenate(parts, axis=-1)
         return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())
 
     def absorbed(
@@ -157,7 +169,7 @@ class LatentAttention(nnx.Module):
         Heads stand before queries: a product over the cache then has all queries of a sequence as
         rows.
         """
-        nope_BTNH, rope_BTNR = self.queries(x, position)
+        nope_BTNH, rope_BTNR = self.queries(x, position, cut_weights=False)
         key_up_CNH, value_up_CNU = self._up()
         query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
         latent_BNTC = mix_latents(query_BNTC, jnp.moveaxis(rope_BTNR, 2, 1))

@@ -57,6 +57,8 @@ def expert_ffn(
     product = jax.lax.ragged_dot if gemm == "ragged_dot" else tokamax_ragged_dot()
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)
+    if len(down) == expert.shape[1] == 1 and room == num_choices:
+        return _one_expert(x, gate, expert, *(w.reshape(w.shape[1:]) for w in (gate_up, down)))
     is_of_NE = expert.reshape(-1, 1) == jnp.arange(len(down))[None]
     count_E = jnp.sum(is_of_NE, axis=0, dtype=jnp.int32)
     number_N = jax.lax.iota(jnp.int32, num_choices)
@@ -88,6 +90,24 @@ def expert_ffn(
     num_rounds = -(-jnp.sum(count_E) // room)
     rest, weights = later_rounds(one_round, num_rounds, inputs, weights, indices)
     return one_round(0, inputs, weights, indices) + rest
+
+
+def _one_expert(
+    x: Float[Array, "R D"],
+    gate: Float[Array, "R 1"],
+    expert: Int[Array, "R 1"],
+    gate_up: Float[Array, "D twice_M"],
+    down: Float[Array, "M D"],
+) -> Float[Array, "R D"]:
+    """`expert_ffn` of rows that have one expert to go to: there is nothing to sort.
+
+    A row that is not for it may hold anything, so all that is made of it is put to zero before it
+    is multiplied with, and so is its gradient.
+    """
+    both = jnp.where(expert < 0, 0, x @ gate_up)
+    first, second = jnp.split(both, 2, axis=-1)
+    hidden = jax.nn.silu(first) * second * jnp.where(expert < 0, 0, gate)
+    return (hidden.astype(x.dtype) @ down).astype(jnp.float32)
 
 
 def tokamax_ragged_dot():

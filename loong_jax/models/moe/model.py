@@ -429,7 +429,7 @@ class LongcatFlash(nnx.Module):
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
         rules = self.rules
-        head = rules.gather(self.head[...], "embed", "vocab")
+        head = rules.gather(self.head[...], "embed", "vocab", meets=hidden)
         logits = project(hidden, head, out_dtype=jnp.float32)
         spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)

@@ -90,6 +90,22 @@ def rotate(
     The result holds the first components of all pairs, then the second: queries and keys are
     permuted alike, so scores do not see it.
     """
+    return rotate_halves(halves(x), position, theta, yarn)
+
+
+def halves(x: Float[Array, "*any R"]) -> Float[Array, "*any R"]:
+    """The first components of all neighbouring pairs, then the second."""
+    pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
+    return jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1)
+
+
+def rotate_halves(
+    x: Float[Array, "B T *heads R"],
+    position: Int[Array, "B T"],
+    theta: float,
+    yarn: YarnScaling | None = None,
+) -> Float[Array, "B T *heads R"]:
+    """As `rotate`, of what `halves` makes."""
     width = x.shape[-1]
     turn = jnp.asarray(frequencies(width, theta, yarn), jnp.float32)
     angle = position.astype(jnp.float32)[..., None] * turn[None, None]
@@ -97,7 +113,6 @@ def rotate(
     scale = 1.0 if yarn is None else yarn.pair_scale
     # Kept as arrays of their own: fused into what follows, they are computed anew for every head.
     cos, sin = jax.lax.optimization_barrier((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
-    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], width // 2, 2)
-    first, second = pairs[..., 0], pairs[..., 1]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(x.dtype)

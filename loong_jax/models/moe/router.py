@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
@@ -16,6 +17,7 @@ from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 
+ROUTER = "router"  # the name under which a checkpoint policy finds the logits of the choice
 WITHOUT_MESH = ShardingRules()
 
 
@@ -61,7 +63,8 @@ class Router(nnx.Module):
         Of `forced_target` see `force`.
         """
         kernel = self.rules.gather(self.kernel[...], "embed", "target")
-        score_BTA = jax.nn.softmax(router_logits(x, kernel), axis=-1)
+        logits_BTA = checkpoint_name(router_logits(x, kernel), ROUTER)
+        score_BTA = jax.nn.softmax(logits_BTA, axis=-1)
         if score_shift is not None:
             score_BTA += score_shift[None, None]
         routing = choose(score_BTA, self.bias[...], self.config, self.rules)

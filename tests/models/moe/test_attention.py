@@ -1,6 +1,7 @@
 """Both forms of latent attention, the cache between them, padding, and sequences spread out."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import re
@@ -66,6 +67,24 @@ def test_both_forms_follow_the_equations_in_float32_and_in_bfloat16():
         ]
         assert max(error) < (1e-6 if dtype == jnp.float32 else 0.01), error
         assert max(error) < 2 * min(error), error
+
+
+@pytest.mark.parametrize("sizes", [None, dict(data=2, fsdp=2, tensor=2)], ids=str)
+def test_cutting_weights_instead_of_queries_changes_none_and_moves_no_pair_of_theirs(sizes):
+    rules = ShardingRules(mesh=make_mesh(**sizes) if sizes else None)
+    x = np.random.default_rng(0).normal(size=(4, 12, CONFIG.hidden_size)).astype(np.float32)
+    with jax.set_mesh(rules.mesh) if sizes else contextlib.nullcontext():
+        module = LatentAttention(CONFIG, rngs=nnx.Rngs(0), rules=rules)
+        graphdef, state = nnx.split(module, graph=False)
+        attention = nnx.merge(graphdef, jax.tree.map(lambda a: a[0], state))
+        position = rules.place(jnp.arange(48).reshape(4, 12), "act_batch", "act_length")
+        x = rules.place(jnp.asarray(x), "act_batch", "act_length", "act_embed")
+        cut, whole = (attention.queries(x, position, cut_weights=cut) for cut in (True, False))
+        jaxpr = jax.make_jaxpr(lambda x: attention.queries(x, position, cut_weights=True))(x)
+    for a, b in zip(cut, whole, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    pairs = [v.aval.shape[:-2] for e in jaxpr.eqns for v in e.outvars if v.aval.shape[-1:] == (2,)]
+    assert pairs == [(CONFIG.q_lora_rank, CONFIG.num_heads)]
 
 
 def chunks_of(tokens, lengths):

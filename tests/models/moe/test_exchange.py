@@ -103,6 +103,12 @@ def test_mixture_and_gradient_are_those_of_one_device(kind, sizes):
     check(dataclasses.replace(CONFIG, exchange=kind), sizes)
 
 
+@pytest.mark.parametrize("kind", [PADDED, RAGGED, TIGHT[0]], ids=str)
+def test_so_it_is_with_one_expert_to_a_device_and_no_table(kind):
+    config = dataclasses.replace(CONFIG, exchange=kind, expert_gemm="ragged_dot")
+    check(config, dict(expert=CONFIG.num_experts, data=2))
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "token_chunks"),
     [

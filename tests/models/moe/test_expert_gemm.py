@@ -50,6 +50,38 @@ def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
 
 
+def test_rows_of_one_expert_stay_where_they_are_and_others_add_nothing():
+    """What stands in a row that has no expert may even be no number."""
+    random = np.random.default_rng(0)
+    x, direction = random.normal(size=(2, 20, 8)).astype(np.float32)
+    gate = random.normal(size=(20, 1)).astype(np.float32)
+    gate_up, down = (
+        random.normal(size=shape).astype(np.float32) for shape in ((1, 8, 10), (1, 5, 8))
+    )
+    is_used = random.uniform(size=(20, 1)) < 0.6
+    expert = jnp.asarray(np.where(is_used, 0, -1))
+    gate = np.where(is_used, gate, np.nan)
+
+    def ours(x, gate, gate_up, down):
+        out = expert_gemm.expert_ffn(x, gate, expert, gate_up, down, gemm="ragged_dot")
+        return jnp.sum(out * direction)
+
+    def oracle(x, gate, gate_up, down):
+        used = np.flatnonzero(is_used)
+        both = x[used] @ gate_up[0]
+        hidden = jax.nn.silu(both[:, :5]) * both[:, 5:] * gate[used]
+        return jnp.sum(hidden @ down[0] * direction[used])
+
+    arguments = tuple(map(jnp.asarray, (x, gate, gate_up, down)))
+    found = jax.value_and_grad(ours, argnums=(0, 1, 2, 3))(*arguments)
+    wanted = jax.value_and_grad(oracle, argnums=(0, 1, 2, 3))(*arguments)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
+    text = str(jax.make_jaxpr(jax.grad(ours))(*arguments))
+    assert "dot_general" in text
+    assert not any(name in text for name in ("ragged_dot", "sort[", "gather["))
+
+
 def test_the_platform_of_the_program_decides_unless_asked_otherwise():
     assert expert_gemm.choose("auto", "cpu") == "blocked"
     assert expert_gemm.choose("auto", "tpu") == expert_gemm.choose("auto", "gpu") == "ragged_dot"

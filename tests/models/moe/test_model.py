@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -269,6 +270,31 @@ def test_what_a_layer_keeps_saves_products_and_changes_no_gradient():
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
     with pytest.raises(ConfigError, match="ffn_2"):
         dataclasses.replace(CONFIG, remat=("ffn_2",))
+
+
+def test_logits_of_the_router_that_are_kept_are_not_made_again():
+    weights, arguments = fresh()[1], (random_tokens(2, 12), np.ones((2, 12), bool))
+
+    def exact_products(remat):
+        graphdef, _ = moe.abstract_weights(dataclasses.replace(CONFIG, remat=remat))
+        jaxpr = jax.make_jaxpr(loss_and_gradient(graphdef))(weights, *arguments)
+        return str(jaxpr).count("Precision.HIGHEST, Precision.HIGHEST")
+
+    kept, made_again = exact_products(("router",)), exact_products("layer")
+    assert (kept, made_again) == (3, 4)  # of the loop's layer: the value and two gradients
+
+
+def test_the_gradient_of_the_head_is_summed_where_it_is_scattered():
+    rules = ShardingRules(mesh=make_mesh(fsdp=4, expert=2))
+    with jax.set_mesh(rules.mesh):
+        graphdef, weights = moe.init_weights(CONFIG, jax.random.key(0), rules)
+        tokens = rules.place(jnp.asarray(random_tokens(8, 6)), "act_batch", "act_length")
+        mask = jnp.ones_like(tokens, bool)
+        text = loss_and_gradient(graphdef).lower(weights, tokens, mask).as_text()
+    all_reduced = re.findall(r'"stablehlo.all_reduce".*?\}\) : \(tensor<([^>]*)>', text, re.DOTALL)
+    assert all_reduced
+    head = f"{CONFIG.hidden_size}x{CONFIG.vocab_size}"
+    assert not any(head in shape for shape in all_reduced), all_reduced
 
 
 @functools.cache
