@@ -14,7 +14,8 @@ from loong_jax.verifiers.judge.client import Budget, Endpoint
 
 LEDGER = "scripted_ledger.jsonl"  # what the scripted author planted; no synthesis reads it
 # What it is asked with: its silences last as long as it is waited for, and its server is at hand.
-_SCRIPTED_TIMEOUT_S, _SCRIPTED_ATTEMPTS, _SCRIPTED_BACKOFF_S = 3.0, 2, 0.02
+# It says which failures are final, so many attempts cost nothing: they are for a busy machine.
+_SCRIPTED_TIMEOUT_S, _SCRIPTED_ATTEMPTS, _SCRIPTED_BACKOFF_S = 3.0, 12, 0.02
 
 
 def endpoint_of(url: str, model: str, **settings: Any) -> Endpoint | None:

@@ -122,3 +122,14 @@ def test_a_module_that_never_ends_is_soon_given_up(runner):
     source = SUM.replace("    rng =", "    while True: pass\n    rng =")
     found = runner.run(Module(source), [("pose", (1, seed)) for seed in range(60)])
     assert {one.status for one in found} == {"timeout"}
+
+
+def test_what_calls_fail_by_depends_on_none_beside_them(runner):
+    """Alone each gives too much; many together take too long before they do."""
+    spends = """    sum(range(10**7))
+    return {"numbers": [level, seed], "pad": "x" * 2**21}
+"""
+    source = SUM.replace("    rng =", spends + "    rng =")
+    alone = runner.run(Module(source), [("pose", (1, 0))])
+    assert [one.status for one in alone] == ["limit"]
+    assert runner.run(Module(source), [("pose", (1, seed)) for seed in range(12)]) == alone * 12

@@ -57,7 +57,7 @@ class Author:
         self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel, "author")
         self._lock = threading.Lock()
         self._running: dict[str, concurrent.futures.Future[Transcript]] = {}
-        self._held: list[Transcript] = []  # failures since the last reply
+        self._held: dict[str, Transcript] = {}  # failures since the last reply, by key
         self._num_replies = 0
         self._num_failed = 0  # of those held, calls that began after the last reply
         self._down = ""
@@ -101,11 +101,19 @@ class Author:
                 f"{self._down}. Run the same command again later; nothing paid for is repeated."
             )
 
+    def settle(self) -> None:
+        """Stores the failures that no reply has come after, unless the endpoint is down.
+
+        For the end of a run: what it then reads from the store is every call that shaped it, in
+        whatever order calls ended.
+        """
+        if not self._down:
+            self._keep_held()
+
     def close(self) -> None:
         """Waits for the calls under way and keeps what they gave. The store stays open."""
         self._pool.shutdown(cancel_futures=True)
-        if not self._down:
-            self._keep_held()
+        self.settle()
         self._client.close()
 
     # ---- one call
@@ -116,12 +124,12 @@ class Author:
         answered: concurrent.futures.Future[Reply] = concurrent.futures.Future()
         with self._lock:
             record = self.store.get(call.key)
+            kept = self._held.get(call.key) if record is None else Transcript.from_json(record)
             running = self._running.get(call.key)
             is_first = running is None
-            if record is None and running is None:
+            if kept is None and running is None:
                 running = self._running[call.key] = self._pool.submit(self._perform, call)
-        if record is not None:
-            kept = Transcript.from_json(record)
+        if kept is not None:
             answered.set_result(reply_of(kept, schema, was_stored=True))
             return answered
         assert running is not None
@@ -197,17 +205,17 @@ class Author:
             self._keep_held()
         elif made.failure != "over_budget":
             with self._lock:
-                self._held.append(made)
+                self._held[made.key] = made
                 self._num_failed += num_before == self._num_replies
                 if self._num_failed >= MAX_FAILED_IN_A_ROW and not self._down:
                     self._down = f"{made.failure}, {made.detail}"
         return made
 
     def _keep_held(self) -> None:
-        with self._lock:
-            held, self._held, self._num_failed = self._held, [], 0
-        for made in held:
-            self.store.put(made.key, made.to_json())
+        with self._lock:  # kept over the writing: a call is in the store or held, never in neither
+            for made in self._held.values():
+                self.store.put(made.key, made.to_json())
+            self._held, self._num_failed = {}, 0
 
 
 def reply_of(

@@ -84,4 +84,4 @@ class Reply:
     parsed: Any
     failure: str | None
     transcript: Transcript
-    was_stored: bool = False  # read from disk, not paid for now
+    was_stored: bool = False  # known before it was asked for, not paid for now

@@ -128,6 +128,7 @@ def main(options: LoongEnvOptions) -> int:
         print(f"author {author.name}; seeds: {_counts(seeds, domains)}", flush=True)
         num_before = len(author.store)
         made = _made(options, config, seeds, author)
+        author.settle()
         outputs.write(options.out, made, seeds, domains, author.store, author.name)
         figures = summary.write(
             options.out, made, seeds, author,

@@ -55,6 +55,7 @@ def run(
         on_stage("calibration", _open(items))
         flow.calibrate(items)
         on_stage("packages", _open(items))
+        author.settle()
         for item in items:
             if item.is_open:
                 item.stop(KEPT, KEPT)

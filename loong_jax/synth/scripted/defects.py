@@ -17,10 +17,10 @@ class Defect:
 
 # Of the way and of the form of a reply; the server plants them, whoever plays.
 COMMON = (
-    Defect(name="timed_out", about="no byte of a reply before the client gives up", rate=0.004),
-    Defect(name="http_500", about="status 500 at every attempt", rate=0.006),
+    Defect(name="timed_out", about="no byte of a body before the client gives up", rate=0.004),
+    Defect(name="http_500", about="status 500, for good", rate=0.006),
     Defect(name="rate_limited", about="status 429 at the first attempt, then answers", rate=0.02),
-    Defect(name="dropped", about="the connection closes without a reply", rate=0.004),
+    Defect(name="dropped", about="the connection closes before the body", rate=0.004),
     Defect(name="refusal", about="the model declines", rate=0.02),
     Defect(name="malformed_json", about="the reply breaks off its JSON in the midst", rate=0.02),
     Defect(name="missing_key", about="JSON without one of its keys", rate=0.01),

@@ -1,6 +1,8 @@
 """The HTTP side of the scripted author: OpenAI's chat completions on a loopback port.
 
-Deterministic: a reply depends on the script's seed, the messages and the request's seed alone.
+Deterministic: a reply depends on the script's seed, the messages and the request's seed alone. What
+fails for good is announced by `x-should-retry: false`, so a client is free to ask as often as it
+takes where only the machine was slow, and its transcripts tell nothing of the machine.
 """
 
 import contextlib
@@ -25,6 +27,7 @@ from loong_jax.verifiers.judge import prompts as judge_prompts
 NAME = "scripted"
 MAX_SILENCE_S = 120.0  # after which a client that never gives up is hung up on
 _CHARS_PER_TOKEN = 4
+_FINAL = {"x-should-retry": "false"}
 _FENCED = re.compile(r"BEGIN (\w+)\n(.*)\nEND \1", re.DOTALL)
 REFUSALS = (
     "I'm sorry, but I can't help with that request.",
@@ -187,35 +190,40 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         answer = self.author.answer(messages, seed) if known else None
         if answer is None:
             self._send(400, {"error": {"message": "no scripted role knows this prompt"}})
-        elif answer.how == "timed_out":
-            self._be_silent()
-        elif answer.how == "dropped":
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+        elif answer.how in ("timed_out", "dropped"):
+            self._break_off(is_silent=answer.how == "timed_out")
         elif answer.how == "rate_limited":
             self._send(429, {"error": {"message": "too many requests"}}, {"Retry-After": "0"})
         elif answer.how == "http_500":
-            self._send(500, {"error": {"message": "scripted"}})
+            self._send(500, {"error": {"message": "scripted"}}, _FINAL)
         else:
             self._send(200, _completion(messages, answer))
 
-    def _be_silent(self) -> None:
-        """Until the client hangs up."""
+    def _break_off(self, *, is_silent: bool) -> None:
+        """The head of a reply, and then nothing: until the client hangs up, or by hanging up."""
         self.close_connection = True
-        select.select([self.connection], [], [], MAX_SILENCE_S)
+        with contextlib.suppress(OSError):
+            self._send_head(200, 1, _FINAL)
+            self.wfile.flush()
+            if is_silent:
+                select.select([self.connection], [], [], MAX_SILENCE_S)
+            else:
+                self.connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] = {}) -> None:
         data = json.dumps(body).encode()
         with contextlib.suppress(OSError):
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
+            self._send_head(status, len(data), headers)
             self.wfile.write(data)
             self.wfile.flush()
+
+    def _send_head(self, status: int, num_bytes: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(num_bytes))
+        self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: the ledger is the log."""

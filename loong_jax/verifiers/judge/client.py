@@ -1,7 +1,8 @@
 """The way to a judge: any OpenAI-compatible endpoint, within time, size and budget.
 
 The `openai` package is imported with the first request. Every attempt has a
-deadline for the whole of it, so a server that sends a byte now and then stalls nobody.
+deadline for the whole of it, so a server that sends a byte now and then stalls nobody. A server
+that says `x-should-retry: false`, as OpenAI's own do, is not asked again.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ URL, MODEL = "LOONG_JUDGE_URL", "LOONG_JUDGE_MODEL"
 _RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_REPLY_BYTES = 4 * 2**20
 _CHARS_PER_TOKEN = 4  # an estimate, for servers that report no usage
+_LATE = "the reply did not end in time"
 
 
 class JudgeUnavailable(Exception):
@@ -190,12 +192,12 @@ class Client:
             with self._connection().chat.completions.with_streaming_response.create(
                 messages=list(messages), timeout=self.endpoint.timeout_s, **asked
             ) as response:
-                body = _body(response.iter_bytes(), deadline)
+                body = _body(response, deadline)
         except openai.APITimeoutError as error:
             raise _Again("timeout", f"no reply in {self.endpoint.timeout_s} s") from error
         except openai.APIStatusError as error:
             detail = f"status {error.status_code}"
-            if error.status_code in _RETRIED_STATUS:
+            if error.status_code in _RETRIED_STATUS and _may_retry(error.response):
                 after_s = _retry_after(error.response)
                 raise _Again("endpoint", detail, after_s, error.status_code) from error
             raise JudgeUnavailable("endpoint", detail, error.status_code) from error
@@ -237,14 +239,26 @@ class _Again(JudgeUnavailable):
         self.after_s = after_s
 
 
-def _body(chunks: Any, deadline: float) -> bytes:
+def _body(response: Any, deadline: float) -> bytes:
+    """The whole body. What it ends by instead may be mended by another attempt, unless the
+    response's head says that it may not."""
+    failed = _Again if _may_retry(response) else JudgeUnavailable
     body = bytearray()
-    for chunk in chunks:
-        body += chunk
-        if len(body) > _MAX_REPLY_BYTES:
-            raise JudgeUnavailable("endpoint", f"a reply of more than {_MAX_REPLY_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise _Again("timeout", "the reply did not end in time")
+    try:
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > _MAX_REPLY_BYTES:
+                detail = f"a reply of more than {_MAX_REPLY_BYTES} bytes"
+                raise JudgeUnavailable("endpoint", detail)
+            if time.monotonic() > deadline:
+                raise failed("timeout", _LATE)
+    except JudgeUnavailable:
+        raise
+    except Exception as error:  # of the transport below, which is one or another package
+        name = type(error).__name__
+        if "Timeout" in name:
+            raise failed("timeout", _LATE) from error
+        raise failed("endpoint", f"{name}: {error}"[:200]) from error
     return bytes(body)
 
 
@@ -279,6 +293,10 @@ def _counts(usage: Any) -> tuple[int, int] | None:
     if not all(isinstance(count, int) and count >= 0 for count in (total, asked)):
         return None
     return asked, max(0, total - asked)
+
+
+def _may_retry(response: Any) -> bool:
+    return response.headers.get("x-should-retry") != "false"
 
 
 def _retry_after(response: Any) -> float:

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.synth import opening
 from loong_jax.synth.authors import AuthorDown, CallStore, Request, Settings, structured
-from loong_jax.synth.scripted import ledger
+from loong_jax.synth.scripted import Said, ledger
 
 SCHEMA = structured.fields(code=str)
 
@@ -124,6 +127,51 @@ def test_calls_that_run_out_of_time_together_are_no_outage(scripted, author):
     made.require_up()
     made.close()
     assert len(made.store) == 16
+
+
+def test_a_failure_after_the_last_reply_is_stored_when_a_run_settles(scripted, author):
+    """Which call ends last is the machine's affair; what a run finds in the store is not."""
+    server = scripted(rates={"http_500": 1.0})
+    made = author(server)
+    [failed] = made.ask(requests(1))
+    assert failed.transcript.key not in made.store
+    [again] = made.ask(requests(1))
+    assert (again.transcript, again.was_stored) == (failed.transcript, True)
+    assert len({entry["digest"] for entry in server.ledger.entries}) == 1
+    assert made.budget.num_requests == 1, "it is final, and known"
+    made.settle()
+    assert made.store.get(failed.transcript.key) == failed.transcript.to_json() | {
+        "messages": [dict(message) for message in failed.transcript.messages]
+    }
+
+
+def test_a_slow_machine_leaves_no_trace(scripted, author):
+    """Replies that come too late are asked for again; what fails on purpose says that it does."""
+    late, lock = {}, threading.Lock()
+
+    def role(ask):
+        question = ask.fields["question"]
+        with lock:
+            late[question] = late.get(question, 0) + 1
+        if late[question] <= slowness:
+            time.sleep(0.7)
+        return Said(json.dumps({"code": question}))
+
+    rates = {"timed_out": 0.2, "http_500": 0.2, "dropped": 0.2, "rate_limited": 0.2}
+    found = []
+    for slowness in (0, 3):
+        late.clear()
+        server = scripted(rates=rates, table={"loongenv/code": role})
+        made = author(
+            server, store=f"{slowness}.jsonl",
+            endpoint={"timeout_s": 0.4, "max_attempts": opening._SCRIPTED_ATTEMPTS},
+        )  # fmt: skip
+        replies = made.ask(requests(20))
+        found.append([reply.transcript for reply in replies])
+        assert {reply.failure for reply in replies} == {
+            None, "timed_out", "http_500", "unreachable"
+        }  # fmt: skip
+    assert found[0] == found[1]
 
 
 def test_futures_can_be_awaited(scripted, author):

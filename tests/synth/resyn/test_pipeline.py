@@ -87,6 +87,7 @@ def test_what_is_kept_is_a_package_that_can_reward(finished):
         assert {"resyn/ideas", "resyn/module", "resyn/judge_module", "resyn/judge_question",
                 "resyn/solve"} <= {call["prompt_name"] for call in asked}  # fmt: skip
         assert {call["model"] for call in asked} == {"scripted"}
+        assert [call["key"] for call in asked] == list(dict.fromkeys(item["calls"]))
 
 
 def test_no_planted_loophole_is_kept(finished):
