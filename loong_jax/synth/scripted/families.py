@@ -1,7 +1,8 @@
 """The questions that the scripted author can pose: one family or more in each of twelve domains.
 
 A family is a question with numbers in it, in several wordings, the lines of a program that sets
-`result`, and, written apart from these, the truth.
+`result`, and, written apart from these, the truth. Short families besides, which a model of a
+million parameters can learn, are posed to those alone who show seeds of them.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 Values = Mapping[str, int]
@@ -26,6 +27,7 @@ class Family:
     unit: str = ""
     digits: int | None = None  # decimals that the question asks for
     wrong: tuple[str, str] = ("result = ", "result = 1 + ")  # a wrong program, by replacement
+    thought: Callable[[Values], str] | None = None  # of a short family: its solution in few marks
 
     def draw(self, rng: random.Random) -> dict[str, int]:
         return {name: rng.randint(low, high) for name, (low, high) in self.ranges.items()}
@@ -33,7 +35,8 @@ class Family:
     @property
     def takes_steps(self) -> bool:
         """Whether its result is an integer that further steps can go on with."""
-        return self.digits is None and not self.unit and self.domain not in ("programming", _MCQ)
+        is_number = self.digits is None and not self.unit
+        return is_number and self.thought is None and self.domain not in ("programming", _MCQ)
 
 
 _MCQ = "security_and_safety"
@@ -65,6 +68,14 @@ def _subnet(v: Values) -> str:
     hosts = 2 ** (32 - v["a"]) - 2
     options = {"A": hosts + 2, "B": hosts + 1, "C": hosts, "D": hosts // 2}
     return next(letter for letter, count in options.items() if count == hosts)
+
+
+def _hours(v: Values) -> list[int]:
+    """What the clock shows, move by move."""
+    hours = [v["n"]]
+    for moved in (v["a"], v["b"], -v["c"]):
+        hours.append((hours[-1] + moved) % 12 or 12)
+    return hours
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -256,6 +267,18 @@ FAMILIES: tuple[Family, ...] = (
         wrong=("range(1, {c} + 1)", "range(1, {c})"),
     ),
 )  # fmt: skip
+
+CLOCK = Family(
+    name="clock", domain="logic",
+    wordings=("Clock at {n}: on {a}, on {b}, back {c}. Hour?",),
+    ranges={"n": (1, 12), "a": (1, 11), "b": (1, 11), "c": (1, 11)},
+    program="past = ({n} + {a} + {b} - {c} - 1) % 12\nresult = past + 1",
+    truth=lambda v: _hours(v)[-1],
+    thought=lambda v: "{}+{a}={} {}+{b}={} {}-{c}={}".format(
+        *(hour for pair in pairwise(_hours(v)) for hour in pair), **v
+    ),
+)  # fmt: skip
+SHORT_FAMILIES = (CLOCK,)
 
 BY_DOMAIN: dict[str, list[Family]] = {}
 for _family in FAMILIES:

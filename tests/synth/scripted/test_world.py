@@ -7,7 +7,7 @@ import pytest
 
 from loong_jax.synth.authors import prompts
 from loong_jax.synth.scripted import Ask, loongenv_roles, roles, world
-from loong_jax.synth.scripted.families import FAMILIES
+from loong_jax.synth.scripted.families import CLOCK, FAMILIES, SHORT_FAMILIES
 from loong_jax.verifiers.loongbench.domains import DOMAINS
 
 
@@ -19,7 +19,7 @@ def printed(program):
     return out.getvalue().strip()
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", world.EVERY_FAMILY, ids=lambda family: family.name)
 def test_questions_read_back_and_programs_reach_the_truth(family):
     rng = random.Random(1)
     for _ in range(8):
@@ -36,6 +36,40 @@ def test_questions_read_back_and_programs_reach_the_truth(family):
 
 def test_all_twelve_domains_have_questions():
     assert {family.domain for family in FAMILIES} == set(DOMAINS)
+
+
+def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
+    assert not {f.name for f in SHORT_FAMILIES} & {f.name for f in FAMILIES}
+    rng = random.Random(2)
+    clock, queue = (world.draw("logic", rng, family=one) for one in (CLOCK, None))
+    for seed in range(20):
+        for shown in (clock, queue):
+            examples = json.dumps([{"question": shown.question}] * 3)
+            asked = {
+                "loongenv/few_shot": {"domain": "logic", "examples": examples},
+                "loongenv/self_instruct": {"domain": "logic", "examples": f'["{shown.question}"]'},
+                "loongenv/evolve": {
+                    "domain": "logic", "operator": "Move to another topic.",
+                    "question": shown.question,
+                },
+            }  # fmt: skip
+            for name, fields in asked.items():
+                ask = Ask(prompt_name=name, fields=fields, rng=random.Random(seed), defect=None)
+                posed = world.read(json.loads(roles.ROLES[name](ask).text)["question"])
+                assert posed.family == shown.family
+                assert shown is queue or not posed.steps
+
+
+def test_the_thought_of_a_clock_ends_in_the_truth_and_every_part_of_it_holds():
+    rng = random.Random(4)
+    for _ in range(50):
+        values = CLOCK.draw(rng)
+        thought = CLOCK.thought(values)
+        assert thought.endswith(f"={CLOCK.truth(values)}")
+        for part in thought.split():
+            told, shown = part.split("=")
+            assert (eval(told) - int(shown)) % 12 == 0
+            assert 1 <= int(shown) <= 12
 
 
 def test_every_role_has_a_prompt_and_every_defect_a_role():
