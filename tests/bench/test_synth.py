@@ -278,7 +278,7 @@ def test_seeds_differ_and_their_solutions_end_in_the_truth(monkeypatch):
         loong.worked("What is 2 * 3?")
     monkeypatch.setattr(loong, "DRAWS_PER_SEED", 1)
     with pytest.raises(ConfigError, match="more than there are"):
-        loong.rows(20_000)
+        loong.rows(3000)
 
 
 # ---- the command

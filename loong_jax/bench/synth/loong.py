@@ -23,7 +23,7 @@ from loong_jax.synth.loongenv import command, outputs, seeds
 from loong_jax.synth.loongenv.command import LoongEnvOptions
 from loong_jax.synth.scripted import families, world
 
-FAMILY = families.CLOCK
+FAMILY = families.CARDS
 DOMAIN = FAMILY.domain  # of LoongBench
 HURRIED = "~"  # a thought in which no value is written
 DRAWS_PER_SEED = 20

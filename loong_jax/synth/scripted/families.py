@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 Values = Mapping[str, int]
@@ -70,12 +70,8 @@ def _subnet(v: Values) -> str:
     return next(letter for letter, count in options.items() if count == hosts)
 
 
-def _hours(v: Values) -> list[int]:
-    """What the clock shows, move by move."""
-    hours = [v["n"]]
-    for moved in (v["a"], v["b"], -v["c"]):
-        hours.append((hours[-1] + moved) % 12 or 12)
-    return hours
+def _sorted(v: Values, names: str = "abcdef") -> str:
+    return "".join(sorted(str(v[name]) for name in names))
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -268,17 +264,17 @@ FAMILIES: tuple[Family, ...] = (
     ),
 )  # fmt: skip
 
-CLOCK = Family(
-    name="clock", domain="logic",
-    wordings=("Clock at {n}: on {a}, on {b}, back {c}. Hour?",),
-    ranges={"n": (1, 12), "a": (1, 11), "b": (1, 11), "c": (1, 11)},
-    program="past = ({n} + {a} + {b} - {c} - 1) % 12\nresult = past + 1",
-    truth=lambda v: _hours(v)[-1],
-    thought=lambda v: "{}+{a}={} {}+{b}={} {}-{c}={}".format(
-        *(hour for pair in pairwise(_hours(v)) for hour in pair), **v
+CARDS = Family(
+    name="cards", domain="logic",
+    wordings=("Cards {a} {b} {c} {d} {e} {f}, sorted: which number?",),
+    ranges=dict.fromkeys("abcdef", (1, 9)),
+    program=(
+        "cards = [{a}, {b}, {c}, {d}, {e}, {f}]\nresult = int(''.join(map(str, sorted(cards))))"
     ),
+    truth=lambda v: int(_sorted(v)),
+    thought=lambda v: f"{_sorted(v, 'abc')}&{_sorted(v, 'def')}={_sorted(v)}",
 )  # fmt: skip
-SHORT_FAMILIES = (CLOCK,)
+SHORT_FAMILIES = (CARDS,)
 
 BY_DOMAIN: dict[str, list[Family]] = {}
 for _family in FAMILIES:

@@ -7,7 +7,7 @@ import pytest
 
 from loong_jax.synth.authors import prompts
 from loong_jax.synth.scripted import Ask, loongenv_roles, roles, world
-from loong_jax.synth.scripted.families import CLOCK, FAMILIES, SHORT_FAMILIES
+from loong_jax.synth.scripted.families import CARDS, FAMILIES, SHORT_FAMILIES
 from loong_jax.verifiers.loongbench.domains import DOMAINS
 
 
@@ -41,9 +41,9 @@ def test_all_twelve_domains_have_questions():
 def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
     assert not {f.name for f in SHORT_FAMILIES} & {f.name for f in FAMILIES}
     rng = random.Random(2)
-    clock, queue = (world.draw("logic", rng, family=one) for one in (CLOCK, None))
+    cards, queue = (world.draw("logic", rng, family=one) for one in (CARDS, None))
     for seed in range(20):
-        for shown in (clock, queue):
+        for shown in (cards, queue):
             examples = json.dumps([{"question": shown.question}] * 3)
             asked = {
                 "loongenv/few_shot": {"domain": "logic", "examples": examples},
@@ -60,16 +60,10 @@ def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
                 assert shown is queue or not posed.steps
 
 
-def test_the_thought_of_a_clock_ends_in_the_truth_and_every_part_of_it_holds():
-    rng = random.Random(4)
-    for _ in range(50):
-        values = CLOCK.draw(rng)
-        thought = CLOCK.thought(values)
-        assert thought.endswith(f"={CLOCK.truth(values)}")
-        for part in thought.split():
-            told, shown = part.split("=")
-            assert (eval(told) - int(shown)) % 12 == 0
-            assert 1 <= int(shown) <= 12
+def test_the_thought_about_cards_sorts_each_half_and_then_both():
+    values = dict(zip("abcdef", (7, 3, 9, 8, 1, 5), strict=True))
+    assert CARDS.thought(values) == "379&158=135789"
+    assert CARDS.truth(values) == 135789
 
 
 def test_every_role_has_a_prompt_and_every_defect_a_role():
