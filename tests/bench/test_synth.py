@@ -22,8 +22,8 @@ from loong_jax.testing import tiny
 
 NAMES = ("product", "digit_sum", "alternating", "median")  # guesses are right now and then
 RESYN = ResynSize(
-    environments=(2, 1), instances=24, unseen=2, levels=2, cold_levels=1, demonstrations=20,
-    cold_steps=150, steps=2, groups_per_step=2, tests=2, samples=2,
+    environments=(2, 1), instances=24, unseen=2, levels=(1, 2), cold_levels=1, demonstrations=20,
+    cold_steps=150, steps=2, groups_per_step=2, tests=2, fewest_tests=2, samples=2,
 )  # fmt: skip
 
 
@@ -117,7 +117,10 @@ def test_a_level_gives_no_question_that_a_lower_one_gave():
     [
         (dict(environments=(6, 12)), "must fall"),
         (dict(instances=100), "no multiple of 24"),
-        (dict(levels=5), "1..4"),
+        (dict(levels=(1, 5)), "1..4"),
+        (dict(levels=(3, 1)), "must name levels that rise"),
+        (dict(tests=8), "fewest_tests=12"),
+        (dict(levels=()), "must name levels that rise"),
         (dict(cold_levels=5), "1..4"),
     ],
 )
@@ -161,19 +164,25 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
 
 
 @pytest.mark.bubblewrap
-def test_levels_that_the_cold_start_alone_shows_are_held_out_from_rl(directory):
-    size = dataclasses.replace(RESYN, environments=(2,), levels=1, cold_levels=2)
+def test_levels_between_and_beyond_those_posed_are_held_out_from_rl(directory):
+    size = dataclasses.replace(RESYN, environments=(2,), levels=(1, 3), cold_levels=3)
     found = resyn.material(directory, size)
-    assert {one.level for one in resyn.instances(found, 2, size)} == {1}
-    assert {one.level for one in found.tests()} == {1, 2, 3}
+    assert {one.level for one in resyn.instances(found, 2, size)} == {1, 3}
+    assert {one.level for one in found.tests()} == {1, 2, 3, 4}
     by_group = found.groups_of_learning(size)
-    assert list(by_group)[:3] == [
-        "seen environments, levels of RL",
-        "seen environments, level 2, in the cold start",
-        "seen environments, level 3, never shown",
+    assert list(by_group) == [
+        "seen environments, levels 1 and 3, posed",
+        "seen environments, level 2, between those posed, in the cold start alone",
+        "seen environments, level 4, beyond those posed, shown by nothing",
+        "unseen environments, in the cold start alone, levels 1 and 3",
+        "unseen environments, never shown, levels 1 and 3",
     ]
     uids = [one.uid for one in found.tests()]
-    assert [sum(map(chosen, uids)) for chosen in by_group.values()] == [4, 4, 4, 2, 2]
+    assert [sum(map(chosen, uids)) for chosen in by_group.values()] == [8, 4, 4, 4, 4]
+    levels = [{uid.split("/")[1] for uid in uids if chosen(uid)} for chosen in by_group.values()]
+    assert levels == [{"1", "3"}, {"2"}, {"4"}, {"1", "3"}, {"1", "3"}]
+    below = found.groups_of_learning(dataclasses.replace(size, levels=(2,)))
+    assert any("level 1, below those posed" in name for name in below)
 
 
 @pytest.mark.bubblewrap
@@ -261,10 +270,10 @@ def test_seeds_differ_and_their_solutions_end_in_the_truth(monkeypatch):
     for row in made:
         response = parse_response(loong.worked(row["question"]))
         assert response.answer == row["final_answer"]
-        styles[response.thinking[0]] += 1
-        if response.thinking[0] == loong.CAREFUL:
-            assert response.thinking.endswith(f"={row['final_answer']}")
-    assert min(styles[loong.CAREFUL], styles[loong.HURRIED]) > 100
+        is_hurried = response.thinking == loong.HURRIED
+        styles[is_hurried] += 1
+        assert is_hurried or response.thinking.endswith(f"={row['final_answer']}")
+    assert min(styles[True], styles[False]) > 100
     with pytest.raises(ValueError, match="no seed"):
         loong.worked("What is 2 * 3?")
     monkeypatch.setattr(loong, "DRAWS_PER_SEED", 1)

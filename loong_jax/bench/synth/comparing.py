@@ -70,8 +70,8 @@ def table(part: str, compared: Mapping[str, Any], against: str | None = None) ->
         before = rows["cold_start"]
         lines += [
             "",
-            f"{part}, {group}: cold start {before['pass@1_percent']:.1f} % of "
-            f"{before['problems']} held-out problems (scripted author)",
+            f"{part}, {group}: cold start {_level(before)} of {before['problems']} held-out "
+            "problems (scripted author)",
         ]
         for name, row in rows["arms"].items():
             lines.append(f"  {name:<20} {_figures(row)}{_other(row, against)}")
@@ -85,9 +85,14 @@ def _figures(row: Mapping[str, Any]) -> str:
     low, high = row["ci95_points"]
     apart = ", intervals disjoint" if row["is_disjoint"] else ""
     return (
-        f"{row['pass@1_percent']:5.1f} %  {row['difference_points']:+5.1f} points "
+        f"{_level(row)}  {row['difference_points']:+5.1f} points "
         f"[{low:+.1f}, {high:+.1f}]{apart}; {row['max_cpu_s']:.0f} s of CPU at most"
     )
+
+
+def _level(row: Mapping[str, Any]) -> str:
+    low, high = row["pass@1_ci95_percent"]
+    return f"{row['pass@1_percent']:.1f} % [{low:.1f}, {high:.1f}]"
 
 
 def _other(row: Mapping[str, Any], against: str | None) -> str:

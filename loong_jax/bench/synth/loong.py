@@ -1,6 +1,6 @@
 """Loong's question in miniature: RL on LoongEnv's problems, SFT on them, or neither.
 
-The seeds are questions of the scripted author's own world, since a tiny model can learn those. A
+The seeds are of a short family of the scripted author's own world, which a tiny model can learn. A
 fifth of them no author sees; these are measured on. The cold start is taught worked seeds.
 """
 
@@ -21,10 +21,11 @@ from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import OwnProblemsRecipe
 from loong_jax.synth.loongenv import command, outputs, seeds
 from loong_jax.synth.loongenv.command import LoongEnvOptions
-from loong_jax.synth.scripted import world
+from loong_jax.synth.scripted import families, world
 
-DOMAIN = "logic"  # of LoongBench: a field whose questions and answers are short numbers
-CAREFUL, HURRIED = "=", "~"  # the first mark of a thought: every value is written, or none is
+FAMILY = families.CARDS
+DOMAIN = FAMILY.domain  # of LoongBench
+HURRIED = "~"  # a thought in which no value is written
 DRAWS_PER_SEED = 20
 Line = dict[str, Any]
 
@@ -68,7 +69,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     """`count` different seeds in LoongBench's schema; ConfigError where there are not so many."""
     rng, found = random.Random(0), {}
     for _ in range(DRAWS_PER_SEED * count):
-        puzzle = world.draw(DOMAIN, rng)
+        puzzle = world.draw(DOMAIN, rng, family=FAMILY)
         metadata = {"license": "Apache-2.0", "domain": DOMAIN, "required_dependencies": []}
         found.setdefault(
             puzzle.question,
@@ -81,15 +82,16 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def worked(question: str) -> str:
-    """A whole response to a seed; by a hash of the question, half of them write every value."""
+    """A whole response to a seed; by a hash of the question, half of them write every value.
+
+    Those think in the words of the scripted solver, and so of what LoongEnv keeps as solutions.
+    """
     puzzle = world.read(question)
-    if puzzle is None or puzzle.family.name != "queue":
+    if puzzle is None or puzzle.family.thought is None:
         raise ValueError(f"{question!r:.80} is no seed of the kind that can be worked here.")
-    n, a, b = (puzzle.values[name] for name in "nab")
-    values = [f"{n}-{a}={n - a}", f"{n - a}-{b}={n - a - b}", f"{n - a - b}-2={puzzle.truth}"]
     is_careful = random.Random(question).random() < 0.5
-    thinking = CAREFUL + CAREFUL.join(f"{v} " for v in values) if is_careful else HURRIED
-    return render_response(thinking.strip(), puzzle.truth)
+    thinking = puzzle.family.thought(puzzle.values) if is_careful else HURRIED
+    return render_response(thinking, puzzle.truth)
 
 
 def material(out: Path, size: LoongSize) -> Material:

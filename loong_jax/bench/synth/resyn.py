@@ -63,27 +63,24 @@ class Material:
 
     def groups_of_learning(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
         """What the arm of learning is asked, by name: which held-out problems are looked at."""
-        seen = self.trained[: size.learning]
-        held_out = {
-            f"seen environments, level {level}, "
-            + ("in the cold start" if level <= size.cold_levels else "never shown"): _chosen(
-                seen, level, level
-            )
-            for level in range(size.levels + 1, size.top_level + 1)
-        }
+        seen, posed = self.trained[: size.learning], size.levels
+        held_out = [n for n in range(1, size.top_level + 1) if n not in posed]
         return {
-            "seen environments, levels of RL": _chosen(seen, size.levels),
-            **held_out,
-            "not posed in RL, in the cold start": _chosen(self.shown, size.levels),
-            "never shown": _chosen(self.never_shown, size.levels),
+            f"seen environments, {_listed(posed)}, posed": _chosen(seen, posed),
+            **{f"seen environments, {_place(n, size)}": _chosen(seen, [n]) for n in held_out},
+            f"unseen environments, in the cold start alone, {_listed(posed)}": _chosen(
+                self.shown, posed
+            ),
+            f"unseen environments, never shown, {_listed(posed)}": _chosen(self.never_shown, posed),
         }
 
     def groups_of_breadth(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
-        few, many = size.environments[-1], size.environments[0]
+        few, many, posed = size.environments[-1], size.environments[0], size.levels
+        unseen = self.shown + self.never_shown
         return {
-            f"the {few} of every arm": _chosen(self.trained[:few], size.levels),
-            f"the {many} of the broadest": _chosen(self.trained, size.levels),
-            "posed by no arm": _chosen(self.shown + self.never_shown, size.levels),
+            f"the {few} of every arm, {_listed(posed)}": _chosen(self.trained[:few], posed),
+            f"the {many} of the broadest, {_listed(posed)}": _chosen(self.trained, posed),
+            f"posed by no arm, {_listed(posed)}": _chosen(unseen, posed),
         }
 
     def about(self) -> dict[str, Any]:
@@ -91,13 +88,25 @@ class Material:
         return {role: [env.package.uid for env in found] for role, found in roles.items()}
 
 
-def _chosen(found: Sequence[Drawn], last: int, first: int = 1) -> Callable[[str], bool]:
-    """True for uids of held-out problems of these environments at levels `first` to `last`."""
+def _listed(levels: Sequence[int]) -> str:
+    return f"level{'s' if len(levels) > 1 else ''} {' and '.join(map(str, levels))}"
+
+
+def _place(level: int, size: ResynSize) -> str:
+    """What is to be known of a level that RL does not pose."""
+    where = "beyond" if level > size.levels[-1] else "between"
+    where = "below" if level < size.levels[0] else where
+    by = "in the cold start alone" if level <= size.cold_levels else "shown by nothing"
+    return f"level {level}, {where} those posed, {by}"
+
+
+def _chosen(found: Sequence[Drawn], levels: Sequence[int]) -> Callable[[str], bool]:
+    """True for uids of held-out problems of these environments at these levels."""
     uids = {
         one.uid
         for env in found
-        for level in env.test[first - 1 : last]
-        for one in level
+        for level in levels
+        for one in env.test[level - 1]
     }  # fmt: skip
     return uids.__contains__
 
@@ -147,7 +156,7 @@ def _drawn(runner: ModuleRunner, package: Package, size: ResynSize, max_chars: i
     taken: set[str] = set()  # a higher level may pose a question of a lower one
     for level in range(1, size.top_level + 1):
         wanted = {"test": size.tests}
-        if level <= size.levels:
+        if level in size.levels:
             wanted["train"] = most
         if level <= size.cold_levels:
             wanted["train"] = max(wanted.get("train", 0), size.demonstrations)
@@ -158,8 +167,8 @@ def _drawn(runner: ModuleRunner, package: Package, size: ResynSize, max_chars: i
             train.append(tuple(found["train"]))
     every = [one for level in (*train, *test) for one in level]
     if (
-        sum(map(len, train[: size.levels])) < most
-        or min(map(len, test)) < size.tests
+        sum(len(train[level - 1]) for level in size.levels) < most
+        or min(map(len, test)) < size.fewest_tests
         or not train[0]
     ):
         return None
@@ -178,7 +187,7 @@ def instances(found: Material, num_environments: int, size: ResynSize) -> list[I
     return [
         one
         for env in found.trained[:num_environments]
-        for one in spread(env.train[: size.levels], each)
+        for one in spread([env.train[level - 1] for level in size.levels], each)
     ]
 
 

@@ -39,14 +39,15 @@ class ResynSize:
     environments: tuple[int, ...] = (24, 12, 6)  # of an arm of breadth; the middle one is learning
     instances: int = 480  # of every such arm, whatever its number of environments
     unseen: int = 8  # environments RL never poses; half of them are not in the cold start either
-    levels: int = 2  # that RL poses, from 1; those above are held out
+    levels: tuple[int, ...] = (1, 3)  # that RL poses; those between and beyond are held out
     cold_levels: int = 3  # that the cold start shows, from 1
     demonstrations: int = 150  # of an environment and level in the cold start, at most
     cold_steps: int = 450
     steps: int = 50  # of every run that starts from the cold start
     groups_per_step: int = 24  # P; responses are P * 8
-    tests: int = 8  # held-out problems of an environment and level
-    samples: int = 2  # of a held-out problem
+    tests: int = 24  # held-out problems of an environment and level, at most
+    fewest_tests: int = 12  # of one that counts; some pose few questions at level 1
+    samples: int = 1  # of a held-out problem
 
     def __post_init__(self):
         falls = sorted(set(self.environments), reverse=True)
@@ -57,10 +58,17 @@ class ResynSize:
                 f"instances={self.instances} is no multiple of {odd[0]} environments: arms would "
                 "not be equal. Change one of the two."
             )
-        if not (1 <= self.levels <= 4 and 1 <= self.cold_levels <= 4) or self.unseen < 0:
+        if not self.levels or list(self.levels) != sorted(set(self.levels)):
+            raise ConfigError(f"levels={self.levels} must name levels that rise: 1 3.")
+        if not {self.cold_levels, *self.levels} <= {1, 2, 3, 4} or self.unseen < 0:
             raise ConfigError(
                 f"levels={self.levels} and cold_levels={self.cold_levels} must lie in 1..4, since "
                 f"of five levels one is shown by nothing, and unseen={self.unseen} be at least 0."
+            )
+
+        if not 1 <= self.fewest_tests <= self.tests:
+            raise ConfigError(
+                f"fewest_tests={self.fewest_tests} must lie in 1..{self.tests}, which is tests."
             )
 
     @property
@@ -71,7 +79,7 @@ class ResynSize:
     @property
     def shown_levels(self) -> int:
         """The highest level that the cold start or RL shows."""
-        return max(self.levels, self.cold_levels)
+        return max(*self.levels, self.cold_levels)
 
     @property
     def top_level(self) -> int:
@@ -83,14 +91,14 @@ class ResynSize:
 class LoongSize:
     """Of the part loong, which poses problems of LoongEnv and the seeds they were made from."""
 
-    seeds: int = 3000  # questions that LoongEnv starts from; a fifth of them is held out
+    seeds: int = 6000  # questions that LoongEnv starts from; a fifth of them is held out
     items: int = 60  # that it is to make, by each of its three strategies
-    demonstrations: int = 600  # worked seeds in the cold start, at most
-    cold_steps: int = 900
-    steps: int = 20  # of every run that starts from the cold start
-    groups_per_step: int = 8  # P; responses are P * 8
-    tests: int = 120  # held-out seeds to measure on, at most
-    samples: int = 4  # of a held-out seed
+    demonstrations: int = 2400  # worked seeds in the cold start, at most
+    cold_steps: int = 600
+    steps: int = 40  # of every run that starts from the cold start
+    groups_per_step: int = 16  # P; responses are P * 8
+    tests: int = 240  # held-out seeds to measure on, at most
+    samples: int = 2  # of a held-out seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +122,7 @@ class Lengths:
 
 
 RESYN = Lengths(prompt=40, response=72)
-LOONGENV = Lengths(prompt=216, response=200)
+LOONGENV = Lengths(prompt=48, response=48)
 
 
 def model() -> MoEConfig:

@@ -2,12 +2,12 @@
 
 import json
 import random
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 from loong_jax.synth.scripted import world
 from loong_jax.synth.scripted.defects import Defect
+from loong_jax.synth.scripted.families import SHORT_FAMILIES, Family
 from loong_jax.synth.scripted.play import Ask, Said
 from loong_jax.synth.scripted.world import Puzzle
 
@@ -96,18 +96,19 @@ def score(ask: Ask) -> Said:
 
 def _posed(ask: Ask, num_steps: int) -> tuple[Puzzle, str, str | None, dict[str, Any]]:
     """A puzzle, its question with the defect asked for, the defect, and the truth."""
-    rng, defect = ask.rng, ask.defect
+    rng, defect, domain = ask.rng, ask.defect, ask.fields["domain"]
     parent = world.read(ask.fields.get("question", ""))
+    short = _short_family(ask)
     if parent is None:
-        puzzle = world.draw(ask.fields["domain"], rng, num_steps)
+        puzzle = world.draw(domain, rng, num_steps, short)
     elif "voice" in ask.fields["operator"] and not parent.persona:
         puzzle = world.with_persona(parent, rng)
     elif "another" in ask.fields["operator"]:
-        puzzle = world.draw(ask.fields["domain"], rng, len(parent.steps))
+        puzzle = world.draw(domain, rng, len(parent.steps), short)
     else:
         puzzle = world.deepened(parent, rng)
     if defect == "repeated_question":
-        puzzle = world.draw(ask.fields["domain"], random.Random(rng.randrange(4)), num_steps)
+        puzzle = world.draw(domain, random.Random(rng.randrange(4)), num_steps, short)
     question, planted = puzzle.question, None
     if defect in ("copied_seed", "reworded_seed"):
         question = _copied(ask, reworded=defect == "reworded_seed")
@@ -119,10 +120,21 @@ def _posed(ask: Ask, num_steps: int) -> tuple[Puzzle, str, str | None, dict[str,
     return puzzle, question, planted, {"question": question, "answer": puzzle.truth}
 
 
+def _short_family(ask: Ask) -> Family | None:
+    """The family of the seed that is shown first, or rewritten, if it is a short one."""
+    shown = [ask.fields.get("question", ""), *_shown(ask)]
+    puzzle = next((one for text in shown if (one := world.read(text)) is not None), None)
+    return puzzle.family if puzzle is not None and puzzle.family in SHORT_FAMILIES else None
+
+
+def _shown(ask: Ask) -> list[str]:
+    """Questions of the seeds in a request."""
+    shown = json.loads(ask.fields.get("examples", "[]"))[:3]
+    return [seed if isinstance(seed, str) else seed["question"] for seed in shown]
+
+
 def _copied(ask: Ask, *, reworded: bool) -> str:
-    shown = json.loads(ask.fields["examples"])
-    seed = ask.rng.choice(shown[:3])
-    question = seed if isinstance(seed, str) else seed["question"]
+    question = ask.rng.choice(_shown(ask))
     if not reworded:
         return question
     words = question.split(" ")
@@ -218,14 +230,15 @@ def solve(ask: Ask) -> Said:
         answer, planted = " or ".join([*wrong[:3], answer, *wrong[3:]]), ask.defect
     elif rng.random() < 0.3:
         answer = rng.choice(("\\boxed{{{}}}", "The final answer is {}.", "${}$")).format(answer)
-    steps = [f"Step {n}: {words}" for n, words in enumerate(_thoughts(puzzle), 1)]
-    said = {"reasoning": "\n".join(steps), "answer": answer}
+    said = {"reasoning": _reasoning(puzzle), "answer": answer}
     return Said(json.dumps(said), planted, {"answer": puzzle.truth})
 
 
-def _thoughts(puzzle: Puzzle) -> Sequence[str]:
+def _reasoning(puzzle: Puzzle) -> str:
+    if puzzle.family.thought is not None:
+        return puzzle.family.thought(puzzle.values)
     lines = puzzle.program().split("\n")[:-1]
-    return [f"work out `{line.strip()}`" for line in lines]
+    return "\n".join(f"Step {n}: work out `{line.strip()}`" for n, line in enumerate(lines, 1))
 
 
 def match(ask: Ask) -> Said:
