@@ -61,6 +61,8 @@ def test_every_way_a_program_ends_has_its_state(tmp_path):
             assert len(store) == num_run, "what was run once is read back"
     assert {one.code: one.state for one in found} == programs
     assert [one.answer for one in found[:2]] == ["156", "156 cm"]
+    told = [one.detail for one in found if one.state == "not_deterministic"]
+    assert told == ["2 answers in 2 runs"], "the same in another run, whatever was drawn"
     assert execution.answer_of("a\nb\n", "programming") == "a\nb"
 
 
