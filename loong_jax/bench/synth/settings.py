@@ -94,7 +94,7 @@ class LoongSize:
     seeds: int = 6000  # questions that LoongEnv starts from; a fifth of them is held out
     items: int = 60  # that it is to make, by each of its three strategies
     demonstrations: int = 2400  # worked seeds in the cold start, at most
-    cold_steps: int = 600
+    cold_steps: int = 200
     steps: int = 40  # of every run that starts from the cold start
     groups_per_step: int = 16  # P; responses are P * 8
     tests: int = 240  # held-out seeds to measure on, at most
