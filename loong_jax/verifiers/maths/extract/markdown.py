@@ -44,8 +44,33 @@ _HEADING = re.compile(
 )
 
 
+_SLANTED_END = re.compile(  # *120* or ***0*** at the end of a sentence, which is the last
+    r"(?<=\s)(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
+)
+_ALIGNED_END = re.compile(
+    r"\\begin\{(align\*?|eqnarray\*?|gather\*?|equation\*?)\}(?P<rows>(?:(?!\\begin).){1,600}?)"
+    r"\\end\{\1\}(?=[\s.]*\Z)",
+    re.DOTALL,
+)
+
+
+def _of_rows(aligned: re.Match[str]) -> str:
+    """The last formula of rows that are aligned: what begins with a relation goes on."""
+    rows = [row.replace("&", " ").strip(" .\n") for row in aligned["rows"].split(r"\\")]
+    rows = [row for row in rows if row]
+    last = len(rows) - 1
+    while last > 0 and rows[last].startswith("="):
+        last -= 1
+    return "$" + " ".join(rows[last:]) + "$"
+
+
 def undecorated(text: str) -> str:
     """The text without quotation marks, code marks and signs of an end; headings as "Answer:"."""
+    text = text.rstrip()
+    if text.endswith(("*", "*.", "*!")):
+        text = _SLANTED_END.sub(r"**\2**", text)
+    elif "\\end{" in text[-40:]:
+        text = _ALIGNED_END.sub(_of_rows, text)
     if _DECORATION.search(text) is None:
         return text
     text = _QUOTED.sub("", _SIGNS.sub(" ", text))

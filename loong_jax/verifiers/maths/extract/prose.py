@@ -92,6 +92,15 @@ _CODE = re.compile(
 )
 
 
+def _amount_in_words(said: str) -> str | None:
+    """ "12 square metres" for "twelve square metres"; None where no known unit ends it."""
+    digits = number_words.with_digits(said.strip(" *"))
+    if digits is None:
+        return None
+    unit = _UNIT.fullmatch(digits.partition(" ")[2])
+    return digits if unit is not None and unit["word"] in UNITS else None
+
+
 def last_sentence(text: str) -> str:
     """The last sentence of a text; the point of 0.5 ends none."""
     found = sentences(text)
@@ -124,6 +133,8 @@ def stated(text: str) -> Iterator[str]:
         if not _GOES_ON.search(counted[2]) and not _DOUBT.search(counted[2]):
             said = counted[1]
     said = _CONCLUSION.split(said)[-1]
+    if (amount := _amount_in_words(said)) is not None:
+        said = amount
     is_maths = (
         _HAS_MATHS.search(said) or number_words.number_from_words(said.strip(" *")) is not None
     )

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import Node, number, render, strip_labels, symbols, walk
+from loong_jax.verifiers.maths.expression import (
+    Node,
+    heads,
+    number,
+    render,
+    strip_labels,
+    symbols,
+    walk,
+)
 from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder
 
@@ -60,11 +68,13 @@ def _equal_or_none(matcher: "Matcher", gold: Node, answer: Node) -> bool:
 
 
 def _contradicts(matcher: "Matcher", operators: Sequence[str], operands: Sequence[Node]) -> bool:
-    """Whether two numbers of the chain that should agree differ: "6 = 5"."""
+    """Whether two numbers of the chain differ, "6 = 5"; f(2) is none, f being unknown."""
     known: Node | None = None
     for index, operand in enumerate(operands):
         operand = strip_labels(operand)
-        if operand.head == "quantity" or symbols(operand) or not kinds.is_value(operand):
+        if operand.head == "quantity" or symbols(operand) or "apply" in heads(operand):
+            continue
+        if not kinds.is_value(operand):
             continue
         if known is None:
             known = operand
