@@ -101,8 +101,8 @@ def _one_expert(
 ) -> Float[Array, "R D"]:
     """`expert_ffn` of rows that have one expert to go to: there is nothing to sort.
 
-    A row that is not for it may hold anything, so all that is made of it is put to zero before it
-    is multiplied with, and so is its gradient.
+    A row that is not for it may hold any finite numbers, as exchanges fill it, and its gate may be
+    none: what is made of them is put to zero before it is multiplied with, and so is its gradient.
     """
     both = jnp.where(expert < 0, 0, x @ gate_up)
     first, second = jnp.split(both, 2, axis=-1)

@@ -51,7 +51,7 @@ def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows):
 
 
 def test_rows_of_one_expert_stay_where_they_are_and_others_add_nothing():
-    """What stands in a row that has no expert may even be no number."""
+    """The gate of a row that has no expert may even be no number."""
     random = np.random.default_rng(0)
     x, direction = random.normal(size=(2, 20, 8)).astype(np.float32)
     gate = random.normal(size=(20, 1)).astype(np.float32)

@@ -42,8 +42,6 @@ _HEADING = re.compile(
     r"\s*:?\s*\}?\s*\**\s*:?\s*$",
     re.IGNORECASE | re.MULTILINE,
 )
-
-
 _SLANTED_END = re.compile(  # *120* or ***0*** at the end of a sentence, which is the last
     r"(?<=\s)(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
 )

@@ -152,16 +152,25 @@ _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
-_PIECES = re.compile(  # 1 if n is even, 0 otherwise
-    r"([^,;&]{1,80}?)\s+((?:if|when)\s[^,;&]{1,60})[,;]\s*(?:and\s+)?"
-    r"([^,;&]{1,80}?)\s+((?:if|when)\s[^,;&]{1,60}?|otherwise)[\s.]*"
+_PIECES = re.compile(  # of words with one space between them
+    r"([^,;&]{1,80}?) ((?:if|when) [^,;&]{1,60})[,;] ?(?:and )?"
+    r"([^,;&]{1,80}?) ((?:if|when) [^,;&]{1,60}|otherwise)"
 )
+
+
+def _in_pieces(text: str) -> str:
+    """ "1 if n is even, 0 otherwise" as a cases environment; other texts as they are."""
+    if len(text) > 400 or "\\" in text or (" if " not in text and " when " not in text):
+        return text
+    pieces = _PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
+    if pieces is None:
+        return text
+    return r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
 
 
 def prepare(text: str) -> str:
     """What the tokenizer reads: see `plain`, and digits of one number put together."""
-    if len(text) < 400 and "\\" not in text and (pieces := _PIECES.fullmatch(text)) is not None:
-        text = r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
+    text = _in_pieces(text)
     if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
     text = multiplicity.spelled_out(plain(text).strip())
