@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Verify(Protocol):
 class EvaluationSettings:
     """The same settings, and the same problems, serve every stage of a run."""
 
+    side: Literal["test", "validation"] = "test"  # of the split; settings are chosen on validation
     num_problems: int = 512  # per domain
     samples_per_problem: int = 4
     sampling: SamplingSettings = dataclasses.field(default_factory=SamplingSettings)
@@ -56,6 +57,10 @@ class EvaluationSettings:
     seed: int = 0  # of the bootstrap
 
     def __post_init__(self):
+        if self.side not in ("test", "validation"):
+            raise ConfigError(
+                f"side={self.side!r} must be test or validation: the rest is trained on."
+            )
         if self.num_problems < 1 or self.samples_per_problem < 1:
             raise ConfigError(
                 f"num_problems={self.num_problems} and samples_per_problem="

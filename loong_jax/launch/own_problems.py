@@ -79,10 +79,11 @@ def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
 
 
 def domains(settings: FileProblems) -> tuple[str, ...]:
-    """Those with problems to train on. ConfigError where none has, or where no test is left."""
+    """Those with problems to train on. ConfigError where none has, or where none is held out."""
     named = tuple(read(settings).by_domain())
     trained = tuple(domain for domain in named if side(settings, domain, "train"))
-    if not trained or not any(side(settings, domain, "test") for domain in trained):
+    held_out = (side(settings, domain, s) for domain in trained for s in ("test", "validation"))
+    if not trained or not any(held_out):
         raise ConfigError(
             f"{settings.file} holds {len(read(settings).posed)} problems, and with held_out_share="
             f"{settings.held_out_share} none is left to "

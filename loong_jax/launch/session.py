@@ -107,12 +107,12 @@ class Session:
     def evaluate(
         self, weights: Weights, *, stage: str, domains: Sequence[str] = DOMAINS
     ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
-        """Held-out test problems of `domains`, the same for every stage."""
+        """Held-out problems of `domains`, the same for every stage."""
         settings = self.recipe.evaluation
         problems = {
             domain: posed
             for domain in domains
-            if (posed := self.held_out(domain, "test", settings.num_problems))
+            if (posed := self.held_out(domain, settings.side, settings.num_problems))
         }
         return evaluation.evaluate(
             self.sampler(weights), self.judge, problems, settings, stage=stage

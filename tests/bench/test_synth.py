@@ -17,6 +17,7 @@ from loong_jax.environments import modules
 from loong_jax.environments.modules import Module, Outcome
 from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError
+from loong_jax.launch import demonstrations
 from loong_jax.synth.scripted import resyn_roles
 from loong_jax.testing import tiny
 
@@ -122,11 +123,12 @@ def test_a_level_gives_no_question_that_a_lower_one_gave():
         (dict(tests=8), "fewest_tests=12"),
         (dict(levels=()), "must name levels that rise"),
         (dict(cold_levels=5), "1..4"),
+        (dict(careful_share=1.5), "in \\[0, 1\\]"),
     ],
 )
 def test_refuses_sizes_that_cannot_be(wrong, said):
     with pytest.raises(ConfigError, match=said):
-        ResynSize(**wrong)
+        dataclasses.replace(settings.BREADTH, **wrong)
 
 
 @pytest.mark.bubblewrap
@@ -136,7 +138,7 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
     assert {role: len(names) for role, names in roles.items()} == {
         "trained": 2, "shown": 1, "never_shown": 1,
     }  # fmt: skip
-    broad, deep = resyn.arms(tmp_path, found, RESYN, RESYN.environments)
+    broad, deep = resyn.arms(tmp_path, found, RESYN)
     assert (broad.name, deep.name) == ("2x12", "1x24")
     shown = {}
     for arm in (broad, deep, Arm(name="cold", stage="sft", recipe=_cold(tmp_path, found))):
@@ -160,7 +162,7 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
     assert environments["cold"] == set(roles["trained"] + roles["shown"])
     by_group = found.groups_of_learning(RESYN)
     counted = {g: sum(map(chosen, shown_tests(found))) for g, chosen in by_group.items()}
-    assert list(counted.values()) == [4, 2, 4, 4]
+    assert list(counted.values()) == [8, 4, 4, 4]
 
 
 @pytest.mark.bubblewrap
@@ -186,15 +188,27 @@ def test_levels_between_and_beyond_those_posed_are_held_out_from_rl(directory):
 
 
 @pytest.mark.bubblewrap
-def test_half_of_the_solutions_write_every_value_and_half_none():
-    shown = draw(modules.shared_runner(), package("digit_sum"), 2, {"train": 60})["train"]
-    known = [
-        parse_response(text) for text in solutions(modules.shared_runner(), shown, 72).values()
-    ]
+def test_a_share_of_the_solutions_write_every_value_and_the_others_none():
+    runner = modules.shared_runner()
+    shown = draw(runner, package("digit_sum"), 2, {"train": 60})["train"]
+    known = [parse_response(text) for text in solutions(runner, shown, 72, 0.25).values()]
     careful = [one for one in known if one.thinking != "~"]
-    assert 20 < len(careful) < 40
+    assert 7 < len(careful) < 24
     assert len(known) == 60
     assert all(one.thinking.endswith(f"={one.answer}") for one in careful)
+
+
+@pytest.mark.bubblewrap
+def test_settings_may_be_chosen_on_problems_that_no_figure_is_of(directory, tmp_path):
+    size = dataclasses.replace(RESYN, side="validation")
+    found = resyn.material(directory, size)
+    assert {one.side for one in found.tests()} == {"validation"}
+    final = {one.uid for one in resyn.material(directory, RESYN).tests()}
+    assert not final & set(shown_tests(found))
+    recipe = resyn.cold_start(tmp_path, found, size)
+    assert recipe.evaluation.side == "validation"
+    held_out = demonstrations.held_out(recipe, "logic", "validation", 1000)
+    assert {one.uid for one in held_out} == set(shown_tests(found))
 
 
 def shown_tests(found):
@@ -304,8 +318,10 @@ def test_it_is_a_bench_that_teaches(capsys):
         cli.main(["bench", "synth", "--help"])
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    for word in ("--parts", "--packages", "--size.resyn.steps", "--size.loong.items", "scripted"):
+    for word in ("--parts", "--packages", "scripted"):
         assert word in shown
+    for option in ("learning.steps", "learning.side", "breadth.steps", "loong.items"):
+        assert f"--size.{option}" in shown
 
 
 def test_calibration_needs_no_model(tmp_path):
@@ -328,7 +344,8 @@ def test_learning_and_breadth_once_through_and_never_again(directory, tmp_path, 
     small(monkeypatch)
     chosen = command.Options(
         work_dir=tmp_path / "work", packages=directory, parts="learning,breadth", seeds=(0,),
-        jobs=1, max_minutes=8, size=Size(resyn=RESYN),
+        jobs=1, max_minutes=8,
+        size=Size(learning=dataclasses.replace(RESYN, environments=(1,)), breadth=RESYN),
     )  # fmt: skip
     said = []
     found = command.measure(chosen, say=said.append)

@@ -140,6 +140,7 @@ def test_too_few_or_repeated_problems_are_refused():
     "change",
     [
         {"num_problems": 0},
+        {"side": "train"},
         {"pass_at": 2},
         {"sampling": SamplingSettings(top_p=0.9)},
         {"sampling": SamplingSettings(greedy=True)},

@@ -46,6 +46,6 @@ def require(chosen: Sequence[Package], count: int, where: str) -> list[Package]:
         raise ConfigError(
             f"{where} holds {len(chosen)} environments that are short enough and differ from each "
             f"other in verifier and question, and {count} were asked for. Lower "
-            "size.environments or size.unseen, or name another --packages."
+            "environments or unseen of the part, or name another --packages."
         )
     return list(chosen[:count])

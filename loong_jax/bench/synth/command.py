@@ -11,7 +11,7 @@ from loong_jax import configs, options
 from loong_jax.bench.short_runs import running
 from loong_jax.bench.synth import comparing, loong, resyn
 from loong_jax.bench.synth.runs import Arm, Trained, train
-from loong_jax.bench.synth.settings import Size
+from loong_jax.bench.synth.settings import ResynSize, Size
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import OwnProblemsRecipe
@@ -73,8 +73,9 @@ def main(arguments: Sequence[str]) -> int:
 def measure(chosen: Options, *, say: Say) -> dict[str, Any]:
     """All figures as one JSON object; charts are written as soon as a part has ended."""
     parts: dict[str, Any] = {}
-    if {"learning", "breadth"} & set(chosen.chosen_parts):
-        parts |= _resyn(chosen, say)
+    for part, size in (("learning", chosen.size.learning), ("breadth", chosen.size.breadth)):
+        if part in chosen.chosen_parts:
+            parts[part] = _resyn(chosen, part, size, say)
     if "loong" in chosen.chosen_parts:
         parts["loong"] = _loong(chosen, say)
     if "calibration" in chosen.chosen_parts:
@@ -92,24 +93,19 @@ def measure(chosen: Options, *, say: Say) -> dict[str, Any]:
     }
 
 
-def _resyn(chosen: Options, say: Say) -> dict[str, Any]:
-    size, place = chosen.size.resyn, chosen.work_dir.absolute() / "resyn"
-    directory = chosen.packages or resyn.make_packages(place / "written", say)
+def _resyn(chosen: Options, part: str, size: ResynSize, say: Say) -> dict[str, Any]:
+    directory = chosen.packages or resyn.make_packages(
+        chosen.work_dir.absolute() / "resyn" / "written", say
+    )
+    place = chosen.work_dir.absolute() / part
     found = resyn.material(directory, size)
-    counts = size.environments if "breadth" in chosen.chosen_parts else (size.learning,)
-    arms = resyn.arms(place, found, size, counts)
+    arms = resyn.arms(place, found, size)
     trained = _trained(chosen, place, resyn.cold_start(place, found, size), arms, say)
-    parts = {}
-    if "learning" in chosen.chosen_parts:
-        name = resyn.arm_name(size.learning, size)
-        alone = dataclasses.replace(trained, by_arm={name: trained.by_arm[name]})
-        groups = found.groups_of_learning(size)
-        parts["learning"] = _compared(chosen, "learning", alone, groups, None, say)
-    if "breadth" in chosen.chosen_parts:
-        deepest = resyn.arm_name(size.environments[-1], size)
-        groups = found.groups_of_breadth(size)
-        parts["breadth"] = _compared(chosen, "breadth", trained, groups, deepest, say)
-    return {name: part | {"environments": found.about()} for name, part in parts.items()}
+    if part == "learning":
+        groups, against = found.groups_of_learning(size), None
+    else:
+        groups, against = found.groups_of_breadth(size), arms[-1].name  # the deepest
+    return _compared(chosen, part, trained, groups, against, say) | {"environments": found.about()}
 
 
 def _loong(chosen: Options, say: Say) -> dict[str, Any]:

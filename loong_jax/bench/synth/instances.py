@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.bench.synth.settings import HELD_OUT_SHARE
+from loong_jax.bench.synth.settings import HELD_OUT_SHARE, Habits
 from loong_jax.data import problem_files
 from loong_jax.data.packages import Package
 from loong_jax.data.response import NUM_MARKS, Response, render_response
@@ -21,6 +21,26 @@ from loong_jax.errors import ConfigError, VerifierError
 
 BATCH = 400  # draws of one process
 MAX_DRAWS = 2000  # of one level
+LABELLED = """
+def levels():
+    return [1]
+
+
+def generate(level, seed):
+    return {"label": ""}
+
+
+def question(state):
+    return "What does the label say?"
+
+
+def reward(state, answer):
+    return answer == state["label"]
+
+
+def reference(state):
+    return state["label"]
+"""  # a module for answers that somebody wrote beside a question
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,10 +66,9 @@ class Instance:
         """Where a file of problems puts it: train, validation or test."""
         return split_of(self.canonical, HELD_OUT_SHARE)
 
-    def line(self, domain: str, solution: str | None = None) -> dict[str, Any]:
+    def line(self, domain: str) -> dict[str, Any]:
         """As `data.problem_files` reads it; without a gold, since the module judges."""
-        known = {} if solution is None else {"solution": solution}
-        return known | {
+        return {
             "uid": self.uid,
             "prompt": self.prompt,
             "verifier": "resyn",
@@ -103,29 +122,37 @@ def spread(by_level: Sequence[Sequence[Instance]], count: int) -> list[Instance]
     return chosen[:count]
 
 
-def solutions(
-    runner: ModuleRunner, instances: Iterable[Instance], max_tokens: int
-) -> dict[str, str]:
-    """Whole responses by uid; those longer than `max_tokens` are left out.
+def demonstrations(
+    runner: ModuleRunner,
+    instances: Iterable[Instance],
+    max_tokens: int,
+    habits: Habits,
+    domain: str,
+) -> list[dict[str, Any]]:
+    """Lines with worked solutions; those longer than `max_tokens` are left out.
 
-    Half of them are careful: every value is written. Half are hurried: none is. The mark of the
-    thought tells the two apart.
-
-    The module's own reference is tried in the same process, and one that it rejects is refused.
+    The mark of the thought tells careful from hurried. A guess is the answer to another instance of
+    the same environment and level, so it has the form and is seldom right. As in a corpus that
+    nobody checked, a line says that its answer is right: it is judged against that label. The
+    module's own reference is tried in the same process, and one that it rejects is refused.
     """
-    found: dict[str, str] = {}
-    by_module: dict[str, list[Instance]] = {}
+    found = []
+    alike: dict[tuple[str, int], list[Instance]] = {}
     for one in instances:
-        by_module.setdefault(one.package.uid, []).append(one)
-    for ones in by_module.values():
+        alike.setdefault((one.package.uid, one.level), []).append(one)
+    for ones in alike.values():
         for first in range(0, len(ones), BATCH // 2):
             part = ones[first : first + BATCH // 2]
-            found |= _solutions(runner, part, max_tokens)
+            for one, written in zip(part, _written(runner, part, habits), strict=True):
+                if NUM_MARKS + len(written.thinking) + len(written.answer) <= max_tokens:
+                    label = {"module": LABELLED, "state": {"label": written.answer}}
+                    solution = render_response(*written)
+                    found.append(one.line(domain) | {"arguments": label, "solution": solution})
     return found
 
 
-def _solutions(runner: ModuleRunner, part: Sequence[Instance], max_tokens: int) -> dict[str, str]:
-    module, found = part[0].package.module, {}
+def _written(runner: ModuleRunner, part: Sequence[Instance], habits: Habits) -> list[Response]:
+    module, found = part[0].package.module, []
     steps = runner.run(module, [("steps", (one.state,)) for one in part])
     known = runner.run(module, [("reference", (one.state,)) for one in part])
     judged = runner.run(
@@ -135,9 +162,8 @@ def _solutions(runner: ModuleRunner, part: Sequence[Instance], max_tokens: int) 
         rng = np.random.default_rng((one.level, one.seed))
         if verdict.value is not True:
             raise VerifierError(f"{one.uid} rejects its own reference. Make the package anew.")
-        written = modules.worked(one.uid, thought, reference, rng, "careful")
-        if rng.random() < 0.5:
-            written = Response(LEAP, reference.value)
-        if NUM_MARKS + len(written.thinking) + len(written.answer) <= max_tokens:
-            found[one.uid] = render_response(*written)
+        careful = modules.worked(one.uid, thought, reference, rng, "careful")
+        is_hurried, is_guess = rng.random(2) < (1 - habits.careful_share, habits.guess_share)
+        at_once = known[rng.integers(len(known))] if is_guess else reference
+        found.append(Response(LEAP, at_once.value) if is_hurried else careful)
     return found

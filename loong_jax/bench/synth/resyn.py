@@ -12,7 +12,7 @@ from typing import Any
 
 from loong_jax.bench.short_runs.running import Say
 from loong_jax.bench.synth import choosing, settings
-from loong_jax.bench.synth.instances import Instance, draw, solutions, spread
+from loong_jax.bench.synth.instances import Instance, demonstrations, draw, spread
 from loong_jax.bench.synth.runs import Arm
 from loong_jax.bench.synth.settings import DOMAIN, RESYN, ResynSize
 from loong_jax.data import json_files, packages
@@ -63,7 +63,7 @@ class Material:
 
     def groups_of_learning(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
         """What the arm of learning is asked, by name: which held-out problems are looked at."""
-        seen, posed = self.trained[: size.learning], size.levels
+        seen, posed = self.trained, size.levels
         held_out = [n for n in range(1, size.top_level + 1) if n not in posed]
         return {
             f"seen environments, {_listed(posed)}, posed": _chosen(seen, posed),
@@ -155,14 +155,14 @@ def _drawn(runner: ModuleRunner, package: Package, size: ResynSize, max_chars: i
     train, test = [], []
     taken: set[str] = set()  # a higher level may pose a question of a lower one
     for level in range(1, size.top_level + 1):
-        wanted = {"test": size.tests}
+        wanted = {size.side: size.tests}
         if level in size.levels:
             wanted["train"] = most
         if level <= size.cold_levels:
             wanted["train"] = max(wanted.get("train", 0), size.demonstrations)
         found = draw(runner, package, level, wanted, taken)
         taken |= {one.canonical for ones in found.values() for one in ones}
-        test.append(tuple(found["test"]))
+        test.append(tuple(found[size.side]))
         if level <= size.shown_levels:
             train.append(tuple(found["train"]))
     every = [one for level in (*train, *test) for one in level]
@@ -199,13 +199,12 @@ def cold_start(directory: Path, found: Material, size: ResynSize) -> OwnProblems
         for level in env.train[: size.cold_levels]
         for one in level[: size.demonstrations]
     ]
-    known = solutions(modules.shared_runner(), shown, RESYN.response)
-    lines = [one.line(DOMAIN, known[one.uid]) for one in shown if one.uid in known]
+    lines = demonstrations(modules.shared_runner(), shown, RESYN.response, size.habits, DOMAIN)
     return _recipe(directory / "cold_start.jsonl", lines, found, size)(0)
 
 
-def arms(directory: Path, found: Material, size: ResynSize, counts: Sequence[int]) -> list[Arm]:
-    """RL on instances of so many environments each; their files are written below `directory`."""
+def arms(directory: Path, found: Material, size: ResynSize) -> list[Arm]:
+    """RL on instances of more or fewer environments, with files below `directory`."""
     return [
         Arm(
             name=arm_name(count, size),
@@ -217,7 +216,7 @@ def arms(directory: Path, found: Material, size: ResynSize, counts: Sequence[int
                 size,
             ),
         )
-        for count in counts
+        for count in size.environments
     ]
 
 
@@ -228,4 +227,4 @@ def _recipe(
     tests = [one.line(DOMAIN) for one in found.tests()]
     mixed = sorted([*lines, *tests], key=lambda line: (line["prompt"][::-1], line["uid"]))
     json_files.write_jsonl(file, mixed)
-    return lambda seed: settings.recipe(file, len(tests), RESYN, size, seed)
+    return lambda seed: settings.recipe(file, len(tests), RESYN, size, seed, size.side)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationSettings
@@ -27,27 +28,45 @@ HELD_OUT_SHARE = 0.2  # of problems for tests, and as much for validation, by a 
 GROUP_SIZE = 8
 PAGE = 16  # tokens
 SLOTS = 64  # of a replica
-RL_RATE = 3e-4  # of learning, after warm-up
-COLD_END = 0.5  # share of the cold start's highest rate at its end: RL has something left to do
 NEVER = 1_000_000  # tickets: no run may end early, or it would consume less than the others
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResynSize:
-    """Of the parts learning and breadth, which pose problems of ReSyn's environments."""
+class Habits:
+    """How the solver that a cold start imitates writes."""
 
-    environments: tuple[int, ...] = (24, 12, 6)  # of an arm of breadth; the middle one is learning
-    instances: int = 480  # of every such arm, whatever its number of environments
+    careful_share: float = 0.5  # of all: every value is written, and the answer is right
+    guess_share: float = 0.0  # of the others, which write none: the answer is another instance's
+
+    def __post_init__(self):
+        if not (0 <= self.careful_share <= 1 and 0 <= self.guess_share <= 1):
+            raise ConfigError(
+                f"careful_share={self.careful_share} and guess_share={self.guess_share} must lie "
+                "in [0, 1]. Use 0.5 for half."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResynSize:
+    """Of a part that poses problems of ReSyn's environments: learning or breadth."""
+
+    environments: tuple[int, ...]  # of each arm
+    instances: int  # of every arm, whatever its number of environments
     unseen: int = 8  # environments RL never poses; half of them are not in the cold start either
     levels: tuple[int, ...] = (1, 3)  # that RL poses; those between and beyond are held out
     cold_levels: int = 3  # that the cold start shows, from 1
     demonstrations: int = 150  # of an environment and level in the cold start, at most
+    habits: Habits = Habits()  # of these demonstrations
     cold_steps: int = 450
+    cold_end: float = 0.5  # share of the cold start's highest learning rate at its end
     steps: int = 50  # of every run that starts from the cold start
     groups_per_step: int = 24  # P; responses are P * 8
+    rate: float = 3e-4  # of RL's learning, at its highest
+    rate_end: float = 1.0  # share of it at the end
     tests: int = 24  # held-out problems of an environment and level, at most
     fewest_tests: int = 12  # of one that counts; some pose few questions at level 1
     samples: int = 1  # of a held-out problem
+    side: Literal["test", "validation"] = "test"  # that these are of; validation to choose settings
 
     def __post_init__(self):
         falls = sorted(set(self.environments), reverse=True)
@@ -65,16 +84,10 @@ class ResynSize:
                 f"levels={self.levels} and cold_levels={self.cold_levels} must lie in 1..4, since "
                 f"of five levels one is shown by nothing, and unseen={self.unseen} be at least 0."
             )
-
         if not 1 <= self.fewest_tests <= self.tests:
             raise ConfigError(
                 f"fewest_tests={self.fewest_tests} must lie in 1..{self.tests}, which is tests."
             )
-
-    @property
-    def learning(self) -> int:
-        """How many environments the run poses that is compared with the cold start."""
-        return self.environments[len(self.environments) // 2]
 
     @property
     def shown_levels(self) -> int:
@@ -87,6 +100,20 @@ class ResynSize:
         return self.shown_levels + 1
 
 
+# The solver that learning starts from has a bad habit, which is the same at every level.
+LEARNING = ResynSize(
+    environments=(12,),
+    instances=1800,
+    habits=Habits(guess_share=0.8),
+    cold_steps=700,
+    cold_end=0.1,
+    steps=40,
+    rate=5e-4,
+    rate_end=0.1,
+)
+BREADTH = ResynSize(environments=(24, 12, 6), instances=480)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoongSize:
     """Of the part loong, which poses problems of LoongEnv and the seeds they were made from."""
@@ -95,8 +122,11 @@ class LoongSize:
     items: int = 60  # that it is to make, by each of its three strategies
     demonstrations: int = 2400  # worked seeds in the cold start, at most
     cold_steps: int = 200
+    cold_end: float = 0.5  # share of the cold start's highest learning rate at its end
     steps: int = 40  # of every run that starts from the cold start
     groups_per_step: int = 16  # P; responses are P * 8
+    rate: float = 3e-4  # of RL's learning, at its highest
+    rate_end: float = 1.0  # share of it at the end
     tests: int = 240  # held-out seeds to measure on, at most
     samples: int = 2  # of a held-out seed
 
@@ -105,7 +135,8 @@ class LoongSize:
 class Size:
     """How much is trained on, for how long, and how closely it is looked at."""
 
-    resyn: ResynSize = ResynSize()
+    learning: ResynSize = LEARNING
+    breadth: ResynSize = BREADTH
     loong: LoongSize = LoongSize()
 
 
@@ -130,11 +161,16 @@ def model() -> MoEConfig:
 
 
 def recipe(
-    file: Path, num_tests: int, lengths: Lengths, size: ResynSize | LoongSize, seed: int
+    file: Path,
+    num_tests: int,
+    lengths: Lengths,
+    size: ResynSize | LoongSize,
+    seed: int,
+    side: Literal["test", "validation"] = "test",
 ) -> OwnProblemsRecipe:
     """A cold start on the file's solutions, RL on its problems, and more of the former.
 
-    `num_tests` is how many problems the file has on the side for tests, all of which are posed.
+    `num_tests` is how many problems the file has on the held-out `side`, all of which are posed.
     """
     sampling = SamplingSettings(max_new_tokens=lengths.response)
     return dataclasses.replace(
@@ -154,6 +190,7 @@ def recipe(
         ),
         verifiers=LocalVerifiers(num_workers=1),
         evaluation=EvaluationSettings(
+            side=side,
             num_problems=num_tests,
             samples_per_problem=size.samples,
             sampling=sampling,
@@ -162,7 +199,7 @@ def recipe(
         ),
         sft=_sft(lengths, size.cold_steps, WarmupCosine(
             peak=3e-3, warmup_steps=min(20, size.cold_steps // 2), num_steps=size.cold_steps,
-            final_share=COLD_END,
+            final_share=size.cold_end,
         )),
         rl=_rl(sampling, lengths, size),
         sft_continued=_sft(lengths, size.steps, WarmupConstant(peak=3e-4, warmup_steps=8)),
@@ -192,7 +229,14 @@ def _rl(sampling: SamplingSettings, lengths: Lengths, size: ResynSize | LoongSiz
         objective=longcat_objective(
             group_size=GROUP_SIZE, max_response_tokens=sampling.max_new_tokens
         ),
-        optimizer=AdamW(schedule=WarmupConstant(peak=RL_RATE, warmup_steps=4)),
+        optimizer=AdamW(
+            schedule=WarmupCosine(
+                peak=size.rate,
+                warmup_steps=min(4, size.steps // 2),
+                num_steps=size.steps,
+                final_share=size.rate_end,
+            )
+        ),
         group_size=GROUP_SIZE,
         sampling=sampling,
         rows=16,
