@@ -7,9 +7,9 @@ import pytest
 
 from loong_jax import bench, cli
 from loong_jax.bench.synth import choosing, command, comparing, figures, loong, resyn, settings
-from loong_jax.bench.synth.instances import Instance, draw, solutions, spread
+from loong_jax.bench.synth.instances import Instance, demonstrations, draw, spread
 from loong_jax.bench.synth.runs import Arm, Trained, train
-from loong_jax.bench.synth.settings import LoongSize, ResynSize, Size
+from loong_jax.bench.synth.settings import Habits, LoongSize, ResynSize, Size
 from loong_jax.data import json_files, packages, problem_files
 from loong_jax.data.packages import Package
 from loong_jax.data.response import parse_response
@@ -17,9 +17,10 @@ from loong_jax.environments import modules
 from loong_jax.environments.modules import Module, Outcome
 from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError
-from loong_jax.launch import demonstrations
+from loong_jax.launch import own_problems
 from loong_jax.synth.scripted import resyn_roles
 from loong_jax.testing import tiny
+from loong_jax.verifiers import get_verifier
 
 NAMES = ("product", "digit_sum", "alternating", "median")  # guesses are right now and then
 RESYN = ResynSize(
@@ -123,7 +124,6 @@ def test_a_level_gives_no_question_that_a_lower_one_gave():
         (dict(tests=8), "fewest_tests=12"),
         (dict(levels=()), "must name levels that rise"),
         (dict(cold_levels=5), "1..4"),
-        (dict(careful_share=1.5), "in \\[0, 1\\]"),
     ],
 )
 def test_refuses_sizes_that_cannot_be(wrong, said):
@@ -187,15 +187,48 @@ def test_levels_between_and_beyond_those_posed_are_held_out_from_rl(directory):
     assert any("level 1, below those posed" in name for name in below)
 
 
+def written_by(habits, count=120):
+    """Right answers of the module, and what a solver of these habits wrote."""
+    runner, environment = modules.shared_runner(), package("digit_sum")
+    shown = draw(runner, environment, 2, {"train": count})["train"]
+    lines = demonstrations(runner, shown, 72, habits, "logic")
+    calls = [("reference", (one.state,)) for one in shown]
+    right = [found.value for found in runner.run(environment.module, calls)]
+    return right, [parse_response(line["solution"]) for line in lines], lines
+
+
 @pytest.mark.bubblewrap
-def test_a_share_of_the_solutions_write_every_value_and_the_others_none():
-    runner = modules.shared_runner()
-    shown = draw(runner, package("digit_sum"), 2, {"train": 60})["train"]
-    known = [parse_response(text) for text in solutions(runner, shown, 72, 0.25).values()]
-    careful = [one for one in known if one.thinking != "~"]
-    assert 7 < len(careful) < 24
-    assert len(known) == 60
+def test_careful_demonstrations_write_every_value_and_hurried_ones_none():
+    right, written, _ = written_by(Habits(careful_share=0.25))
+    careful = [one for one in written if one.thinking != "~"]
+    assert 15 < len(careful) < 45
+    assert [one.answer for one in written] == right
     assert all(one.thinking.endswith(f"={one.answer}") for one in careful)
+
+
+@pytest.mark.bubblewrap
+def test_guesses_are_hurried_and_answer_another_instance_under_a_label_of_their_own(tmp_path):
+    right, written, lines = written_by(Habits(careful_share=0.5, guess_share=1.0))
+    wrong = [one for one, answer in zip(written, right, strict=True) if one.answer != answer]
+    assert 35 < len(wrong) < 75  # some of the sixty guesses are right by chance
+    assert {one.thinking for one in wrong} == {"~"}
+    assert {one.answer for one in wrong} <= set(right)
+    json_files.write_jsonl(tmp_path / "lines.jsonl", lines)
+    posed = problem_files.read(tmp_path / "lines.jsonl").posed[0]
+    verifier = get_verifier("resyn")
+    try:
+        assert verifier.verify(posed.problem, posed.solution).is_correct
+        other = posed.solution.replace(f">{posed.answer}<", ">no<")
+        assert not verifier.verify(posed.problem, other).is_correct
+    finally:
+        verifier.close()
+
+
+def test_refuses_habits_that_are_no_shares():
+    with pytest.raises(ConfigError, match=r"careful_share=1\.5"):
+        Habits(careful_share=1.5)
+    with pytest.raises(ConfigError, match=r"guess_share=-0\.1"):
+        Habits(guess_share=-0.1)
 
 
 @pytest.mark.bubblewrap
@@ -207,8 +240,9 @@ def test_settings_may_be_chosen_on_problems_that_no_figure_is_of(directory, tmp_
     assert not final & set(shown_tests(found))
     recipe = resyn.cold_start(tmp_path, found, size)
     assert recipe.evaluation.side == "validation"
-    held_out = demonstrations.held_out(recipe, "logic", "validation", 1000)
-    assert {one.uid for one in held_out} == set(shown_tests(found))
+    held_out = own_problems.side(recipe.problems, "logic", "validation")
+    assert {one.problem.uid for one in held_out} == set(shown_tests(found))
+    assert own_problems.domains(recipe.problems) == ("logic",)
 
 
 def shown_tests(found):
