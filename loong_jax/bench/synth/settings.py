@@ -110,6 +110,7 @@ LEARNING = ResynSize(
     steps=40,
     rate=5e-4,
     rate_end=0.1,
+    tests=48,
 )
 BREADTH = ResynSize(environments=(24, 12, 6), instances=480)
 
