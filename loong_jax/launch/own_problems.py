@@ -163,7 +163,13 @@ def solutions(settings: FileProblems, seed: int) -> Pairs:
 
 def refuse_misfit(recipe: OwnProblemsRecipe, tokenizer: Tokenizer) -> None:
     """Raises ConfigError, by line, for what has no tokens or is too long for the recipe."""
-    named = domains(recipe.problems)
+    named, held_out = domains(recipe.problems), recipe.evaluation.side
+    if not any(side(recipe.problems, domain, held_out) for domain in named):
+        raise ConfigError(
+            f"{recipe.problems.file} holds no problem on the {held_out} side of its split, and "
+            f"evaluation.side={held_out} measures there. Add problems, raise "
+            "--problems.held-out-share, or change --evaluation.side."
+        )
     limit = min(
         recipe.engine.cache_length - recipe.rl.sampling.max_new_tokens,
         recipe.engine.cache_length - recipe.evaluation.sampling.max_new_tokens,

@@ -102,6 +102,27 @@ def test_a_file_that_cannot_be_split_or_shown_is_refused(tmp_path):
         FileProblems(held_out_share=0.5)
 
 
+def test_the_side_that_is_measured_on_must_hold_problems(tmp_path):
+    def held_out(count):
+        given = settings(write(tmp_path / "some.jsonl", sums(count)))
+        return {s for s in ("test", "validation") if own_problems.side(given, "stem", s)}
+
+    count = next(n for n in range(3, 60) if len(held_out(n)) == 1)
+    (there,) = held_out(count)
+    full = recipes.get_recipe("problems")()
+    for side in ("test", "validation"):
+        recipe = dataclasses.replace(
+            full,
+            problems=settings(tmp_path / "some.jsonl"),
+            evaluation=dataclasses.replace(full.evaluation, side=side),
+        )
+        if side == there:
+            own_problems.refuse_misfit(recipe, AsciiTokenizer())
+            continue
+        with pytest.raises(ConfigError, match=rf"the {side} side.*--evaluation\.side"):
+            own_problems.refuse_misfit(recipe, AsciiTokenizer())
+
+
 def test_more_fine_tuning_starts_from_the_cold_start_too(file):
     full = recipes.get_recipe("problems")()
     recipe = dataclasses.replace(full, problems=settings(file), sft_continued=full.sft)
