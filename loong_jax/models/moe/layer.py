@@ -7,10 +7,11 @@
     h3 = h2 + Attention_1(norm(h2))
     y  = h3 + FFN_1(norm(h3)) + m
 
-The mixture m is made in four steps, `dispatch`, `compute`, `combine` and `mix`. Rows travel during
-the first and the third, beside dense work that needs nothing of them. The weights of FFN_0 and
-FFN_1 are gathered before rows leave, so that their traffic stays out of the rows' way, and the
-gradients of these weights are made before rows are back, which gives a backward pass as much to do.
+The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
+travel between the first two and during `combine`, beside dense work that needs nothing of them. The
+weights of the dense FFNs are gathered while no rows travel: those of FFN_0 before rows leave, those
+of FFN_1 while experts compute. In the backward pass so are those of FFN_0, and the gradients of
+FFN_1's weights are scattered then, which are made before rows are back.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
@@ -52,7 +53,7 @@ class DenseFFN(nnx.Module):
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
-        into, back = ("layers", "embed", "ffn"), ("layers", "ffn", "embed")
+        into, back = ("layers", "ffn_embed", "ffn"), ("layers", "ffn", "ffn_embed")
         dtype = config.param_dtype
         self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
         self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
@@ -60,20 +61,23 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def gathered_early(self, x: Float[Array, "B T D"]) -> DenseWeights | None:
-        """Its weights, if any device lacks some: their traffic should not meet that of rows.
+    def resting(self) -> DenseWeights | None:
+        """Its weights where they rest, to be gathered at a time that suits the exchange.
 
         None where all are at hand, to be read when they are multiplied with.
         """
-        return self.weights(x) if self.rules.gathers("embed", "ffn") else None
+        return self._own() if self.rules.gathers("ffn_embed", "ffn") else None
 
-    def weights(self, x: Float[Array, "B T D"]) -> DenseWeights:
-        """Gathered for inputs that lie on the mesh as `x` does."""
+    def _own(self) -> DenseWeights:
+        return DenseWeights(self.gate[...], self.up[...], self.down[...])
+
+    def gathered(self, resting: DenseWeights, x: Float[Array, "B T D"]) -> DenseWeights:
+        """Those weights for inputs that lie on the mesh as `x` does."""
         gather = functools.partial(self.rules.gather, meets=x)
         return DenseWeights(
-            gather(self.gate[...], "embed", "ffn"),
-            gather(self.up[...], "embed", "ffn"),
-            gather(self.down[...], "ffn", "embed"),
+            gather(resting.gate, "ffn_embed", "ffn"),
+            gather(resting.up, "ffn_embed", "ffn"),
+            gather(resting.down, "ffn", "ffn_embed"),
         )
 
     def __call__(
@@ -83,7 +87,7 @@ class DenseFFN(nnx.Module):
         kept_as: str = "ffn",
     ) -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
-        weights = weights or self.weights(x)
+        weights = weights or self.gathered(self._own(), x)
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
 
         def at_once(x):
@@ -133,20 +137,23 @@ class ShortcutLayer(nnx.Module):
         u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
             routing, score, own_target = self.router(u, score_shift, forced_target)
-            weights = self.ffn_0.gathered_early(u)
-            mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
+            resting = self.ffn_0.resting()
+            weights_0 = resting and self.ffn_0.gathered(resting, u)
+            mixture, u, weights_0 = self.experts.dispatch(u, routing, mask, weights_0)
         with jax.named_scope("ffn_0"):  # rows travel
-            h2 = checkpoint_name(h1 + self.ffn_0(u, weights, "ffn_0"), RESIDUAL)
+            h2 = checkpoint_name(h1 + self.ffn_0(u, weights_0, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            weights = self.ffn_1.gathered_early(u)
-            mixture, h2, weights = self.experts.compute(mixture, h2, weights)
+            resting = self.ffn_1.resting()
+            mixture, h2, resting = self.experts.receive(mixture, h2, resting, weights_0)
+            weights_1 = resting and self.ffn_1.gathered(resting, u)
+            mixture, h2, weights_1 = self.experts.compute(mixture, h2, weights_1)
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
             h3 = checkpoint_name(h2 + attend(1, self.attention_1, normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)
-            y = h3 + self.ffn_1(normed, weights, "ffn_1")
+            y = h3 + self.ffn_1(normed, weights_1, "ffn_1")
         with jax.named_scope("moe"):
             m, y = self.experts.mix(mixture, y)
             y = y + m
