@@ -95,6 +95,21 @@ class Experts(nnx.Module):
         mixture, x, _ = self.compute(mixture, x, ())
         return self.mix(self.combine(mixture), x)[0]
 
+    def after(
+        self, done: Float[Array, "B T D"], weights: Weights
+    ) -> tuple[Float[Array, "B T D"], Weights]:
+        """`done` once `weights` are there, which are gathered meanwhile."""
+        done, weights = self._in_order(done, weights)
+        return done, weights
+
+    def after_gradient(
+        self, done: Float[Array, "B T D"], weights: Weights
+    ) -> tuple[Float[Array, "B T D"], Weights]:
+        """`done`, whose gradient passes on once that of `weights` is there, scattered meanwhile."""
+        if self.travels:
+            done, weights = travel.together_going_back(done, weights)
+        return done, weights
+
     def dispatch(
         self,
         x: Float[Array, "B T D"],

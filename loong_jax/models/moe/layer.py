@@ -16,16 +16,15 @@ FFN_1's weights are scattered then, which are made before rows are back.
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
 
-import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar
 
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe import ahead, parameters, router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import in_chunks, project
@@ -39,21 +38,19 @@ RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 a
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
-class DenseWeights(NamedTuple):
-    """Those of a dense FFN, as it multiplies by them."""
-
-    gate: Float[Array, "D F"]
-    up: Float[Array, "D F"]
-    down: Float[Array, "F D"]
-
-
 class DenseFFN(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
+
+    AXES: ClassVar = {
+        "gate": ("ffn_embed", "ffn"),
+        "up": ("ffn_embed", "ffn"),
+        "down": ("ffn", "ffn_embed"),
+    }
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
-        into, back = ("layers", "ffn_embed", "ffn"), ("layers", "ffn", "ffn_embed")
+        into, back = (("layers", *self.AXES[name]) for name in ("gate", "down"))
         dtype = config.param_dtype
         self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
         self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
@@ -61,40 +58,19 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def resting(self) -> DenseWeights | None:
-        """Its weights where they rest, to be gathered at a time that suits the exchange.
+    def gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
+        return self.rules.gather(weight, *self.AXES[name], meets=x)
 
-        None where all are at hand, to be read when they are multiplied with.
-        """
-        return self._own() if self.rules.gathers("ffn_embed", "ffn") else None
-
-    def _own(self) -> DenseWeights:
-        return DenseWeights(self.gate[...], self.up[...], self.down[...])
-
-    def gathered(self, resting: DenseWeights, x: Float[Array, "B T D"]) -> DenseWeights:
-        """Those weights for inputs that lie on the mesh as `x` does."""
-        gather = functools.partial(self.rules.gather, meets=x)
-        return DenseWeights(
-            gather(resting.gate, "ffn_embed", "ffn"),
-            gather(resting.up, "ffn_embed", "ffn"),
-            gather(resting.down, "ffn", "ffn_embed"),
-        )
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        weights: DenseWeights | None = None,
-        kept_as: str = "ffn",
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
-        weights = weights or self.gathered(self._own(), x)
+        gate_DF, up_DF, down_FD = (self.gather(n, getattr(self, n)[...], x) for n in self.AXES)
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
 
         def at_once(x):
-            gate_BTF = checkpoint_name(project(x, weights.gate), kept_as)
-            up_BTF = checkpoint_name(project(x, weights.up), kept_as)
+            gate_BTF = checkpoint_name(project(x, gate_DF), kept_as)
+            up_BTF = checkpoint_name(project(x, up_DF), kept_as)
             hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
-            return project(hidden_BTF, weights.down, out_sharding=self.rules.like(x))
+            return project(hidden_BTF, down_FD, out_sharding=self.rules.like(x))
 
         return in_chunks(at_once, (x,), rows)
 
@@ -134,26 +110,35 @@ class ShortcutLayer(nnx.Module):
         with jax.named_scope("attention_0"):
             normed = rms_norm(x, self.attention_norm_0[...], eps)
             h1 = checkpoint_name(x + attend(0, self.attention_0, normed), RESIDUAL)
-        u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
+            weights = ahead.resting(self.ffn_0)
+            h1, weights = self.experts.after_gradient(h1, weights)
+            h1, weights = self.experts.after(h1, ahead.gathered(self.ffn_0, weights, h1))
+            u = rms_norm(h1, self.ffn_norm_0[...], eps)
             routing, score, own_target = self.router(u, score_shift, forced_target)
-            resting = self.ffn_0.resting()
-            weights_0 = resting and self.ffn_0.gathered(resting, u)
-            mixture, u, weights_0 = self.experts.dispatch(u, routing, mask, weights_0)
+            mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
-            h2 = checkpoint_name(h1 + self.ffn_0(u, weights_0, "ffn_0"), RESIDUAL)
+            ffn_0 = ahead.having(self.ffn_0, weights)
+            h2 = checkpoint_name(h1 + ffn_0(u, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            resting = self.ffn_1.resting()
-            mixture, h2, resting = self.experts.receive(mixture, h2, resting, weights_0)
-            weights_1 = resting and self.ffn_1.gathered(resting, u)
-            mixture, h2, weights_1 = self.experts.compute(mixture, h2, weights_1)
+            of_ffn, of_attention = ahead.resting(self.ffn_1), ahead.resting(self.attention_1)
+            mixture, h2, (of_ffn, of_attention) = self.experts.receive(
+                mixture, h2, (of_ffn, of_attention), weights
+            )
+            of_ffn = ahead.gathered(self.ffn_1, of_ffn, h2)
+            of_attention = ahead.gathered(self.attention_1, of_attention, h2)
+            mixture, h2, (of_ffn, of_attention) = self.experts.compute(
+                mixture, h2, (of_ffn, of_attention)
+            )
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
+            attention_1 = ahead.having(self.attention_1, of_attention)
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
-            h3 = checkpoint_name(h2 + attend(1, self.attention_1, normed), RESIDUAL)
+            h3 = checkpoint_name(h2 + attend(1, attention_1, normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
+            ffn_1 = ahead.having(self.ffn_1, of_ffn)
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)
-            y = h3 + self.ffn_1(normed, weights_1, "ffn_1")
+            y = h3 + ffn_1(normed, "ffn_1")
         with jax.named_scope("moe"):
             m, y = self.experts.mix(mixture, y)
             y = y + m

@@ -134,6 +134,15 @@ def together(*things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
     return _with_gradient(forward, backward)(there, shadow, jax.lax.stop_gradient(before_gradient))
 
 
+def together_going_back(*things: Any) -> tuple[Any, ...]:
+    """Trees of arrays as they are, with an optimization barrier over their gradients."""
+
+    def backward(_, grads):
+        return jax.lax.optimization_barrier(grads)
+
+    return _with_gradient(lambda *things: (things, None), backward)(*things)
+
+
 def _with_gradient(forward, backward):
     """`forward` gives its value and what `backward` needs beside the gradient of that value."""
     function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
