@@ -81,13 +81,15 @@ class ShardingRules:
 
     layers: MeshAxes = None  # L
     vocab: MeshAxes = "tensor"  # V
-    embed: MeshAxes = "fsdp"  # D
+    vocab_embed: MeshAxes = "fsdp"  # D of the embedding and the head
+    embed: MeshAxes = "fsdp"  # D of the attentions and of all that has no D of its own
     q_rank: MeshAxes = None  # Q
     kv_rank: MeshAxes = None  # C, and C + R where both share a projection
     rank: MeshAxes = "fsdp"  # Q and C of the projections up from them
     heads: MeshAxes = "tensor"  # N
     head_width: MeshAxes = None  # H, R, U
     ffn: MeshAxes = "tensor"  # F
+    ffn_embed: MeshAxes = "fsdp"  # D of the dense FFNs' weights
     target: MeshAxes = None  # A
     expert: MeshAxes = "expert"  # E; never gathered
     expert_embed: MeshAxes = "fsdp"  # D of the experts' weights

@@ -16,6 +16,10 @@ _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 # wait for it unless their SparseCores carry it; tpu7x does so by itself.
 _DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
 
+# tpu7x gathers them as such when told to, which moves half the bytes. On v5p the compiler then
+# waits for every gather.
+_GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
+
 
 def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
@@ -26,7 +30,8 @@ def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | floa
     chip = topology.split(":")[0]
     if isinstance(exchange, PaddedExchange):
         options = {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
-        return options | (_DENSE_BESIDE_WORK if chip in ("v5p", "v6e") else {})
+        dense = {"v5p": _DENSE_BESIDE_WORK, "v6e": _DENSE_BESIDE_WORK, "tpu7x": _GATHERED_AS_SUCH}
+        return options | dense.get(chip, {})
     if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore
         prefix = "xla_tpu_enable_sparse_core_collective_offload_"
         return {prefix + "all_gather": True, prefix + "reduce_scatter": True}

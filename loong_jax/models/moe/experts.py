@@ -1,9 +1,9 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-A mixture is made in four steps, so that a layer can do other work while rows travel: `dispatch`
-sends tokens to the devices that hold their experts, `compute` runs those experts, `combine` sends
-back what they made, `mix` adds it up. Choices of zero-computation experts never become rows: they
-only add their gates to the weight of the identity.
+A mixture is made in five steps, so that a layer can do other work while rows travel: `dispatch`
+sends tokens to the devices that hold their experts, `receive` waits for them, `compute` runs those
+experts, `combine` sends back what they made, `mix` adds it up. Choices of zero-computation experts
+never become rows: they only add their gates to the weight of the identity.
 
 A device may send its tokens in chunks, so that one chunk travels while another is computed:
 
@@ -91,8 +91,24 @@ class Experts(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
         mixture, x, _ = self.dispatch(x, routing, mask, ())
+        mixture, x, _ = self.receive(mixture, x, (), ())
         mixture, x, _ = self.compute(mixture, x, ())
         return self.mix(self.combine(mixture), x)[0]
+
+    def after(
+        self, done: Float[Array, "B T D"], weights: Weights
+    ) -> tuple[Float[Array, "B T D"], Weights]:
+        """`done` once `weights` are there, which are gathered meanwhile."""
+        done, weights = self._in_order(done, weights)
+        return done, weights
+
+    def after_gradient(
+        self, done: Float[Array, "B T D"], weights: Weights
+    ) -> tuple[Float[Array, "B T D"], Weights]:
+        """`done`, whose gradient passes on once that of `weights` is there, scattered meanwhile."""
+        if self.travels:
+            done, weights = travel.together_going_back(done, weights)
+        return done, weights
 
     def dispatch(
         self,
@@ -111,17 +127,28 @@ class Experts(nnx.Module):
         first, done, weights = self._in_order(first, x, weights)
         return Mixture(x, routing, (self._carry(x, first), *others)), done, weights
 
+    def receive(
+        self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights, used: Any
+    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
+        """The rows of the first chunk have arrived, and the work is done that hid it.
+
+        Only then are `weights` there, which the next work needs. Going back, their gradient must
+        be there before the rows' leaves, and so must `used`, the weights that the work before used:
+        what is gathered or scattered for either stays out of the rows' way.
+        """
+        first, *others = mixture.chunks
+        first, done, weights = self._in_order(first, done, weights, before_gradient=used)
+        return mixture._replace(chunks=(first, *others)), done, weights
+
     def compute(
         self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights
     ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
         """Runs each device's experts over the rows it has, between the work before and after.
 
-        `done` is the work that the dispatch was to hide behind; the next starts from what is
-        returned, with `weights`, which may be gathered meanwhile. Chunk i is computed while chunk
-        i + 1 arrives and chunk i - 1 goes back.
+        The next work starts from `done`, with `weights`, which may be gathered meanwhile. Chunk i
+        is computed while chunk i + 1 arrives and chunk i - 1 goes back.
         """
         chunks = list(mixture.chunks)
-        chunks[0], done = self._in_order(chunks[0], done)
         own_weights = self._gathered_weights(mixture.x)
         for i in range(len(chunks)):
             is_last = i + 1 == len(chunks)
@@ -191,8 +218,8 @@ class Experts(nnx.Module):
             if work.may_overflow:
                 num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
                 num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
-            rows = work.load(x, gate, parcels, journey)
-            moving = travel.seal(work, rows) if self.travels else rows
+            load = functools.partial(travel.pack, work) if self.travels else work.load
+            moving = load(x, gate, parcels, journey)
             return moving, parcels, journey, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
@@ -220,7 +247,7 @@ class Experts(nnx.Module):
 
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
         arrived = on_mesh(chunk.moving, chunk.journey)
-        there = jax.tree.map(lambda a: checkpoint_name(a, DISPATCHED), arrived.there)
+        there = jax.tree.map(_kept_as_bits, arrived.there)
         return chunk._replace(moving=arrived._replace(there=there))
 
     def _send_back(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
@@ -262,7 +289,8 @@ class Experts(nnx.Module):
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)
-            sealed = travel.seal(work, work.load(*inputs, parcels, journey))
+            x, gate = inputs
+            sealed = travel.pack(work, x, gate, parcels, journey)
             arrived = travel.unseal(work, travel.carry(work, sealed, journey))
             back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
             return work.unload(back, journey)
@@ -299,17 +327,18 @@ class Experts(nnx.Module):
         )
         return chunk._replace(moving=made, rest=rest)
 
-    def _in_order(self, *things: Any) -> tuple[Any, ...]:
+    def _in_order(self, *things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
         """All of them, chunks and trees of arrays, each only once the others are there.
 
         Nothing happens where no row leaves its device.
         A compiler is free to do what it can do early or late; this pins the start of an exchange
-        before the work that hides it, and its end after. Gradients are pinned the same way round.
+        before the work that hides it, and its end after. Gradients are pinned the same way round,
+        with `before_gradient`, a tree of arrays.
         """
         if not self.travels:
             return things
         bare = (a.moving if isinstance(a, Chunk) else a for a in things)
-        pairs = zip(things, travel.together(*bare), strict=True)
+        pairs = zip(things, travel.together(*bare, before_gradient=before_gradient), strict=True)
         return tuple(a._replace(moving=b) if isinstance(a, Chunk) else b for a, b in pairs)
 
     @property
@@ -376,6 +405,15 @@ def _axes(spec: PartitionSpec) -> tuple[str, ...]:
     """All mesh axes of a partition, in order."""
     parts = (part if isinstance(part, tuple) else (part,) for part in spec if part is not None)
     return tuple(axis for part in parts for axis in part)
+
+
+def _kept_as_bits(a: Array) -> Array:
+    """`a`, to be found by a checkpoint policy as whole numbers, for it has no gradient.
+
+    JAX rounds every float that a policy keeps to its own precision, which on TPU copies all rows.
+    """
+    bits = jax.lax.bitcast_convert_type(a, jnp.dtype(f"uint{8 * a.dtype.itemsize}"))
+    return jax.lax.bitcast_convert_type(checkpoint_name(bits, DISPATCHED), a.dtype)
 
 
 def _varying_alike(tree):

@@ -45,7 +45,8 @@ class Gathered:
     def unload(self, back: Array, journey: tuple[()]) -> Array:
         return back[: self.sizes.num_tokens].astype(jnp.float32)
 
-    def seal(self, rows: Rows) -> Array:
+    def pack(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Array:
+        rows = self.load(x, gate, expert, journey)
         return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16))
 
     def open(self, sealed: Array, dtype: Any) -> Rows:

@@ -7,24 +7,24 @@
     h3 = h2 + Attention_1(norm(h2))
     y  = h3 + FFN_1(norm(h3)) + m
 
-The mixture m is made in four steps, `dispatch`, `compute`, `combine` and `mix`. Rows travel during
-the first and the third, beside dense work that needs nothing of them. The weights of FFN_0 and
-FFN_1 are gathered before rows leave, so that their traffic stays out of the rows' way, and the
-gradients of these weights are made before rows are back, which gives a backward pass as much to do.
+The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
+travel between the first two and during `combine`, beside dense work that needs nothing of them. The
+weights of the dense FFNs are gathered while no rows travel: those of FFN_0 before rows leave, those
+of FFN_1 while experts compute. In the backward pass so are those of FFN_0, and the gradients of
+FFN_1's weights are scattered then, which are made before rows are back.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
 
-import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar
 
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe import ahead, parameters, router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import in_chunks, project
@@ -38,21 +38,19 @@ RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 a
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
-class DenseWeights(NamedTuple):
-    """Those of a dense FFN, as it multiplies by them."""
-
-    gate: Float[Array, "D F"]
-    up: Float[Array, "D F"]
-    down: Float[Array, "F D"]
-
-
 class DenseFFN(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
+
+    AXES: ClassVar = {
+        "gate": ("ffn_embed", "ffn"),
+        "up": ("ffn_embed", "ffn"),
+        "down": ("ffn", "ffn_embed"),
+    }
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
-        into, back = ("layers", "embed", "ffn"), ("layers", "ffn", "embed")
+        into, back = (("layers", *self.AXES[name]) for name in ("gate", "down"))
         dtype = config.param_dtype
         self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
         self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
@@ -60,37 +58,19 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def gathered_early(self, x: Float[Array, "B T D"]) -> DenseWeights | None:
-        """Its weights, if any device lacks some: their traffic should not meet that of rows.
+    def gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
+        return self.rules.gather(weight, *self.AXES[name], meets=x)
 
-        None where all are at hand, to be read when they are multiplied with.
-        """
-        return self.weights(x) if self.rules.gathers("embed", "ffn") else None
-
-    def weights(self, x: Float[Array, "B T D"]) -> DenseWeights:
-        """Gathered for inputs that lie on the mesh as `x` does."""
-        gather = functools.partial(self.rules.gather, meets=x)
-        return DenseWeights(
-            gather(self.gate[...], "embed", "ffn"),
-            gather(self.up[...], "embed", "ffn"),
-            gather(self.down[...], "ffn", "embed"),
-        )
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        weights: DenseWeights | None = None,
-        kept_as: str = "ffn",
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
-        weights = weights or self.weights(x)
+        gate_DF, up_DF, down_FD = (self.gather(n, getattr(self, n)[...], x) for n in self.AXES)
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
 
         def at_once(x):
-            gate_BTF = checkpoint_name(project(x, weights.gate), kept_as)
-            up_BTF = checkpoint_name(project(x, weights.up), kept_as)
+            gate_BTF = checkpoint_name(project(x, gate_DF), kept_as)
+            up_BTF = checkpoint_name(project(x, up_DF), kept_as)
             hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
-            return project(hidden_BTF, weights.down, out_sharding=self.rules.like(x))
+            return project(hidden_BTF, down_FD, out_sharding=self.rules.like(x))
 
         return in_chunks(at_once, (x,), rows)
 
@@ -130,23 +110,32 @@ class ShortcutLayer(nnx.Module):
         with jax.named_scope("attention_0"):
             normed = rms_norm(x, self.attention_norm_0[...], eps)
             h1 = checkpoint_name(x + attend(0, self.attention_0, normed), RESIDUAL)
-        u = rms_norm(h1, self.ffn_norm_0[...], eps)
         with jax.named_scope("moe"):
+            weights = ahead.resting(self.ffn_0)
+            h1, weights = self.experts.after_gradient(h1, weights)
+            h1, weights = self.experts.after(h1, ahead.gathered(self.ffn_0, weights, h1))
+            u = rms_norm(h1, self.ffn_norm_0[...], eps)
             routing, score, own_target = self.router(u, score_shift, forced_target)
-            weights = self.ffn_0.gathered_early(u)
             mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
-            h2 = checkpoint_name(h1 + self.ffn_0(u, weights, "ffn_0"), RESIDUAL)
+            ffn_0 = ahead.having(self.ffn_0, weights)
+            h2 = checkpoint_name(h1 + ffn_0(u, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            weights = self.ffn_1.gathered_early(u)
-            mixture, h2, weights = self.experts.compute(mixture, h2, weights)
+            next_two = self.attention_1, self.ffn_1
+            theirs = tuple(ahead.resting(module) for module in next_two)
+            mixture, h2, theirs = self.experts.receive(mixture, h2, theirs, weights)
+            pairs = zip(next_two, theirs, strict=True)
+            theirs = tuple(ahead.gathered(module, own, h2) for module, own in pairs)
+            mixture, h2, theirs = self.experts.compute(mixture, h2, theirs)
+            attention_1 = ahead.having(self.attention_1, theirs[0])
+            ffn_1 = ahead.having(self.ffn_1, theirs[1])
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
-            h3 = checkpoint_name(h2 + attend(1, self.attention_1, normed), RESIDUAL)
+            h3 = checkpoint_name(h2 + attend(1, attention_1, normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)
-            y = h3 + self.ffn_1(normed, weights, "ffn_1")
+            y = h3 + ffn_1(normed, "ffn_1")
         with jax.named_scope("moe"):
             m, y = self.experts.mix(mixture, y)
             y = y + m

@@ -65,14 +65,14 @@ class LongcatFlash(nnx.Module):
         self.imported_config: str | None = None  # the config.json that the weights came with
         vocab, embed = config.vocab_size, config.hidden_size
         self.embedding = parameters.kernel(
-            (vocab, embed), ("vocab", "embed"), config.param_dtype, rngs, self.rules, fan_in=1
+            (vocab, embed), ("vocab", "vocab_embed"), config.param_dtype, rngs, self.rules, fan_in=1
         )
         if config.ngram is not None:
             self.ngram = ngram.NgramTables(config, rngs=rngs, rules=self.rules)
         self.layers = ShortcutLayer(config, rngs=rngs, rules=self.rules)
         self.final_norm = parameters.ones((embed,), (None,), self.rules)
         self.head = parameters.kernel(
-            (embed, vocab), ("embed", "vocab"), config.param_dtype, rngs, self.rules
+            (embed, vocab), ("vocab_embed", "vocab"), config.param_dtype, rngs, self.rules
         )
         if config.num_mtp_layers:
             self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
@@ -415,7 +415,7 @@ class LongcatFlash(nnx.Module):
         return self.ngram(word, recent)
 
     def _word(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        table = self.rules.gather(self.embedding[...], "vocab", "embed")
+        table = self.rules.gather(self.embedding[...], "vocab", "vocab_embed")
         x = self.rules.take(table, tokens, "act_embed")
         return x.astype(self.config.dtype)
 
@@ -429,7 +429,7 @@ class LongcatFlash(nnx.Module):
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
         rules = self.rules
-        head = rules.gather(self.head[...], "embed", "vocab", meets=hidden)
+        head = rules.gather(self.head[...], "vocab_embed", "vocab", meets=hidden)
         logits = project(hidden, head, out_dtype=jnp.float32)
         spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)

@@ -17,6 +17,7 @@ from loong_jax.models.moe.parcels import (
     load,
     make_journey,
     sort_by_destination,
+    token_of,
     unload,
 )
 
@@ -86,13 +87,14 @@ class Padded:
     def unload(self, back: Array, journey: Journey) -> Array:
         return unload(back, journey)
 
-    def seal(self, rows: Rows) -> Array:
-        envelope, (x, gate, expert) = self.envelope, rows
-        numbers = (gate, (expert + 1).astype(jnp.int16))
-        if envelope.dispatch_dtype is None:
-            return envelope.seal(x, *numbers)
-        small, scale = to_eight_bits(x, jnp.dtype(envelope.dispatch_dtype))
-        return envelope.seal(small, *numbers, scale)
+    def pack(self, x: Array, gate: Array, parcels: Parcels, journey: Journey) -> Array:
+        """The rows that `load` makes, sealed; eight bits are found once for a token."""
+        scales: tuple[Array, ...] = ()
+        if self.envelope.dispatch_dtype is not None:
+            x, scale_T1 = to_eight_bits(x, jnp.dtype(self.envelope.dispatch_dtype))
+            scales = (scale_T1.at[token_of(journey)].get(mode="clip"),)
+        rows = self.load(x, gate, parcels, journey)
+        return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
 
     def open(self, sealed: Array, dtype: Any) -> Rows:
         per_row = self.exchange.choices_per_row

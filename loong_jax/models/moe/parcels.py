@@ -91,18 +91,22 @@ def load(
     x: Float[Array, "T D"], gate: Float[Array, "T K"], parcels: Parcels, journey: Journey
 ) -> Rows:
     """The rows of a journey; those without a choice hold anything and say so."""
-    per_token, (num_rows, per_row) = gate.shape[1], journey.choice.shape
+    num_rows, per_row = journey.choice.shape
     choice_N = journey.choice.reshape(-1)
     place_N1 = (journey.place * per_row + parcels.lane).reshape(-1, 1)
     gate_N1 = take_rows(gate.reshape(-1, 1), choice_N, place_N1)
     expert_N = parcels.expert.reshape(-1).at[choice_N].get(mode="fill", fill_value=-1)
     return Rows(
-        take_rows(x, journey.choice[:, 0] // per_token, journey.first_place),
+        take_rows(x, token_of(journey), journey.first_place),
         gate_N1.reshape(num_rows, per_row),
         expert_N.reshape(num_rows, per_row),
     )
 
 
 def unload(back: Float[Array, "sent D"], journey: Journey) -> Float[Array, "T D"]:
-    token_R = journey.choice[:, 0] // journey.place.shape[1]
-    return sum_rows(back, journey.first_place, token_R)
+    return sum_rows(back, journey.first_place, token_of(journey))
+
+
+def token_of(journey: Journey) -> Int[Array, "sent"]:
+    """The token in each row; past the end where there is none."""
+    return journey.choice[:, 0] // journey.place.shape[1]

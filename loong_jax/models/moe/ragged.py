@@ -84,7 +84,10 @@ class Ragged:
     def unload(self, back: Array, voyage: Voyage) -> Array:
         return unload(back, voyage.journey)
 
-    def seal(self, rows: Rows) -> tuple[Array, Array]:
+    def pack(
+        self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage
+    ) -> tuple[Array, Array]:
+        rows = self.load(x, gate, parcels, voyage)
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
         return rows.x, jnp.concatenate([bits, rows.expert + 1], axis=1)
 

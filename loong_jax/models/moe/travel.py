@@ -59,18 +59,21 @@ class Sealed(NamedTuple):
     shadow: Any
 
 
-def seal(work: Any, rows: Rows) -> Sealed:
-    """Makes rows ready to be carried."""
+def pack(work: Any, x: Array, gate: Array, parcels: Any, journey: Any) -> Sealed:
+    """The rows of a journey, ready to be carried."""
 
-    def forward(x, gate, expert):
-        there = work.seal(Rows(x, gate, expert))
-        back = jax.eval_shape(work.seal_gradient, x, gate)
-        return Sealed(there, _zeros_of(back, x)), None
+    def forward(x, gate, parcels, journey):
+        there = work.pack(x, gate, parcels, journey)
+        rows = jax.eval_shape(work.load, x, gate, parcels, journey)
+        back = jax.eval_shape(work.seal_gradient, rows.x, rows.gate)
+        return Sealed(there, _zeros_of(back, x)), (parcels, journey)
 
-    def backward(_, grad):
-        return *work.open_gradient(grad.shadow), None
+    def backward(saved, grad):
+        like = _zeros_of((x, gate), jax.tree.leaves(grad.shadow)[0])
+        _, pull = jax.vjp(lambda x, gate: work.load(x, gate, *saved)[:2], *like)  # linear in both
+        return *pull(work.open_gradient(grad.shadow)), None, None
 
-    return _with_gradient(forward, backward)(*rows)
+    return _with_gradient(forward, backward)(x, gate, parcels, journey)
 
 
 def carry(work: Any, sealed: Sealed, journey: Any) -> Sealed:
@@ -102,31 +105,42 @@ def unseal(work: Any, sealed: Sealed) -> Rows:
     return _with_gradient(forward, backward)(sealed.there, sealed.shadow)
 
 
-def together(*things: Any) -> tuple[Any, ...]:
+def together(*things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
     """An optimization barrier over sealed rows and trees of arrays: each, once all are there.
 
-    Going back it ties their gradients to one another, for sealed rows those that come back.
+    Going back it ties their gradients to one another, for sealed rows those that come back, and to
+    the arrays of `before_gradient`, which must be there as well.
     """
     if not any(isinstance(thing, Sealed) for thing in things):
         return jax.lax.optimization_barrier(things)
     there = tuple(a.there if isinstance(a, Sealed) else a for a in things)
     shadow = tuple(a.shadow if isinstance(a, Sealed) else None for a in things)
 
-    def forward(there, shadow):
+    def forward(there, shadow, before):
         there = jax.lax.optimization_barrier(there)
         pairs = zip(there, shadow, strict=True)
-        return tuple(a if b is None else Sealed(a, b) for a, b in pairs), None
+        return tuple(a if b is None else Sealed(a, b) for a, b in pairs), before
 
-    def backward(_, grads):
+    def backward(before, grads):
         back = tuple(g.shadow if isinstance(g, Sealed) else g for g in grads)
-        back = jax.lax.optimization_barrier(back)
+        back, _ = jax.lax.optimization_barrier((back, before))
         are_sealed = [b is not None for b in shadow]
         return (
             tuple(None if sealed else g for g, sealed in zip(back, are_sealed, strict=True)),
             tuple(g if sealed else None for g, sealed in zip(back, are_sealed, strict=True)),
+            None,
         )
 
-    return _with_gradient(forward, backward)(there, shadow)
+    return _with_gradient(forward, backward)(there, shadow, jax.lax.stop_gradient(before_gradient))
+
+
+def together_going_back(*things: Any) -> tuple[Any, ...]:
+    """Trees of arrays as they are, with an optimization barrier over their gradients."""
+
+    def backward(_, grads):
+        return jax.lax.optimization_barrier(grads)
+
+    return _with_gradient(lambda *things: (things, None), backward)(*things)
 
 
 def _with_gradient(forward, backward):

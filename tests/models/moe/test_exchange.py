@@ -66,6 +66,7 @@ def _mixture_and_gradient(config, rules):
             rules.place(jnp.asarray(a), "act_batch", "act_length", None) for a in (x, gate, target)
         )
         mixture, x, _ = here.dispatch(x, Routing(routed, gate), jnp.asarray(mask), ())
+        mixture, x, _ = here.receive(mixture, x, (), ())
         mixture, x, _ = here.compute(mixture, x, ())
         out, _ = here.mix(here.combine(mixture), x)
         return jnp.sum(out * direction), (out, mixture.num_overflowed)

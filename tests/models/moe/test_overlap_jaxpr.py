@@ -1,6 +1,7 @@
 """What the mixture of experts may wait for, and what may wait for it, read off the jaxpr."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
-from loong_jax.models.moe import exchange
+from loong_jax.models.moe import exchange, travel
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -167,18 +168,62 @@ def test_nothing_is_pinned_where_no_row_leaves_its_device(sizes):
     assert "all_to_all" not in str(jaxpr)
 
 
+def test_weights_are_gathered_while_no_rows_travel():
+    jaxpr = layer_jaxpr(expert=4, fsdp=2)
+    _, dispatch, compute, _, _ = phases(jaxpr)
+    sizes = {(CONFIG.hidden_size, CONFIG.ffn_hidden_size)}
+    sizes |= {shape[::-1] for shape in sizes}
+    gathers = [e for e in jaxpr.eqns if e.primitive.name == "reshard" and "moe" in scope(e)]
+    gathers = [e for e in gathers if e.outvars[0].aval.shape in sizes]
+    ffn_0, ffn_1 = gathers[:3], gathers[3:]
+    assert len(ffn_1) == 3
+    assert all(id(dispatch) in ids(reached(jaxpr, e, through_barriers=True)) for e in ffn_0)
+    arrived = ids(reached(jaxpr, dispatch, through_barriers=True))
+    assert not ids(ffn_0) & arrived
+    assert ids(ffn_1) <= arrived
+    assert not ids(ffn_1) & ids(reached(jaxpr, compute, through_barriers=True))
+
+
+def test_a_gradient_leaves_after_what_it_is_to_wait_for():
+    def waits(before):
+        def pull(there, shadow, x, before, grads):
+            def run(shadow, x):
+                sealed = travel.Sealed(there, shadow)
+                (_, shadow), x = travel.together(sealed, x, before_gradient=before)
+                return shadow, x
+
+            return jax.vjp(run, shadow, x)[1](grads)
+
+        a = jnp.ones(3)
+        jaxpr = jax.make_jaxpr(pull)(jnp.ones(3, jnp.int8), a, a, before, (a, a)).jaxpr
+        barrier = [e for e in jaxpr.eqns if e.primitive.name == BARRIER][-1]
+        return len(barrier.invars)
+
+    assert waits((jnp.ones(5), jnp.ones(7))) == waits(()) + 2
+
+
+@functools.cache
+def gradient_jaxpr(remat):
+    config = dataclasses.replace(CONFIG, remat=remat, num_layers=2)
+    rules = ShardingRules(mesh=make_mesh(expert=4, data=2))
+    with jax.set_mesh(rules.mesh):
+        graph, weights = moe.init_weights(config, jax.random.key(0), rules)
+
+        def loss(weights):
+            tokens = jnp.zeros((8, 4), jnp.int32)
+            return jnp.sum(nnx.merge(graph, nnx.State(weights))(tokens).logits)
+
+        return str(jax.make_jaxpr(jax.grad(loss))(weights))
+
+
 def test_what_arrived_is_kept_for_the_backward_pass_and_not_sent_again():
     def count(remat):
-        config = dataclasses.replace(CONFIG, remat=remat, num_layers=2)
-        rules = ShardingRules(mesh=make_mesh(expert=4, data=2))
-        with jax.set_mesh(rules.mesh):
-            graph, weights = moe.init_weights(config, jax.random.key(0), rules)
-
-            def loss(weights):
-                tokens = jnp.zeros((8, 4), jnp.int32)
-                return jnp.sum(nnx.merge(graph, nnx.State(weights))(tokens).logits)
-
-            return str(jax.make_jaxpr(jax.grad(loss))(weights)).count("all_to_all[")
+        return gradient_jaxpr(remat).count("all_to_all[")
 
     # Per layer: two forward, two backward, and what is done again; later rounds have their own.
     assert count("layer") > count("all_but_dispatched") >= count("off")
+
+
+def test_what_arrived_is_kept_without_a_copy():
+    assert "reduce_precision" in gradient_jaxpr(("residual",))  # of every float that is kept
+    assert "reduce_precision" not in gradient_jaxpr("all_but_dispatched")
