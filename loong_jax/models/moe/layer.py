@@ -121,19 +121,18 @@ class ShortcutLayer(nnx.Module):
             ffn_0 = ahead.having(self.ffn_0, weights)
             h2 = checkpoint_name(h1 + ffn_0(u, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            next_two = self.attention_1, self.ffn_1
-            theirs = tuple(ahead.resting(module) for module in next_two)
-            mixture, h2, theirs = self.experts.receive(mixture, h2, theirs, weights)
-            pairs = zip(next_two, theirs, strict=True)
-            theirs = tuple(ahead.gathered(module, own, h2) for module, own in pairs)
-            mixture, h2, theirs = self.experts.compute(mixture, h2, theirs)
-            attention_1 = ahead.having(self.attention_1, theirs[0])
-            ffn_1 = ahead.having(self.ffn_1, theirs[1])
+            of_ffn = ahead.resting(self.ffn_1)
+            mixture, h2, of_ffn = self.experts.receive(mixture, h2, of_ffn, weights)
+            of_ffn = ahead.gathered(self.ffn_1, of_ffn, h2)
+            of_attention = ahead.gathered(self.attention_1, ahead.resting(self.attention_1), h2)
+            mixture, h2, of_ffn = self.experts.compute(mixture, h2, of_ffn, of_attention)
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
+            attention_1 = ahead.having(self.attention_1, of_attention)
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
             h3 = checkpoint_name(h2 + attend(1, attention_1, normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
+            ffn_1 = ahead.having(self.ffn_1, of_ffn)
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)
             y = h3 + ffn_1(normed, "ffn_1")
         with jax.named_scope("moe"):
