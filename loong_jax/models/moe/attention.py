@@ -7,7 +7,7 @@ function. alpha_q and alpha_kv undo the variance lost to the ranks; they are fol
 weights of the norms on the latents. Source: arXiv:2509.01322, section 2.3; arXiv:2412.19437, 2.1.1.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -38,21 +38,13 @@ class Latent(NamedTuple):
 class LatentAttention(nnx.Module):
     """One attention of every logical layer; methods expect one layer's slice of the weights."""
 
-    AXES: ClassVar = {
-        "query_down": ("embed", "q_rank"),
-        "query_up": ("rank", "heads", "head_width"),
-        "latent_down": ("embed", "kv_rank"),
-        "latent_up": ("rank", "heads", "head_width"),
-        "out": ("heads", "head_width", "embed"),
-    }
-
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         c, dtype = config, config.param_dtype
         num_layers, heads = c.num_layers, c.num_heads
         self.query_down = parameters.kernel(
             (num_layers, c.hidden_size, c.q_lora_rank),
-            ("layers", *self.AXES["query_down"]),
+            ("layers", "embed", "q_rank"),
             dtype,
             rngs,
             rules,
@@ -60,7 +52,7 @@ class LatentAttention(nnx.Module):
         self.query_norm = parameters.ones((num_layers, c.q_lora_rank), ("layers", None), rules)
         self.query_up = parameters.kernel(
             (num_layers, c.q_lora_rank, heads, c.qk_nope_head_dim + c.qk_rope_head_dim),
-            ("layers", *self.AXES["query_up"]),
+            ("layers", "rank", "heads", "head_width"),
             dtype,
             rngs,
             rules,
@@ -68,7 +60,7 @@ class LatentAttention(nnx.Module):
         )
         self.latent_down = parameters.kernel(
             (num_layers, c.hidden_size, c.kv_lora_rank + c.qk_rope_head_dim),
-            ("layers", *self.AXES["latent_down"]),
+            ("layers", "embed", "kv_rank"),
             dtype,
             rngs,
             rules,
@@ -76,7 +68,7 @@ class LatentAttention(nnx.Module):
         self.latent_norm = parameters.ones((num_layers, c.kv_lora_rank), ("layers", None), rules)
         self.latent_up = parameters.kernel(
             (num_layers, c.kv_lora_rank, heads, c.qk_nope_head_dim + c.v_head_dim),
-            ("layers", *self.AXES["latent_up"]),
+            ("layers", "rank", "heads", "head_width"),
             dtype,
             rngs,
             rules,
@@ -84,19 +76,13 @@ class LatentAttention(nnx.Module):
         )
         self.out = parameters.kernel(
             (num_layers, heads, c.v_head_dim, c.hidden_size),
-            ("layers", *self.AXES["out"]),
+            ("layers", "heads", "head_width", "embed"),
             dtype,
             rngs,
             rules,
             fan_in=heads * c.v_head_dim,
             gain=c.residual_gain,
         )
-
-    def gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
-        return self.rules.gather(weight, *self.AXES[name])
-
-    def _weight(self, name: str) -> Array:
-        return self.rules.gather(getattr(self, name)[...], *self.AXES[name])
 
     def queries(
         self, x: Float[Array, "B T D"], position: Int[Array, "B T"], *, cut_weights: bool
@@ -107,8 +93,9 @@ class LatentAttention(nnx.Module):
         `cut_weights`, what makes them: on TPU that moves all there is to cut, and of many tokens
         the queries are more.
         """
-        config = self.config
-        down_DQ, up_QNh = self._weight("query_down"), self._weight("query_up")
+        config, rules = self.config, self.rules
+        down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
+        up_QNh = rules.gather(self.query_up[...], "rank", "heads", "head_width")
         norm_weight = scaled(self.query_norm[...], config.q_scale * config.attention_scale)
         compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
         if cut_weights:
@@ -123,23 +110,24 @@ class LatentAttention(nnx.Module):
 
     def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""
-        config = self.config
-        both = project(x, self._weight("latent_down"))
-        latent, rope_key = jnp.split(both, [config.kv_lora_rank], axis=-1)
+        config, rules = self.config, self.rules
+        down_Dc = rules.gather(self.latent_down[...], "embed", "kv_rank")
+        latent, rope_key = jnp.split(project(x, down_Dc), [config.kv_lora_rank], axis=-1)
         norm_weight = scaled(self.latent_norm[...], config.kv_scale)
         latent = rms_norm(latent, norm_weight, config.lora_norm_eps)
         rope_key = rotate(rope_key[:, :, None], position, config.rope_theta, config.yarn)[:, :, 0]
         return Latent(latent, rope_key)
 
     def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
-        keys, values = jnp.split(self._weight("latent_up"), [self.config.qk_nope_head_dim], axis=-1)
+        up = self.rules.gather(self.latent_up[...], "rank", "heads", "head_width")
+        keys, values = jnp.split(up, [self.config.qk_nope_head_dim], axis=-1)
         return keys, values
 
     def _project_out(
         self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
     ) -> Float[Array, "B T D"]:
-        out_NUD, like = self._weight("out"), self.rules.like(x)
-        return project(mixed, out_NUD, num_contracted=2, out_sharding=like)
+        out_NUD = self.rules.gather(self.out[...], "heads", "head_width", "embed")
+        return project(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
         self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight

@@ -43,29 +43,6 @@ def project(
     return flat.reshape(*kept, *made)
 
 
-def project_weight_first(
-    x: Float[Array, "..."], weight: Float[Array, "..."], *, out_dtype: DTypeLike | None = None
-) -> Float[Array, "..."]:
-    """As `project`; going back, the weight's gradient is made before that of `x`.
-
-    So it may be scattered over devices meanwhile.
-    """
-
-    def plain(x, weight):
-        return project(x, weight, out_dtype=out_dtype)
-
-    def backward(saved, grad):
-        x, weight = saved
-        (grad_weight,) = jax.vjp(lambda w: plain(x, w), weight)[1](grad)
-        weight, grad_weight = jax.lax.optimization_barrier((weight, grad_weight))
-        (grad_x,) = jax.vjp(lambda x: plain(x, weight), x)[1](grad)
-        return grad_x, grad_weight
-
-    product = jax.custom_vjp(plain)
-    product.defvjp(lambda x, weight: (plain(x, weight), (x, weight)), backward)
-    return product(x, weight)
-
-
 def accumulate(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float[Array, "..."]:

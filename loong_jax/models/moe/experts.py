@@ -141,18 +141,12 @@ class Experts(nnx.Module):
         return mixture._replace(chunks=(first, *others)), done, weights
 
     def compute(
-        self,
-        mixture: Mixture,
-        done: Float[Array, "B T D"],
-        weights: Weights,
-        meanwhile: Any = (),
+        self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights
     ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
         """Runs each device's experts over the rows it has, between the work before and after.
 
-        The next work starts from `done`, with `weights` and `meanwhile`, which are gathered while
-        experts run; `meanwhile` needs nothing of them, which matters where it is gathered again
-        for a backward pass. Chunk i is computed while chunk i + 1 arrives and chunk i - 1 goes
-        back.
+        The next work starts from `done`, with `weights`, which are gathered while experts run.
+        Chunk i is computed while chunk i + 1 arrives and chunk i - 1 goes back.
         """
         chunks = list(mixture.chunks)
         own_weights = self._gathered_weights(mixture.x)
@@ -167,7 +161,7 @@ class Experts(nnx.Module):
             if not is_last:
                 chunks[i + 1], chunks[i] = self._in_order(chunks[i + 1], chunks[i])
                 chunks[i] = self._send_back(mixture.x, chunks[i])
-        chunks[-1], done, weights = self._in_order(chunks[-1], done, weights, after=meanwhile)
+        chunks[-1], done, weights = self._in_order(chunks[-1], done, weights)
         return mixture._replace(chunks=tuple(chunks)), done, weights
 
     def combine(self, mixture: Mixture) -> Mixture:
@@ -333,20 +327,18 @@ class Experts(nnx.Module):
         )
         return chunk._replace(moving=made, rest=rest)
 
-    def _in_order(
-        self, *things: Any, after: Any = (), before_gradient: Any = ()
-    ) -> tuple[Any, ...]:
+    def _in_order(self, *things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
         """All of them, chunks and trees of arrays, each only once the others are there.
 
         Nothing happens where no row leaves its device.
         A compiler is free to do what it can do early or late; this pins the start of an exchange
         before the work that hides it, and its end after. Gradients are pinned the same way round.
-        For `after` and `before_gradient` see `travel.together`.
+        They wait for `before_gradient`, a tree of arrays, as well.
         """
         if not self.travels:
             return things
         bare = (a.moving if isinstance(a, Chunk) else a for a in things)
-        ordered = travel.together(*bare, after=after, before_gradient=before_gradient)
+        ordered = travel.together(*bare, before_gradient=before_gradient)
         pairs = zip(things, ordered, strict=True)
         return tuple(a._replace(moving=b) if isinstance(a, Chunk) else b for a, b in pairs)
 

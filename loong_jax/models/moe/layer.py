@@ -9,9 +9,9 @@
 
 The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
 travel between the first two and during `combine`, beside dense work that needs nothing of them. The
-weights of the dense FFNs are gathered while no rows travel: those of FFN_0 before rows leave, those
+weights of the dense FFNs are gathered while no rows travel: those of FFN_0 beside Attention_0, those
 of FFN_1 while experts compute. In the backward pass so are those of FFN_0, and the gradients of
-FFN_1's weights are scattered then, which are made before rows are back.
+FFN_1's weights, made before rows are back, are scattered then; those of FFN_0's before Attention_0.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
@@ -24,7 +24,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import ahead, parameters, router
+from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import in_chunks, project
@@ -36,6 +36,9 @@ RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 a
 
 # The attention of sub-layer 0 or 1: from normed input to output.
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
+
+
+Weights = dict[str, Array] | None  # of a dense FFN by name; None where all are at hand
 
 
 class DenseFFN(nnx.Module):
@@ -58,12 +61,32 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
+    def resting(self) -> Weights:
+        """Its matrices where they rest, to be gathered at a time that suits the exchange.
+
+        None where all are at hand.
+        """
+        gathers = any(self.rules.gathers(*axes) for axes in self.AXES.values())
+        return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
+
+    def gathered(self, weights: Weights, x: Float[Array, "B T D"]) -> Weights:
+        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
+        return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
+
+    def having(self, weights: Weights) -> "DenseFFN":
+        """This net with these matrices in the place of its own."""
+        if weights is None:
+            return self
+        graph, state = nnx.split(self, graph=False)
+        return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
+
+    def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
+        """A matrix as it is multiplied with; nothing moves where it is that already."""
         return self.rules.gather(weight, *self.AXES[name], meets=x)
 
     def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
-        gate_DF, up_DF, down_FD = (self.gather(n, getattr(self, n)[...], x) for n in self.AXES)
+        gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
 
         def at_once(x):
@@ -111,28 +134,26 @@ class ShortcutLayer(nnx.Module):
             normed = rms_norm(x, self.attention_norm_0[...], eps)
             h1 = checkpoint_name(x + attend(0, self.attention_0, normed), RESIDUAL)
         with jax.named_scope("moe"):
-            weights = ahead.resting(self.ffn_0)
-            h1, weights = self.experts.after_gradient(h1, weights)
-            h1, weights = self.experts.after(h1, ahead.gathered(self.ffn_0, weights, h1))
+            resting = self.ffn_0.resting()
+            h1, resting = self.experts.after_gradient(h1, resting)
+            h1, weights = self.experts.after(h1, self.ffn_0.gathered(resting, h1))
             u = rms_norm(h1, self.ffn_norm_0[...], eps)
             routing, score, own_target = self.router(u, score_shift, forced_target)
             mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
-            ffn_0 = ahead.having(self.ffn_0, weights)
+            ffn_0 = self.ffn_0.having(weights)
             h2 = checkpoint_name(h1 + ffn_0(u, "ffn_0"), RESIDUAL)
         with jax.named_scope("moe"):
-            of_ffn = ahead.resting(self.ffn_1)
-            mixture, h2, of_ffn = self.experts.receive(mixture, h2, of_ffn, weights)
-            of_ffn = ahead.gathered(self.ffn_1, of_ffn, h2)
-            of_attention = ahead.gathered(self.attention_1, ahead.resting(self.attention_1), h2)
-            mixture, h2, of_ffn = self.experts.compute(mixture, h2, of_ffn, of_attention)
+            resting = self.ffn_1.resting()
+            mixture, h2, resting = self.experts.receive(mixture, h2, resting, weights)
+            weights = self.ffn_1.gathered(resting, h2)
+            mixture, h2, weights = self.experts.compute(mixture, h2, weights)
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
-            attention_1 = ahead.having(self.attention_1, of_attention)
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
-            h3 = checkpoint_name(h2 + attend(1, attention_1, normed), RESIDUAL)
+            h3 = checkpoint_name(h2 + attend(1, self.attention_1, normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
-            ffn_1 = ahead.having(self.ffn_1, of_ffn)
+            ffn_1 = self.ffn_1.having(weights)
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)
             y = h3 + ffn_1(normed, "ffn_1")
         with jax.named_scope("moe"):

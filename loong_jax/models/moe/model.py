@@ -20,7 +20,7 @@ from loong_jax.models.moe import context, mixing, ngram, parameters
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import project, project_weight_first
+from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mtp import MtpHead
@@ -430,8 +430,7 @@ class LongcatFlash(nnx.Module):
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
         rules = self.rules
         head = rules.gather(self.head[...], "vocab_embed", "vocab", meets=hidden)
-        product = project_weight_first if rules.gathers("vocab_embed", "vocab") else project
-        logits = product(hidden, head, out_dtype=jnp.float32)
+        logits = project(hidden, head, out_dtype=jnp.float32)
         spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 

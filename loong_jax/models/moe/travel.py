@@ -105,23 +105,19 @@ def unseal(work: Any, sealed: Sealed) -> Rows:
     return _with_gradient(forward, backward)(sealed.there, sealed.shadow)
 
 
-def together(*things: Any, after: Any = (), before_gradient: Any = ()) -> tuple[Any, ...]:
+def together(*things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
     """An optimization barrier over sealed rows and trees of arrays: each, once all are there.
 
-    The arrays of `after` must be there as well, and wait for nothing themselves. Going back it ties
-    gradients to one another, for sealed rows those that come back, and to `before_gradient`.
+    Going back it ties their gradients to one another, for sealed rows those that come back, and to
+    the arrays of `before_gradient`, which must be there as well.
     """
-    after = jax.lax.stop_gradient(after)
     if not any(isinstance(thing, Sealed) for thing in things):
-        return _with_gradient(
-            lambda things, after: (jax.lax.optimization_barrier((things, after))[0], None),
-            lambda _, grads: (jax.lax.optimization_barrier(grads), None),
-        )(things, after)
+        return jax.lax.optimization_barrier(things)
     there = tuple(a.there if isinstance(a, Sealed) else a for a in things)
     shadow = tuple(a.shadow if isinstance(a, Sealed) else None for a in things)
 
-    def forward(there, shadow, after, before):
-        there, _ = jax.lax.optimization_barrier((there, after))
+    def forward(there, shadow, before):
+        there = jax.lax.optimization_barrier(there)
         pairs = zip(there, shadow, strict=True)
         return tuple(a if b is None else Sealed(a, b) for a, b in pairs), before
 
@@ -133,11 +129,10 @@ def together(*things: Any, after: Any = (), before_gradient: Any = ()) -> tuple[
             tuple(None if sealed else g for g, sealed in zip(back, are_sealed, strict=True)),
             tuple(g if sealed else None for g, sealed in zip(back, are_sealed, strict=True)),
             None,
-            None,
         )
 
     before = jax.lax.stop_gradient(before_gradient)
-    return _with_gradient(forward, backward)(there, shadow, after, before)
+    return _with_gradient(forward, backward)(there, shadow, before)
 
 
 def together_going_back(*things: Any) -> tuple[Any, ...]:
