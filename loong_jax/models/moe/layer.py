@@ -9,9 +9,9 @@
 
 The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
 travel between the first two and during `combine`, beside dense work that needs nothing of them. The
-weights of the dense FFNs are gathered while no rows travel: those of FFN_0 beside Attention_0, those
-of FFN_1 while experts compute. In the backward pass so are those of FFN_0, and the gradients of
-FFN_1's weights, made before rows are back, are scattered then; those of FFN_0's before Attention_0.
+weights of the dense FFNs are gathered while no rows travel: of FFN_0 beside Attention_0, of FFN_1
+while experts compute. In the backward pass those of FFN_0 are gathered then, and the gradients of
+FFN_1's weights, made before rows are back, are scattered; those of FFN_0's before Attention_0.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
