@@ -16,8 +16,8 @@ _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 # wait for it unless their SparseCores carry it; tpu7x does so by itself.
 _DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
 
-# tpu7x gathers them as such when told to, which moves half the bytes. On v5p the compiler then
-# waits for every gather.
+# tpu7x gathers them as such when told to, which moves half the bytes. v5p does so only where its
+# SparseCores carry gathers, and then waits for each of them.
 _GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 
 

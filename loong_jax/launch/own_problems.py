@@ -162,7 +162,10 @@ def solutions(settings: FileProblems, seed: int) -> Pairs:
 
 
 def refuse_misfit(recipe: OwnProblemsRecipe, tokenizer: Tokenizer) -> None:
-    """Raises ConfigError, by line, for what has no tokens or is too long for the recipe."""
+    """Raises ConfigError where there is nothing to measure on.
+
+    And by line for what has no tokens or is too long for the recipe.
+    """
     named, held_out = domains(recipe.problems), recipe.evaluation.side
     if not any(side(recipe.problems, domain, held_out) for domain in named):
         raise ConfigError(

@@ -10,6 +10,8 @@ from loong_jax.models.moe import exchange
 def test_every_exchange_gets_its_options(chip):
     padded = compiler_options(f"{chip}:4x4x4", exchange.PaddedExchange())
     assert padded["xla_tpu_enable_async_all_to_all"] is True
+    as_such = "xla_tpu_prefer_async_allgather_to_allreduce"
+    assert (as_such in padded) == (chip == "tpu7x")  # v5p would wait for every gather
     gather = compiler_options(chip, exchange.GatherExchange())
     assert (len(gather) == 2) == (chip != "v5e")  # v5e has no SparseCore to carry collectives
     assert all("sparse_core" in name for name in gather)

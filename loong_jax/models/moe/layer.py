@@ -44,7 +44,7 @@ Weights = dict[str, Array] | None  # of a dense FFN by name; None where all are 
 class DenseFFN(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
 
-    AXES: ClassVar = {
+    AXES: ClassVar[dict[str, tuple[str, str]]] = {  # logical axes of a layer's matrices
         "gate": ("ffn_embed", "ffn"),
         "up": ("ffn_embed", "ffn"),
         "down": ("ffn", "ffn_embed"),

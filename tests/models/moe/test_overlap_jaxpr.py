@@ -178,6 +178,8 @@ def test_weights_are_gathered_while_no_rows_travel():
     ffn_0, ffn_1 = gathers[:3], gathers[3:]
     assert len(ffn_1) == 3
     assert all(id(dispatch) in ids(reached(jaxpr, e, through_barriers=True)) for e in ffn_0)
+    route = next(e for e in jaxpr.eqns if e.primitive.name == "shard_map" and "top_k" in str(e))
+    assert all(id(route) in ids(reached(jaxpr, e, through_barriers=True)) for e in ffn_0)
     arrived = ids(reached(jaxpr, dispatch, through_barriers=True))
     assert not ids(ffn_0) & arrived
     assert ids(ffn_1) <= arrived
@@ -200,6 +202,18 @@ def test_a_gradient_leaves_after_what_it_is_to_wait_for():
         return len(barrier.invars)
 
     assert waits((jnp.ones(5), jnp.ones(7))) == waits(()) + 2
+
+
+def test_a_gradient_passes_on_with_the_others_and_values_alone():
+    def barriers(function):
+        jaxpr = jax.make_jaxpr(function)(jnp.ones(3), jnp.ones(5)).jaxpr
+        return [len(e.invars) for e in jaxpr.eqns if e.primitive.name == BARRIER]
+
+    def both(x, weight):
+        return jax.vjp(travel.together_going_back, x, weight)[1]((x, weight))
+
+    assert barriers(travel.together_going_back) == []
+    assert barriers(both) == [2]
 
 
 @functools.cache
