@@ -20,6 +20,10 @@ _DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce"
 # SparseCores carry gathers, and then waits for each of them.
 _GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 
+# Sums over devices are put together up to this size. Without it the gradient of the product out of
+# an attention, which is there first, waits for the last ones of its layer, with no work beside.
+_LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
+
 
 def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
@@ -30,7 +34,11 @@ def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | floa
     chip = topology.split(":")[0]
     if isinstance(exchange, PaddedExchange):
         options = {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
-        dense = {"v5p": _DENSE_BESIDE_WORK, "v6e": _DENSE_BESIDE_WORK, "tpu7x": _GATHERED_AS_SUCH}
+        dense = {
+            "v5p": _DENSE_BESIDE_WORK,
+            "v6e": _DENSE_BESIDE_WORK,
+            "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
+        }
         return options | dense.get(chip, {})
     if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore
         prefix = "xla_tpu_enable_sparse_core_collective_offload_"

@@ -7,20 +7,24 @@ function. alpha_q and alpha_kv undo the variance lost to the ranks; they are fol
 weights of the norms on the latents. Source: arXiv:2509.01322, section 2.3; arXiv:2412.19437, 2.1.1.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import in_chunks, project
+from loong_jax.models.moe.dense import in_chunks, project, project_weight_first
 from loong_jax.models.moe.mixing import MixLatents
 from loong_jax.models.moe.norm import rms_norm, scaled
 from loong_jax.models.moe.rope import halves, rotate, rotate_halves
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.sharding import ShardingRules
+
+LATENTS = "latents"  # the name under which a checkpoint policy finds what the ranks hold, unnormed
 
 
 class Latent(NamedTuple):
@@ -38,8 +42,17 @@ class Latent(NamedTuple):
 class LatentAttention(nnx.Module):
     """One attention of every logical layer; methods expect one layer's slice of the weights."""
 
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {  # logical axes of a layer's matrices
+        "query_down": ("embed", "q_rank"),
+        "query_up": ("rank", "heads", "head_width"),
+        "latent_down": ("embed", "kv_rank"),
+        "latent_up": ("rank", "heads", "head_width"),
+        "out": ("heads", "head_width", "embed"),
+    }
+
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
+        self.ahead: parameters.Matrices = None  # its own, gathered ahead of their use
         c, dtype = config, config.param_dtype
         num_layers, heads = c.num_layers, c.num_heads
         self.query_down = parameters.kernel(
@@ -84,6 +97,38 @@ class LatentAttention(nnx.Module):
             gain=c.residual_gain,
         )
 
+    def resting(self) -> parameters.Matrices:
+        """Its matrices where they rest, to be gathered before they are needed.
+
+        None where all are at hand. No gradient comes back this way: see `having`.
+        """
+        if not any(self.rules.gathers(*axes) for axes in self.AXES.values()):
+            return None
+        return jax.lax.stop_gradient({name: getattr(self, name)[...] for name in self.AXES})
+
+    def gathered(
+        self, weights: parameters.Matrices, x: Float[Array, "B T D"]
+    ) -> parameters.Matrices:
+        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
+        return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
+
+    def having(self, weights: parameters.Matrices) -> "LatentAttention":
+        """This attention with what `gathered` gave; gradients reach its own matrices."""
+        if weights is None:
+            return self
+        copy = nnx.merge(*nnx.split(self, graph=False))
+        copy.ahead = nnx.data(weights)
+        return copy
+
+    def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
+        """A matrix as it is multiplied with; `out` meets nothing but tokens."""
+        return self.rules.gather(weight, *self.AXES[name], meets=x if name == "out" else None)
+
+    def _matrix(self, name: str, x: Float[Array, "B T D"] | None = None) -> Array:
+        """One of its matrices, gathered; `out` for the tokens `x`."""
+        own = self._gather(name, getattr(self, name)[...], x)
+        return own if self.ahead is None else parameters.ahead_of(own, self.ahead[name])
+
     def queries(
         self, x: Float[Array, "B T D"], position: Int[Array, "B T"], *, cut_weights: bool
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T N R"]]:
@@ -93,11 +138,12 @@ class LatentAttention(nnx.Module):
         `cut_weights`, what makes them: on TPU that moves all there is to cut, and of many tokens
         the queries are more.
         """
-        config, rules = self.config, self.rules
-        down_DQ = rules.gather(self.query_down[...], "embed", "q_rank")
-        up_QNh = rules.gather(self.query_up[...], "rank", "heads", "head_width")
+        config = self.config
+        down_DQ = self._matrix("query_down")
+        up_QNh = self._matrix("query_up")
         norm_weight = scaled(self.query_norm[...], config.q_scale * config.attention_scale)
-        compressed_BTQ = rms_norm(project(x, down_DQ), norm_weight, config.lora_norm_eps)
+        compressed_BTQ = checkpoint_name(project(x, down_DQ), LATENTS)
+        compressed_BTQ = rms_norm(compressed_BTQ, norm_weight, config.lora_norm_eps)
         if cut_weights:
             nope_up_QNH, rope_up_QNR = jnp.split(up_QNh, [config.qk_nope_head_dim], axis=-1)
             nope = project(compressed_BTQ, nope_up_QNH)
@@ -110,24 +156,26 @@ class LatentAttention(nnx.Module):
 
     def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""
-        config, rules = self.config, self.rules
-        down_Dc = rules.gather(self.latent_down[...], "embed", "kv_rank")
-        latent, rope_key = jnp.split(project(x, down_Dc), [config.kv_lora_rank], axis=-1)
+        config = self.config
+        down_Dc = self._matrix("latent_down")
+        both_BTc = checkpoint_name(project(x, down_Dc), LATENTS)
+        latent, rope_key = jnp.split(both_BTc, [config.kv_lora_rank], axis=-1)
         norm_weight = scaled(self.latent_norm[...], config.kv_scale)
         latent = rms_norm(latent, norm_weight, config.lora_norm_eps)
         rope_key = rotate(rope_key[:, :, None], position, config.rope_theta, config.yarn)[:, :, 0]
         return Latent(latent, rope_key)
 
     def _up(self) -> tuple[Float[Array, "C N H"], Float[Array, "C N U"]]:
-        up = self.rules.gather(self.latent_up[...], "rank", "heads", "head_width")
+        up = self._matrix("latent_up")
         keys, values = jnp.split(up, [self.config.qk_nope_head_dim], axis=-1)
         return keys, values
 
     def _project_out(
         self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
     ) -> Float[Array, "B T D"]:
-        out_NUD = self.rules.gather(self.out[...], "heads", "head_width", "embed")
-        return project(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
+        product = project_weight_first if self.rules.gathers(*self.AXES["out"]) else project
+        out_NUD = self._matrix("out", x)
+        return product(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
         self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight

@@ -52,9 +52,9 @@ class NgramEmbedding:
 
 
 # What a layer can keep for its backward pass: rows that arrived, the residual stream between its
-# sub-layers, the logits of the router, the products of gate and up of either FFN, and what splash
-# attention needs to go back.
-KEPT = ("dispatched", "residual", "router", "ffn_0", "ffn_1", "attention")
+# sub-layers, the logits of the router, the products of gate and up of either FFN, what splash
+# attention needs to go back, and what the ranks of an attention hold before their norms.
+KEPT = ("dispatched", "residual", "router", "ffn_0", "ffn_1", "attention", "latents")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

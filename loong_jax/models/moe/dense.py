@@ -43,6 +43,29 @@ def project(
     return flat.reshape(*kept, *made)
 
 
+def project_weight_first(
+    x: Float[Array, "..."], weight: Float[Array, "..."], **how: Any
+) -> Float[Array, "..."]:
+    """As `project`; going back the weight's gradient is made first, and then that of `x`.
+
+    So it can be scattered beside the rest of the way back. Both are made of one gradient of the
+    output, in the dtype of `x`.
+    """
+
+    def backward(saved, grad):
+        x, weight = saved
+        grad = grad.astype(x.dtype)
+        how_back = how | {"out_dtype": None}
+        _, of_weight = jax.vjp(lambda weight: project(x, weight, **how_back), weight)
+        _, of_x = jax.vjp(lambda x: project(x, weight, **how_back), x)
+        (grad_weight,), grad = jax.lax.optimization_barrier((of_weight(grad), grad))
+        return *of_x(grad), grad_weight
+
+    function = jax.custom_vjp(lambda x, weight: project(x, weight, **how))
+    function.defvjp(lambda *operands: (function(*operands), operands), backward)
+    return function(x, weight)
+
+
 def accumulate(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float[Array, "..."]:

@@ -55,6 +55,11 @@ class Mixture(NamedTuple):
     routing: Routing
     chunks: tuple[Chunk, ...]
 
+    def having(self, moving: Any) -> "Mixture":
+        """This mixture with `moving` in its last chunk."""
+        *others, last = self.chunks
+        return self._replace(chunks=(*others, last._replace(moving=moving)))
+
     @property
     def num_overflowed(self) -> Int[Array, ""]:
         return sum(
@@ -163,6 +168,19 @@ class Experts(nnx.Module):
                 chunks[i] = self._send_back(mixture.x, chunks[i])
         chunks[-1], done, weights = self._in_order(chunks[-1], done, weights)
         return mixture._replace(chunks=tuple(chunks)), done, weights
+
+    def forth(self, *things: Any) -> tuple[Any, ...]:
+        """All of them, each only once the others are there; of gradients nothing is asked.
+
+        Nothing happens where no row leaves its device, nor with None among them: weights that are
+        at hand.
+        """
+        if not self.travels or any(a is None for a in things):
+            return things
+        bare = (a.chunks[-1].moving if isinstance(a, Mixture) else a for a in things)
+        ordered = travel.together_going_forth(*bare)
+        pairs = zip(things, ordered, strict=True)
+        return tuple(a.having(b) if isinstance(a, Mixture) else b for a, b in pairs)
 
     def combine(self, mixture: Mixture) -> Mixture:
         """Sends rows back to where they came from, those of the last chunk."""

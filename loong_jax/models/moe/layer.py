@@ -9,9 +9,10 @@
 
 The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
 travel between the first two and during `combine`, beside dense work that needs nothing of them. The
-weights of the dense FFNs are gathered while no rows travel: of FFN_0 beside Attention_0, of FFN_1
-while experts compute. In the backward pass those of FFN_0 are gathered then, and the gradients of
-FFN_1's weights, made before rows are back, are scattered; those of FFN_0's before Attention_0.
+weights of that work are gathered while no rows travel: of FFN_0 beside Attention_0, of Attention_1
+and FFN_1 while experts compute. In the backward pass those of FFN_0 are gathered then, and the
+gradients of FFN_1's weights, made before rows are back, are scattered; those of FFN_0's before
+Attention_0. Attention_1's are then gathered when they are needed.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
@@ -38,9 +39,6 @@ RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 a
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
-Weights = dict[str, Array] | None  # of a dense FFN by name; None where all are at hand
-
-
 class DenseFFN(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
 
@@ -61,7 +59,7 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def resting(self) -> Weights:
+    def resting(self) -> parameters.Matrices:
         """Its matrices where they rest, to be gathered at a time that suits the exchange.
 
         None where all are at hand.
@@ -69,11 +67,13 @@ class DenseFFN(nnx.Module):
         gathers = any(self.rules.gathers(*axes) for axes in self.AXES.values())
         return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
 
-    def gathered(self, weights: Weights, x: Float[Array, "B T D"]) -> Weights:
+    def gathered(
+        self, weights: parameters.Matrices, x: Float[Array, "B T D"]
+    ) -> parameters.Matrices:
         """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
         return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
 
-    def having(self, weights: Weights) -> "DenseFFN":
+    def having(self, weights: parameters.Matrices) -> "DenseFFN":
         """This net with these matrices in the place of its own."""
         if weights is None:
             return self
@@ -142,16 +142,19 @@ class ShortcutLayer(nnx.Module):
             mixture, u, weights = self.experts.dispatch(u, routing, mask, weights)
         with jax.named_scope("ffn_0"):  # rows travel
             ffn_0 = self.ffn_0.having(weights)
-            h2 = checkpoint_name(h1 + ffn_0(u, "ffn_0"), RESIDUAL)
+            h2 = h1 + ffn_0(u, "ffn_0")
         with jax.named_scope("moe"):
             resting = self.ffn_1.resting()
             mixture, h2, resting = self.experts.receive(mixture, h2, resting, weights)
-            weights = self.ffn_1.gathered(resting, h2)
+            h2, ahead = self.experts.forth(h2, self.attention_1.resting())
+            ahead, weights = self.attention_1.gathered(ahead, h2), self.ffn_1.gathered(resting, h2)
             mixture, h2, weights = self.experts.compute(mixture, h2, weights)
+            mixture, h2, ahead = self.experts.forth(mixture, h2, ahead)
+            h2 = checkpoint_name(h2, RESIDUAL)  # kept here, it waits for nothing going back
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
             normed = rms_norm(h2, self.attention_norm_1[...], eps)
-            h3 = checkpoint_name(h2 + attend(1, self.attention_1, normed), RESIDUAL)
+            h3 = checkpoint_name(h2 + attend(1, self.attention_1.having(ahead), normed), RESIDUAL)
         with jax.named_scope("ffn_1"):
             ffn_1 = self.ffn_1.having(weights)
             normed = rms_norm(h3, self.ffn_norm_1[...], eps)

@@ -16,11 +16,11 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import context, mixing, ngram, parameters
+from loong_jax.models.moe import context, mixing, ngram, parameters, travel
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import project
+from loong_jax.models.moe.dense import project, project_weight_first
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mtp import MtpHead
@@ -428,9 +428,14 @@ class LongcatFlash(nnx.Module):
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
-        rules = self.rules
-        head = rules.gather(self.head[...], "vocab_embed", "vocab", meets=hidden)
-        logits = project(hidden, head, out_dtype=jnp.float32)
+        rules, axes, head = self.rules, ("vocab_embed", "vocab"), self.head[...]
+        if rules.gathers(*axes):
+            # going back, its gradient is scattered beside the product that makes that of `hidden`
+            hidden, head = travel.together_going_back(hidden, head)
+            head = rules.gather(head, *axes, meets=hidden)
+            logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
+        else:
+            logits = project(hidden, head, out_dtype=jnp.float32)
         spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 

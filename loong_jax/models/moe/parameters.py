@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import Array
 
 from loong_jax.sharding import ShardingRules
+
+Matrices = dict[str, Array] | None  # of a sub-layer by name; None where all are at hand
 
 
 class ControllerState(nnx.Variable):
@@ -55,6 +58,15 @@ def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules
     spec = rules.spec(*names)
     value = jnp.ones(tuple(shape), jnp.float32, out_sharding=spec)
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
+
+
+@jax.custom_vjp
+def ahead_of(weight: Array, ahead: Array) -> Array:
+    """`ahead`, which equals `weight` and was there earlier; gradients are those of `weight`."""
+    return ahead
+
+
+ahead_of.defvjp(lambda weight, ahead: (ahead, None), lambda _, grad: (grad, None))
 
 
 def is_controller_state(path: Sequence[object]) -> bool:

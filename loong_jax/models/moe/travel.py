@@ -135,6 +135,15 @@ def together(*things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
     return _with_gradient(forward, backward)(there, shadow, before)
 
 
+def together_going_forth(*things: Any) -> tuple[Any, ...]:
+    """An optimization barrier over trees of arrays, with none over their gradients."""
+
+    def forward(*things):
+        return jax.lax.optimization_barrier(things), None
+
+    return _with_gradient(forward, lambda _, grads: grads)(*things)
+
+
 def together_going_back(*things: Any) -> tuple[Any, ...]:
     """Trees of arrays as they are, with an optimization barrier over their gradients."""
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.models.moe.dense import in_chunks, project
+from loong_jax.models.moe.dense import in_chunks, project, project_weight_first
 
 
 def test_project_contracts_last_axes_with_first():
@@ -24,6 +24,35 @@ def test_project_contracts_last_axes_with_first():
         ).dtype
         == jnp.float32
     )
+
+
+def test_a_weight_whose_gradient_is_made_first_gets_the_same():
+    random = np.random.default_rng(0)
+    x, weight, grad = (jnp.asarray(random.normal(size=s)) for s in ((2, 3, 4), (4, 5), (2, 3, 5)))
+
+    def back(function, dtype):
+        value, pull = jax.vjp(function, x.astype(dtype), weight.astype(dtype))
+        return value, pull(grad)
+
+    def first(x, weight):
+        return project_weight_first(x, weight, out_dtype=jnp.float32)
+
+    def plain(x, weight):
+        return project(x, weight, out_dtype=jnp.float32)
+
+    for made, expected in zip(
+        jax.tree.leaves(back(first, jnp.float32)),
+        jax.tree.leaves(back(plain, jnp.float32)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+    value, grads = back(first, jnp.bfloat16)
+    assert value.dtype == jnp.float32
+    assert {a.dtype for a in grads} == {jnp.dtype("bfloat16")}
+    steps = jax.make_jaxpr(lambda: back(first, jnp.bfloat16)[1])().jaxpr.eqns
+    names = [e.primitive.name for e in steps]
+    *_, of_weight, of_x = (i for i, name in enumerate(names) if name == "dot_general")
+    assert of_weight < names.index("optimization_barrier") < of_x
 
 
 @pytest.mark.parametrize("rows", [None, 1, 2, 3, 7, 9])

@@ -186,6 +186,22 @@ def test_weights_are_gathered_while_no_rows_travel():
     assert not ids(ffn_1) & ids(reached(jaxpr, compute, through_barriers=True))
 
 
+def test_the_second_attention_has_its_weights_before_rows_go_back():
+    jaxpr = layer_jaxpr(expert=4, fsdp=2)
+    _, dispatch, compute, combine, _ = phases(jaxpr)
+    ahead = [e for e in jaxpr.eqns if e.primitive.name == "reshard" and "moe" in scope(e)]
+    shapes = [e.outvars[0].aval.shape for e in ahead]
+    c = CONFIG
+    out = (c.num_heads, c.v_head_dim, c.hidden_size)
+    ahead = [e for e, shape in zip(ahead, shapes, strict=True) if shape == out]
+    assert len(ahead) == 1
+    assert ids(ahead) <= ids(reached(jaxpr, dispatch, through_barriers=True))
+    assert not ids(ahead) & ids(reached(jaxpr, compute, through_barriers=True))
+    after = reached(jaxpr, ahead[0], through_barriers=True)
+    assert id(combine) in ids(after)
+    assert "attention_1" in dense_of(after)
+
+
 def test_a_gradient_leaves_after_what_it_is_to_wait_for():
     def waits(before):
         def pull(there, shadow, x, before, grads):
@@ -214,6 +230,18 @@ def test_a_gradient_passes_on_with_the_others_and_values_alone():
 
     assert barriers(travel.together_going_back) == []
     assert barriers(both) == [2]
+
+
+def test_values_pass_on_together_and_gradients_alone():
+    def barriers(function):
+        jaxpr = jax.make_jaxpr(function)(jnp.ones(3), jnp.ones(5)).jaxpr
+        return str(jaxpr).count(f"{BARRIER} ")
+
+    def back(x, weight):
+        return jax.vjp(travel.together_going_forth, x, weight)[1]((x, weight))
+
+    assert barriers(travel.together_going_forth) == 1
+    assert barriers(back) == 1  # of the values
 
 
 @functools.cache
