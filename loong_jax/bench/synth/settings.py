@@ -110,7 +110,7 @@ LEARNING = ResynSize(
     habits=Habits(guess_share=0.8),
     cold_steps=2400,
     cold_end=0.1,
-    steps=40,
+    steps=30,
     rate=5e-4,
     rate_end=0.1,
     tests=64,
