@@ -152,8 +152,8 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
             for side in ("train", "validation", "test")
         }
         assert sides["validation"] == set()
-        assert sides["test"] == {one.uid for one in found.tests()}
-        assert len(sides["test"]) == recipe.evaluation.num_problems == 4 * 3 * RESYN.tests
+        assert sides["test"] == {one.uid for one in found.tests(RESYN)}
+        assert len(sides["test"]) == recipe.evaluation.num_problems == (2 * 3 + 2 * 2) * 2
         shown[arm.name] = sides["train"]
         assert recipe.seed == (0 if arm.name == "cold" else 3)
     assert len(shown["2x12"]) == len(shown["1x24"]) == RESYN.instances
@@ -161,7 +161,7 @@ def test_arms_nest_and_train_on_equally_many_instances_none_of_which_is_tested(d
     assert environments["1x24"] < environments["2x12"] == set(roles["trained"])
     assert environments["cold"] == set(roles["trained"] + roles["shown"])
     by_group = found.groups_of_learning(RESYN)
-    counted = {g: sum(map(chosen, shown_tests(found))) for g, chosen in by_group.items()}
+    counted = {g: sum(map(chosen, uids(found, RESYN))) for g, chosen in by_group.items()}
     assert list(counted.values()) == [8, 4, 4, 4]
 
 
@@ -170,7 +170,7 @@ def test_levels_between_and_beyond_those_posed_are_held_out_from_rl(directory):
     size = dataclasses.replace(RESYN, environments=(2,), levels=(1, 3), cold_levels=3)
     found = resyn.material(directory, size)
     assert {one.level for one in resyn.instances(found, 2, size)} == {1, 3}
-    assert {one.level for one in found.tests()} == {1, 2, 3, 4}
+    assert {one.level for one in found.tests(size)} == {1, 2, 3, 4}
     by_group = found.groups_of_learning(size)
     assert list(by_group) == [
         "seen environments, levels 1 and 3, posed",
@@ -179,10 +179,13 @@ def test_levels_between_and_beyond_those_posed_are_held_out_from_rl(directory):
         "unseen environments, in the cold start alone, levels 1 and 3",
         "unseen environments, never shown, levels 1 and 3",
     ]
-    uids = [one.uid for one in found.tests()]
-    assert [sum(map(chosen, uids)) for chosen in by_group.values()] == [8, 4, 4, 4, 4]
-    levels = [{uid.split("/")[1] for uid in uids if chosen(uid)} for chosen in by_group.values()]
+    asked = uids(found, size)
+    assert [sum(map(chosen, asked)) for chosen in by_group.values()] == [8, 4, 4, 4, 4]
+    assert len(asked) == 24  # and no other
+    levels = [{uid.split("/")[1] for uid in asked if chosen(uid)} for chosen in by_group.values()]
     assert levels == [{"1", "3"}, {"2"}, {"4"}, {"1", "3"}, {"1", "3"}]
+    posed_alone = dataclasses.replace(size, other_levels=False)
+    assert {one.level for one in found.tests(posed_alone)} == {1, 3}
     below = found.groups_of_learning(dataclasses.replace(size, levels=(2,)))
     assert any("level 1, below those posed" in name for name in below)
 
@@ -235,18 +238,18 @@ def test_refuses_habits_that_are_no_shares():
 def test_settings_may_be_chosen_on_problems_that_no_figure_is_of(directory, tmp_path):
     size = dataclasses.replace(RESYN, side="validation")
     found = resyn.material(directory, size)
-    assert {one.side for one in found.tests()} == {"validation"}
-    final = {one.uid for one in resyn.material(directory, RESYN).tests()}
-    assert not final & set(shown_tests(found))
+    assert {one.side for one in found.tests(size)} == {"validation"}
+    final = set(uids(resyn.material(directory, RESYN), RESYN))
+    assert not final & set(uids(found, size))
     recipe = resyn.cold_start(tmp_path, found, size)
     assert recipe.evaluation.side == "validation"
     held_out = own_problems.side(recipe.problems, "logic", "validation")
-    assert {one.problem.uid for one in held_out} == set(shown_tests(found))
+    assert {one.problem.uid for one in held_out} == set(uids(found, size))
     assert own_problems.domains(recipe.problems) == ("logic",)
 
 
-def shown_tests(found):
-    return [one.uid for one in found.tests()]
+def uids(found, size):
+    return [one.uid for one in found.tests(size)]
 
 
 def _cold(place, found):

@@ -33,7 +33,7 @@ from loong_jax.rollout.process_hosts import SINGLE_THREADED
 
 FORMAT_VERSION = 1
 COLD_START = "sft"  # the stage that all runs begin with
-COLD_START_S = 1800.0  # at most, for the stage that all runs begin with
+COLD_START_S = 3600.0  # at most, for the stage that all runs begin with
 Say = Callable[[str], None]
 
 

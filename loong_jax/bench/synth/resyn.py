@@ -58,8 +58,19 @@ class Material:
     def every(self) -> tuple[Drawn, ...]:
         return self.trained + self.shown + self.never_shown
 
-    def tests(self) -> list[Instance]:
-        return [one for env in self.every for level in env.test for one in level]
+    def tests(self, size: ResynSize) -> list[Instance]:
+        """The held-out problems that are asked: those of the levels that RL poses.
+
+        Those of other levels as well for trained environments, where the part measures these.
+        """
+        trained = {env.name for env in self.trained if size.other_levels}
+        return [
+            one
+            for env in self.every
+            for level, ones in enumerate(env.test, start=1)
+            if level in size.levels or env.name in trained
+            for one in ones
+        ]
 
     def groups_of_learning(self, size: ResynSize) -> dict[str, Callable[[str], bool]]:
         """What the arm of learning is asked, by name: which held-out problems are looked at."""
@@ -224,7 +235,7 @@ def _recipe(
     file: Path, lines: Sequence[Mapping[str, Any]], found: Material, size: ResynSize
 ) -> Callable[[int], OwnProblemsRecipe]:
     """By seed. The order of lines says nothing, so that what is tried of a file is of all of it."""
-    tests = [one.line(DOMAIN) for one in found.tests()]
+    tests = [one.line(DOMAIN) for one in found.tests(size)]
     mixed = sorted([*lines, *tests], key=lambda line: (line["prompt"][::-1], line["uid"]))
     json_files.write_jsonl(file, mixed)
     return lambda seed: settings.recipe(file, len(tests), RESYN, size, seed, size.side)

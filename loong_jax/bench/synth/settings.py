@@ -63,6 +63,7 @@ class ResynSize:
     groups_per_step: int = 24  # P; responses are P * 8
     rate: float = 3e-4  # of RL's learning, at its highest
     rate_end: float = 1.0  # share of it at the end
+    other_levels: bool = True  # whether levels that RL does not pose are measured as well
     tests: int = 24  # held-out problems of an environment and level, at most
     fewest_tests: int = 12  # of one that counts; some pose few questions at level 1
     samples: int = 1  # of a held-out problem
@@ -104,15 +105,17 @@ class ResynSize:
 LEARNING = ResynSize(
     environments=(12,),
     instances=1800,
+    cold_levels=4,
+    demonstrations=250,
     habits=Habits(guess_share=0.8),
-    cold_steps=700,
+    cold_steps=2400,
     cold_end=0.1,
-    steps=40,
+    steps=30,
     rate=5e-4,
     rate_end=0.1,
-    tests=48,
+    tests=64,
 )
-BREADTH = ResynSize(environments=(24, 12, 6), instances=480)
+BREADTH = ResynSize(environments=(24, 12, 6), instances=480, steps=34, other_levels=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
