@@ -169,7 +169,7 @@ class Experts(nnx.Module):
         chunks[-1], done, weights = self._in_order(chunks[-1], done, weights)
         return mixture._replace(chunks=tuple(chunks)), done, weights
 
-    def forth(self, *things: Any) -> tuple[Any, ...]:
+    def wait_for_all(self, *things: Any) -> tuple[Any, ...]:
         """All of them, each only once the others are there; of gradients nothing is asked.
 
         Nothing happens where no row leaves its device, nor with None among them: weights that are

@@ -146,10 +146,10 @@ class ShortcutLayer(nnx.Module):
         with jax.named_scope("moe"):
             resting = self.ffn_1.resting()
             mixture, h2, resting = self.experts.receive(mixture, h2, resting, weights)
-            h2, ahead = self.experts.forth(h2, self.attention_1.resting())
+            h2, ahead = self.experts.wait_for_all(h2, self.attention_1.resting())
             ahead, weights = self.attention_1.gathered(ahead, h2), self.ffn_1.gathered(resting, h2)
             mixture, h2, weights = self.experts.compute(mixture, h2, weights)
-            mixture, h2, ahead = self.experts.forth(mixture, h2, ahead)
+            mixture, h2, ahead = self.experts.wait_for_all(mixture, h2, ahead)
             h2 = checkpoint_name(h2, RESIDUAL)  # kept here, it waits for nothing going back
             mixture = self.experts.combine(mixture)  # under way during Attention_1 and FFN_1
         with jax.named_scope("attention_1"):
