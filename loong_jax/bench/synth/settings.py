@@ -115,7 +115,7 @@ LEARNING = ResynSize(
     rate_end=0.1,
     tests=64,
 )
-BREADTH = ResynSize(environments=(24, 12, 6), instances=480, steps=34, other_levels=False)
+BREADTH = ResynSize(environments=(24, 12, 6), instances=480, steps=26, other_levels=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
