@@ -115,7 +115,7 @@ LEARNING = ResynSize(
     rate_end=0.1,
     tests=64,
 )
-BREADTH = ResynSize(environments=(24, 12, 6), instances=480, steps=34, other_levels=False)
+BREADTH = ResynSize(environments=(24, 12, 6), instances=480, steps=26, other_levels=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class LoongSize:
     demonstrations: int = 2400  # worked seeds in the cold start, at most
     cold_steps: int = 200
     cold_end: float = 0.5  # share of the cold start's highest learning rate at its end
-    steps: int = 40  # of every run that starts from the cold start
+    steps: int = 30  # of every run that starts from the cold start
     groups_per_step: int = 16  # P; responses are P * 8
     rate: float = 3e-4  # of RL's learning, at its highest
     rate_end: float = 1.0  # share of it at the end
