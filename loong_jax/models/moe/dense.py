@@ -55,7 +55,7 @@ def project_weight_first(
     def backward(saved, grad):
         x, weight = saved
         grad = grad.astype(x.dtype)
-        how_back = how | {"out_dtype": None}
+        how_back: dict[str, Any] = how | {"out_dtype": None}
         _, of_weight = jax.vjp(lambda weight: project(x, weight, **how_back), weight)
         _, of_x = jax.vjp(lambda x: project(x, weight, **how_back), x)
         (grad_weight,), grad = jax.lax.optimization_barrier((of_weight(grad), grad))
