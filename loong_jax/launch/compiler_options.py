@@ -20,8 +20,9 @@ _DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce"
 # SparseCores carry gathers, and then waits for each of them.
 _GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 
-# Sums over devices are put together up to this size. Without it the gradient of the product out of
-# an attention, which is there first, waits for the last ones of its layer, with no work beside.
+# Sums over devices are put together up to this size, so a large gradient need not wait for the last
+# ones of its layer: at 512 devices 17 instead of 21 ms a step had no work beside them. That was
+# before the largest became a scatter; the program has not been compiled without this since.
 _LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
 
 

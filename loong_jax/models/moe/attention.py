@@ -39,10 +39,10 @@ class Latent(NamedTuple):
         return Latent(rules.place(self.latent, *axes), rules.place(self.rope_key, *axes))
 
 
-class LatentAttention(nnx.Module):
+class LatentAttention(parameters.Gathering, nnx.Module):
     """One attention of every logical layer; methods expect one layer's slice of the weights."""
 
-    AXES: ClassVar[dict[str, tuple[str, ...]]] = {  # logical axes of a layer's matrices
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "query_down": ("embed", "q_rank"),
         "query_up": ("rank", "heads", "head_width"),
         "latent_down": ("embed", "kv_rank"),
@@ -98,19 +98,8 @@ class LatentAttention(nnx.Module):
         )
 
     def resting(self) -> parameters.Matrices:
-        """Its matrices where they rest, to be gathered before they are needed.
-
-        None where all are at hand. No gradient comes back this way: see `having`.
-        """
-        if not any(self.rules.gathers(*axes) for axes in self.AXES.values()):
-            return None
-        return jax.lax.stop_gradient({name: getattr(self, name)[...] for name in self.AXES})
-
-    def gathered(
-        self, weights: parameters.Matrices, x: Float[Array, "B T D"]
-    ) -> parameters.Matrices:
-        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
-        return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
+        """As elsewhere; no gradient comes back this way: see `having`."""
+        return jax.lax.stop_gradient(super().resting())
 
     def having(self, weights: parameters.Matrices) -> "LatentAttention":
         """This attention with what `gathered` gave; gradients reach its own matrices."""
@@ -122,7 +111,7 @@ class LatentAttention(nnx.Module):
 
     def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
         """A matrix as it is multiplied with; `out` meets nothing but tokens."""
-        return self.rules.gather(weight, *self.AXES[name], meets=x if name == "out" else None)
+        return super()._gather(name, weight, x if name == "out" else None)
 
     def _matrix(self, name: str, x: Float[Array, "B T D"] | None = None) -> Array:
         """One of its matrices, gathered; `out` for the tokens `x`."""

@@ -39,10 +39,10 @@ RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 a
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
-class DenseFFN(nnx.Module):
+class DenseFFN(parameters.Gathering, nnx.Module):
     """down(silu(gate(x)) * up(x))."""
 
-    AXES: ClassVar[dict[str, tuple[str, str]]] = {  # logical axes of a layer's matrices
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "gate": ("ffn_embed", "ffn"),
         "up": ("ffn_embed", "ffn"),
         "down": ("ffn", "ffn_embed"),
@@ -59,30 +59,12 @@ class DenseFFN(nnx.Module):
             (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def resting(self) -> parameters.Matrices:
-        """Its matrices where they rest, to be gathered at a time that suits the exchange.
-
-        None where all are at hand.
-        """
-        gathers = any(self.rules.gathers(*axes) for axes in self.AXES.values())
-        return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
-
-    def gathered(
-        self, weights: parameters.Matrices, x: Float[Array, "B T D"]
-    ) -> parameters.Matrices:
-        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
-        return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
-
     def having(self, weights: parameters.Matrices) -> "DenseFFN":
         """This net with these matrices in the place of its own."""
         if weights is None:
             return self
         graph, state = nnx.split(self, graph=False)
         return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
-
-    def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"]) -> Array:
-        """A matrix as it is multiplied with; nothing moves where it is that already."""
-        return self.rules.gather(weight, *self.AXES[name], meets=x)
 
     def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""

@@ -3,13 +3,13 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from loong_jax.sharding import ShardingRules
 
@@ -58,6 +58,29 @@ def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules
     spec = rules.spec(*names)
     value = jnp.ones(tuple(shape), jnp.float32, out_sharding=spec)
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
+
+
+class Gathering:
+    """What a sub-layer whose matrices rest in parts does to have them gathered in good time."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]]  # logical axes of a layer's matrices, by name
+    rules: ShardingRules
+
+    def resting(self) -> Matrices:
+        """Its matrices where they rest, to be gathered at a time that suits the exchange.
+
+        None where all are at hand.
+        """
+        gathers = any(self.rules.gathers(*axes) for axes in self.AXES.values())
+        return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
+
+    def gathered(self, weights: Matrices, x: Float[Array, "B T D"]) -> Matrices:
+        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
+        return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
+
+    def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
+        """A matrix as it is multiplied with; nothing moves where it is that already."""
+        return self.rules.gather(weight, *self.AXES[name], meets=x)
 
 
 @jax.custom_vjp
