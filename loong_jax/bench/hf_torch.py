@@ -49,6 +49,17 @@ def set_num_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def product(rows: int, inner: int, columns: int) -> Callable[[], Any]:
+    """A run that multiplies matrices of ones, [rows, inner] by [inner, columns], in float32."""
+    a, b = torch.ones(rows, inner), torch.ones(inner, columns)
+
+    def run():
+        with torch.inference_mode():
+            return a @ b
+
+    return run
+
+
 def build(config: MoEConfig, weights: Weights, variant: Variant) -> torch.nn.Module:
     """The model in float32; `weights` are ours, as a nested dict of NumPy arrays."""
     transformers.logging.set_verbosity_error()

@@ -121,28 +121,38 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             budget_s=chosen.budget_s,
             report=lambda line: print(line, flush=True),
         )
-        bound = products.bound(
-            products.of_forward(setting, ours.load(problem)),
-            passes["forward"]["ours_s"],
-            passes["train_step"]["ours_s"],
-            chosen.budget_s / 5,
-        )
-        print(f"    {bound['sentence']}", flush=True)
+        needed = products.of_forward(setting, ours.load(problem))
+        budget_s = chosen.budget_s / 5
+        bound = products.bound(needed, *_seconds(passes, "ours"), budget_s)
+        theirs = _seconds(passes, "transformers")
+        ceiling = products.ceiling(needed, setting, peer, *theirs, budget_s)
+        print(f"    {bound['sentence']}\n    {ceiling['sentence']}", flush=True)
         rows[setting.name] = {
             "reason": setting.reason,
             "tokens": [setting.batch, setting.length],
             **passes,
             "bound": bound,
+            "ceiling": ceiling,
         }
     summary = {}
     for name in ("forward", "train_step"):
         ratios = [row[name]["speedup"] for row in rows.values()]
-        summary[name] = {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)}
+        summary[name] = {
+            "geometric_mean": statistics.geometric_mean(ratios),
+            "least": min(ratios),
+            "ceiling": statistics.geometric_mean(row["ceiling"][name] for row in rows.values()),
+        }
         print(
             f"  {name}: {summary[name]['geometric_mean']:.2f}x transformers in geometric mean, "
-            f"{summary[name]['least']:.2f}x at least"
+            f"{summary[name]['least']:.2f}x at least; no program could be more than "
+            f"{summary[name]['ceiling']:.2f}x"
         )
     return {"settings": rows, "summary": summary}
+
+
+def _seconds(passes: dict[str, Any], side: str) -> tuple[float, float]:
+    """Of one side's forward pass and training step."""
+    return passes["forward"][f"{side}_s"], passes["train_step"][f"{side}_s"]
 
 
 def sizes(base: Any) -> dict[str, Sequence[int]]:

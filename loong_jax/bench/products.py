@@ -6,6 +6,9 @@ says what bounds it.
 
 import dataclasses
 import functools
+import math
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,8 @@ from jaxtyping import Int
 
 from loong_jax.bench import timing
 from loong_jax.bench.grid import Setting
+
+_SQUARE = 2048, 2048, 2048  # large enough for any library's best rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +80,18 @@ def of_forward(setting: Setting, load: Int[np.ndarray, "L A"]) -> list[Product]:
 @functools.cache
 def rate(rows: int, inner: int, columns: int, budget_s: float) -> float:
     """Measured FLOPs per second of one product of this shape: the best of many."""
+    return _best_rate({"ours": _run(rows, inner, columns)}, rows * inner * columns, budget_s)
+
+
+def _run(rows: int, inner: int, columns: int) -> timing.Run:
     a, b = jnp.ones((rows, inner)), jnp.ones((inner, columns))
     call = jax.jit(jnp.matmul)
-    samples = timing.interleaved(
-        {"product": lambda: jax.block_until_ready(call(a, b))}, budget_s=budget_s, burst_s=0.005
-    )
-    return 2.0 * rows * inner * columns / min(sample.wall_s for sample in samples["product"])
+    return lambda: jax.block_until_ready(call(a, b))
+
+
+def _best_rate(runs: Mapping[str, timing.Run], size: int, budget_s: float) -> float:
+    samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.005)
+    return 2.0 * size / min(sample.wall_s for found in samples.values() for sample in found)
 
 
 def bound(products: list[Product], forward_s: float, train_s: float, budget_s: float) -> dict:
@@ -110,4 +121,44 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
         "products_share_of_forward_at_peak": total / peak / forward_s,
         "products_share_of_train_step_at_peak": 3 * total / peak / train_s,
         "sentence": sentence,
+    }
+
+
+def ceiling(
+    products: Sequence[Product],
+    setting: Setting,
+    peer: ModuleType,
+    forward_s: float,
+    train_s: float,
+    budget_s: float,
+) -> dict:
+    """How many times as fast as the peer any program could be that does these products here.
+
+    Every product runs at the best rate that either library reaches for any of their shapes or for a
+    large square one, nothing else takes time, and pairs of tokens that a causal mask hides cost
+    nothing. A training step has three times the products of a forward pass, of `train_s` seconds
+    as `forward_s` are those of the peer's.
+    """
+    visible = (setting.length + 1) / (2 * setting.length)
+    needed = sum(p.flops * (visible if p.part == "attention scores" else 1.0) for p in products)
+    shapes = {(p.rows, p.inner, p.columns) for p in products} | {_SQUARE}
+    peak = max(
+        _best_rate(
+            {"ours": _run(*shape), "peer": peer.product(*shape)},
+            math.prod(shape),
+            budget_s / len(shapes),
+        )
+        for shape in shapes
+    )
+    forward, train_step = forward_s * peak / needed, train_s * peak / (3 * needed)
+    return {
+        "flops": needed,
+        "peak_flops_per_s": peak,
+        "forward": forward,
+        "train_step": train_step,
+        "sentence": (
+            f"no program could be more than {forward:.2f}x as fast forward and {train_step:.2f}x "
+            f"in training: {needed / 1e9:.2f} GFLOP of products that are not masked at "
+            f"{peak / 1e9:.0f} GFLOP/s, the best of either library, and nothing else"
+        ),
     }

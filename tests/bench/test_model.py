@@ -1,6 +1,8 @@
 """`loong bench model` end to end on the smallest setting; nothing here looks at a time."""
 
+import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -81,6 +83,30 @@ def test_flops_are_those_of_the_weights_that_tokens_meet():
     widths = c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim
     pairs = 2 * SMALLEST.batch * c.num_heads * SMALLEST.length**2
     assert by_part["attention scores"] == 2 * pairs * widths
+
+
+def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
+    """Half of the pairs (and the diagonal) are needed, and the faster library sets the rate."""
+    few = products.Product("attention scores", 1.0, 4, 8, 4)
+    many = products.Product("dense FFNs", 2.0, 16, 8, 32)
+    slow, fast = 1.0, 2.0**-6
+    seconds = {"ours": slow, "peer": fast}
+    monkeypatch.setattr(products, "_SQUARE", (4, 8, 4))
+    monkeypatch.setattr(
+        timing,
+        "interleaved",
+        lambda runs, **_: {name: [timing.Sample(seconds[name], 0.0)] for name in runs},
+    )
+    peer = types.ModuleType("peer")
+    monkeypatch.setattr(peer, "product", lambda *shape: lambda: None, raising=False)
+    setting = dataclasses.replace(SMALLEST, length=4)
+    found = products.ceiling([few, many], setting, peer, 3.0, 12.0, 0.01)
+    needed = few.flops * 5 / 8 + many.flops
+    peak = 2 * 16 * 8 * 32 / fast
+    assert found["flops"] == needed
+    assert found["peak_flops_per_s"] == peak
+    assert found["forward"] == 3.0 / (needed / peak)
+    assert found["train_step"] == 12.0 / (3 * needed / peak)
 
 
 def test_a_training_step_lowers_its_loss_and_leaves_the_problem_alone(monkeypatch):
