@@ -124,25 +124,16 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     }
 
 
-def ceiling(
-    products: Sequence[Product],
-    setting: Setting,
-    peer: ModuleType,
-    forward_s: float,
-    train_s: float,
-    budget_s: float,
-) -> dict:
-    """How many times as fast as the peer any program could be that does these products here.
-
-    Every product runs at the best rate that either library reaches for any of their shapes or for a
-    large square one, nothing else takes time, and pairs of tokens that a causal mask hides cost
-    nothing. A training step has three times the products of a forward pass, of `train_s` seconds
-    as `forward_s` are those of the peer's.
-    """
+def needed_flops(products: Sequence[Product], setting: Setting) -> float:
+    """FLOPs that no program is spared: all but the scores of pairs that a causal mask hides."""
     visible = (setting.length + 1) / (2 * setting.length)
-    needed = sum(p.flops * (visible if p.part == "attention scores" else 1.0) for p in products)
+    return sum(p.flops * (visible if p.part == "attention scores" else 1.0) for p in products)
+
+
+def peak(products: Sequence[Product], peer: ModuleType, budget_s: float) -> float:
+    """FLOPs per second at best: ours and the peer's, at any of the shapes or a large square one."""
     shapes = {(p.rows, p.inner, p.columns) for p in products} | {_SQUARE}
-    peak = max(
+    return max(
         _best_rate(
             {"ours": _run(*shape), "peer": peer.product(*shape)},
             math.prod(shape),
@@ -150,15 +141,3 @@ def ceiling(
         )
         for shape in shapes
     )
-    forward, train_step = forward_s * peak / needed, train_s * peak / (3 * needed)
-    return {
-        "flops": needed,
-        "peak_flops_per_s": peak,
-        "forward": forward,
-        "train_step": train_step,
-        "sentence": (
-            f"no program could be more than {forward:.2f}x as fast forward and {train_step:.2f}x "
-            f"in training: {needed / 1e9:.2f} GFLOP of products that are not masked at "
-            f"{peak / 1e9:.0f} GFLOP/s, the best of either library, and nothing else"
-        ),
-    }

@@ -89,8 +89,7 @@ def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
     """Half of the pairs (and the diagonal) are needed, and the faster library sets the rate."""
     few = products.Product("attention scores", 1.0, 4, 8, 4)
     many = products.Product("dense FFNs", 2.0, 16, 8, 32)
-    slow, fast = 1.0, 2.0**-6
-    seconds = {"ours": slow, "peer": fast}
+    seconds = {"ours": 1.0, "peer": 2.0**-6}
     monkeypatch.setattr(products, "_SQUARE", (4, 8, 4))
     monkeypatch.setattr(
         timing,
@@ -99,14 +98,21 @@ def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
     )
     peer = types.ModuleType("peer")
     monkeypatch.setattr(peer, "product", lambda *shape: lambda: None, raising=False)
-    setting = dataclasses.replace(SMALLEST, length=4)
-    found = products.ceiling([few, many], setting, peer, 3.0, 12.0, 0.01)
-    needed = few.flops * 5 / 8 + many.flops
-    peak = 2 * 16 * 8 * 32 / fast
-    assert found["flops"] == needed
-    assert found["peak_flops_per_s"] == peak
-    assert found["forward"] == 3.0 / (needed / peak)
-    assert found["train_step"] == 12.0 / (3 * needed / peak)
+    needed = products.needed_flops([few, many], dataclasses.replace(SMALLEST, length=4))
+    assert needed == few.flops * 5 / 8 + many.flops
+    peak = products.peak([few, many], peer, 0.01)
+    assert peak == 2 * 16 * 8 * 32 * 2**6
+    row = {
+        "forward": {"transformers_s": 3.0},
+        "train_step": {"transformers_s": 12.0},
+        "needed_flops": needed,
+        "peak_flops_per_s": peak / 2,
+    }
+    rows = {"one": row, "other": {**row, "peak_flops_per_s": peak}}  # of a quieter moment
+    forward = 3.0 / (needed / peak)
+    assert model.ceilings("forward", rows) == {"one": forward, "other": forward}
+    train_step = 12.0 / (3 * needed / peak)
+    assert model.ceilings("train_step", rows) == {"one": train_step, "other": train_step}
 
 
 def test_a_training_step_lowers_its_loss_and_leaves_the_problem_alone(monkeypatch):
