@@ -121,10 +121,10 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             budget_s=chosen.budget_s,
             report=lambda line: print(line, flush=True),
         )
-        needed = products.of_forward(setting, ours.load(problem))
+        multiplied = products.of_forward(setting, ours.load(problem))
         budget_s = chosen.budget_s / 5
         bound = products.bound(
-            needed, passes["forward"]["ours_s"], passes["train_step"]["ours_s"], budget_s
+            multiplied, passes["forward"]["ours_s"], passes["train_step"]["ours_s"], budget_s
         )
         print(f"    {bound['sentence']}", flush=True)
         rows[setting.name] = {
@@ -132,8 +132,8 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "tokens": [setting.batch, setting.length],
             **passes,
             "bound": bound,
-            "needed_flops": products.needed_flops(needed, setting),
-            "peak_flops_per_s": products.peak(needed, peer, budget_s),
+            "needed_flops": products.needed_flops(multiplied, setting),
+            "peak_flops_per_s": products.peak(multiplied, peer, budget_s),
         }
     summary = {}
     for name in ("forward", "train_step"):
@@ -145,21 +145,20 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "ceiling": statistics.geometric_mean(most.values()),
             "ceilings": most,
         }
+        by_setting = ", ".join(f"{setting} {most[setting]:.2f}x" for setting in most)
         print(
             f"  {name}: {summary[name]['geometric_mean']:.2f}x transformers in geometric mean, "
-            f"{summary[name]['least']:.2f}x at least. No program with these products could exceed "
-            f"{summary[name]['ceiling']:.2f}x here ("
-            + ", ".join(f"{setting} {most[setting]:.2f}x" for setting in most)
-            + ")"
+            f"{summary[name]['least']:.2f}x at least. Nothing but the products, all at the best "
+            f"rate of either side, would be {summary[name]['ceiling']:.2f}x ({by_setting})"
         )
     return {"settings": rows, "summary": summary}
 
 
 def ceilings(name: str, rows: dict[str, Any]) -> dict[str, float]:
-    """By setting, how many times as fast as transformers a program could be in pass `name`.
+    """By setting, transformers' time in pass `name` over that of its products and nothing else.
 
-    It does nothing but the products that no mask hides, all at the best rate of either library in
-    this run; a training step has three times those of a forward pass.
+    Those that no mask hides, all at the best rate of either library in this run; a training step
+    has three times those of a forward pass.
     """
     peak = max(row["peak_flops_per_s"] for row in rows.values())
     times = {"forward": 1, "train_step": 3}[name]

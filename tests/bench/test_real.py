@@ -12,7 +12,7 @@ from loong_jax.rollout.events import BlockDecoded
 from loong_jax.testing import tiny
 
 # Two slots write one token each per call and most responses have tens of them. So a batch takes
-# longer to write than to train on any machine: responses are running when new weights arrive.
+# longer to write than to train, and responses are running when new weights arrive.
 SETTING = regimes.Setting(
     model=tiny.smallest_config(num_layers=1, chunk_tokens=None),
     trace=LengthTrace(
