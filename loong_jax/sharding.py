@@ -196,6 +196,46 @@ class ShardingRules:
                 partition = partition.update(reduced=summed)
         return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
 
+    def gather_tokens(self, x: Array, name: str) -> Array:
+        """`x` as it meets weights that stay cut along `name`: whole over the axes of that cut.
+
+        Moves only what lies over those axes, as tokens do where sequences are cut along `tensor`.
+        """
+        gathered = set(self.gathered_at_use)
+        return self._whole_along(x, [axis for axis in self.axes(name) if axis not in gathered])
+
+    def scatter_sums(
+        self, product: Callable[..., Array], x: Array, weight: Array, *, like: Array
+    ) -> Array:
+        """`product(x, weight)`, to lie as the tokens `like`, of which `x` was gathered.
+
+        If they were gathered over devices that each have a part of every sum, these are scattered.
+        Of a sharding alone XLA makes an all-reduce and cuts a device's own tokens out: twice the
+        bytes.
+        """
+        home = self.like(like)
+        if home is None:
+            return product(x, weight)
+        spec = jax.typeof(x).sharding.spec
+        gathered = tuple(a for a in _as_tuple(home.spec[0]) if a not in _as_tuple(spec[0]))
+        if not gathered:
+            return product(x, weight, out_sharding=home)
+
+        def on_one_device(x, weight):
+            return jax.lax.psum_scatter(
+                product(x, weight), gathered, scatter_dimension=0, tiled=True
+            )
+
+        specs = spec, jax.typeof(weight).sharding.spec
+        return self.shard_map(on_one_device, in_specs=specs, out_specs=home.spec)(x, weight)
+
+    def _whole_along(self, x: Array, cut: Sequence[str]) -> Array:
+        if self.mesh is None:
+            return x
+        spec = jax.typeof(x).sharding.spec
+        kept = (tuple(axis for axis in _as_tuple(part) if axis not in cut) for part in spec)
+        return jax.sharding.reshard(x, NamedSharding(self.mesh, PartitionSpec(*kept)))
+
     def after(self, lead: Array, *names: str | None) -> NamedSharding | None:
         """The sharding of an array whose first axes are those of `lead`, then the named ones."""
         if self.mesh is None:
@@ -207,7 +247,12 @@ class ShardingRules:
         self, table: Shaped[Array, "rows ..."], index: Integer[Array, "..."], *names: str | None
     ) -> Array:
         """Rows of `table` at `index`; `names` are the logical axes of a row."""
-        return table.at[index].get(out_sharding=self.after(index, *names))
+        if self.mesh is None:
+            return table[index]
+        place, cut = self.after(index, *names), _as_tuple(jax.typeof(table).sharding.spec[0])
+        index = self._whole_along(index, cut)  # else every device would gather the table
+        rows = table.at[index].get(out_sharding=self.after(index, *names))
+        return jax.sharding.reshard(rows, place)
 
     def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
         """`function`, written for one device, run on every device; itself without a mesh."""
@@ -226,9 +271,31 @@ class ShardingRules:
         """Number of devices along a mesh axis, 1 without a mesh."""
         return 1 if self.mesh is None else self.mesh.shape[axis]
 
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The mesh axes that a logical axis is cut along."""
+        return _as_tuple(self._logical()[name])
+
     def parts(self, name: str) -> int:
         """Number of parts that a logical axis is cut into, 1 without a mesh."""
-        return math.prod(self.size(axis) for axis in _as_tuple(self._logical()[name]))
+        return math.prod(map(self.size, self.axes(name)))
+
+
+def decoding_rules(mesh: Mesh) -> ShardingRules:
+    """Rules under which a step of decoding reads every cache once.
+
+    `tensor` cuts sequences as well, where it otherwise cuts heads and leaves whole caches on all
+    its devices: a device attends for its own sequences with all heads. FFNs, embedding and head
+    stay cut along it, so tokens are gathered over it on their way in and sums scattered on their
+    way out; experts are spread whole over `expert` and `tensor`.
+    """
+    return ShardingRules(
+        mesh=mesh,
+        heads=None,
+        act_heads=None,
+        expert=("expert", "tensor"),
+        expert_ffn=None,
+        act_batch=("slice", "data", "fsdp", "expert", "tensor"),
+    )
 
 
 def place_like(x: Array, other: Array) -> Array:

@@ -25,13 +25,26 @@ _GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 _LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
 
 
-def compiler_options(topology: str, exchange: Exchange) -> dict[str, bool | float]:
+# tpu7x multiplies from tiles of 16 rows, while arguments come in tiles of 8: without this a call
+# of decoding begins by copying all weights, and keeps both (39.5 GB of dense ones, whole).
+_TILES_OF_ARGUMENTS = {"xla_tpu_control_large_2nd_minor_layout_for_x16": False}
+
+
+def compiler_options(
+    topology: str, exchange: Exchange, *, decodes: bool = False
+) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
     `topology` begins with the name of the chip: `v5p:4x4x4`. A ragged exchange needs no option on
-    tpu7x, where the SparseCores carry it, and none helps it elsewhere.
+    tpu7x, where the SparseCores carry it, and none helps it elsewhere. `decodes` is said of
+    programs that read the same weights step after step.
     """
     chip = topology.split(":")[0]
+    resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}
+    return resting | _of_exchange(chip, exchange)
+
+
+def _of_exchange(chip: str, exchange: Exchange) -> dict[str, bool | float]:
     if isinstance(exchange, PaddedExchange):
         options = {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
         dense = {

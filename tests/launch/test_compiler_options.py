@@ -16,3 +16,13 @@ def test_every_exchange_gets_its_options(chip):
     assert (len(gather) == 2) == (chip != "v5e")  # v5e has no SparseCore to carry collectives
     assert all("sparse_core" in name for name in gather)
     assert compiler_options(chip, exchange.RaggedExchange()) == {}
+
+
+def test_weights_that_every_step_reads_are_not_copied_into_other_tiles():
+    tiles = "xla_tpu_control_large_2nd_minor_layout_for_x16"
+    kinds = exchange.PaddedExchange(), exchange.RaggedExchange()
+    for chip in ("v5e", "v5p", "v6e", "tpu7x"):
+        for kind in kinds:
+            options = compiler_options(chip, kind, decodes=True)
+            assert options.pop(tiles, True) is (chip != "tpu7x")
+            assert options == compiler_options(chip, kind)

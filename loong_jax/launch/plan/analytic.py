@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from loong_jax.launch.plan.request import Mode
+from loong_jax.launch.plan.request import Mode, TensorCuts, batch_axes
 from loong_jax.launch.plan.times import HBM_SHARE, PEAK_SHARE
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import LINK_EFFICIENCY
@@ -24,6 +24,7 @@ class Counts:
     """Numbers of weights, in closed form."""
 
     dense: float  # all but experts and the embedding table
+    attention: float  # of those, the attentions
     experts: float
     embedding: float
 
@@ -43,6 +44,7 @@ class Counts:
         expert = 3 * c.hidden_size * c.expert_ffn_hidden_size
         return cls(
             dense=c.num_layers * (2 * attention + 2 * ffn + router) + embedding,
+            attention=float(c.num_layers * 2 * attention),
             experts=float(c.num_layers * c.num_experts * expert),
             embedding=float(embedding),
         )
@@ -67,12 +69,16 @@ class Estimate:
         return self.hbm_bytes <= topology.chip.hbm_bytes / topology.chip.num_devices
 
 
-def meshes(config: MoEConfig, topology: Topology, mode: Mode) -> Iterator[dict[str, int]]:
+def meshes(
+    config: MoEConfig, topology: Topology, mode: Mode, tensor_cuts: TensorCuts = "heads"
+) -> Iterator[dict[str, int]]:
     """Every mesh whose axes divide the model: powers of two and what is left of the devices."""
     in_slice = topology.num_devices // topology.num_slices
     for expert in _divisors(math.gcd(in_slice, config.num_experts)):
         for tensor in _divisors(math.gcd(in_slice // expert, config.num_heads)):
             if config.ffn_hidden_size % tensor or config.expert_ffn_hidden_size % tensor:
+                continue
+            if tensor_cuts == "sequences" and config.num_experts % (expert * tensor):
                 continue
             rest = in_slice // (expert * tensor)
             spread = "data" if mode == "decode" else "fsdp"  # decoding gathers no weights
@@ -98,6 +104,17 @@ class _Step:
     batch: int
     length: int
     num_microbatches: int
+    tensor_cuts: TensorCuts
+
+    @property
+    def own_sequences(self) -> bool:
+        """Whether devices along `tensor` have sequences, caches and experts of their own."""
+        return self.tensor_cuts == "sequences"
+
+    @property
+    def sharing(self) -> int:
+        """Devices that have the same sequences."""
+        return 1 if self.own_sequences else self.mesh["tensor"]
 
     @property
     def is_training(self) -> bool:
@@ -109,9 +126,9 @@ class _Step:
 
     @property
     def tokens(self) -> float:
-        """Of one device, which shares them with those along `tensor`."""
+        """Of one device, which may share them with those along `tensor`."""
         tokens = self.batch * (1 if self.mode == "decode" else self.length)
-        return tokens / self.topology.num_devices * self.mesh["tensor"]
+        return tokens / self.topology.num_devices * self.sharing
 
     @property
     def row(self) -> float:
@@ -133,6 +150,8 @@ class _Step:
         """Their number on one device."""
         counts, mesh = self.counts, self.mesh
         dense = (counts.dense + counts.embedding) / self.dense_parts
+        if self.own_sequences:  # attend with all heads
+            dense += counts.attention * (1 - 1 / mesh["tensor"])
         return dense + counts.experts / (mesh["expert"] * mesh["fsdp"] * mesh["tensor"])
 
     def cache_bytes(self) -> float:
@@ -140,7 +159,7 @@ class _Step:
             return 0.0
         width = self.config.kv_lora_rank + self.config.qk_rope_head_dim
         entries = self.config.num_layers * self.batch * self.length
-        return 4 * width * entries * self.mesh["tensor"] / self.topology.num_devices
+        return 4 * width * entries * self.sharing / self.topology.num_devices
 
     def hbm_bytes(self) -> float:
         config, counts, tensor = self.config, self.counts, self.mesh["tensor"]
@@ -160,7 +179,7 @@ class _Step:
         config = self.config
         trips = 4 if self.is_training else 2  # dispatch and combine, forward and back
         rows = self.tokens * config.target_ffn_experts * _BUFFER_FACTOR
-        away = 1 - 1 / self.mesh["expert"]
+        away = 1 - self.sharing / (self.mesh["expert"] * self.mesh["tensor"])
         return trips * config.num_layers * rows * away * 2 * config.hidden_size
 
     def gather_bytes(self) -> float:
@@ -177,6 +196,8 @@ class _Step:
     def tensor_bytes(self) -> float:
         if self.mesh["tensor"] == 1:
             return 0.0
+        if self.own_sequences:  # a gather before each dense FFN and a scatter after it
+            return 4 * self.config.num_layers * (self.mesh["tensor"] - 1) * self.row
         # Two all-reduces per pair of an attention and a dense FFN.
         return self.passes * 8 * self.config.num_layers * 2 * self.row * self.num_microbatches
 
@@ -186,7 +207,7 @@ class _Step:
         head = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
         attention = 4 * config.num_layers * config.num_heads * seen * head
         per_token = 2 * self.counts.active(config) + attention
-        flops = self.passes * self.tokens * per_token / self.mesh["tensor"]
+        flops = self.passes * self.tokens * per_token / self.sharing
         return flops * chip.num_devices / (chip.bf16_flops * PEAK_SHARE)
 
     def seconds(self) -> float:
@@ -212,6 +233,7 @@ def estimate(
     batch: int,
     length: int,
     num_microbatches: int = 1,
+    tensor_cuts: TensorCuts = "heads",
 ) -> Estimate:
     """Memory and time of a mode on a mesh; `batch` and `length` as in a request."""
     step = _Step(
@@ -222,6 +244,7 @@ def estimate(
         batch=batch,
         length=length,
         num_microbatches=num_microbatches,
+        tensor_cuts=tensor_cuts,
     )
     return Estimate(
         mesh=dict(mesh),
@@ -241,14 +264,15 @@ def ranked(
     batch: int | None,
     length: int,
     num_microbatches: int = 1,
+    tensor_cuts: TensorCuts = "heads",
 ) -> list[Estimate]:
     """Estimates of all meshes: those that fit first, faster ones before slower ones.
 
     Without a batch every mesh gets one sequence for each device that takes any.
     """
     found = []
-    for mesh in meshes(config, topology, mode):
-        shards = mesh["slice"] * mesh["data"] * mesh["fsdp"] * mesh["expert"] * num_microbatches
+    for mesh in meshes(config, topology, mode, tensor_cuts):
+        shards = math.prod(mesh[axis] for axis in batch_axes(tensor_cuts)) * num_microbatches
         if batch is not None and batch % shards:
             continue
         made = estimate(
@@ -259,6 +283,7 @@ def ranked(
             batch=batch or shards,
             length=length,
             num_microbatches=num_microbatches,
+            tensor_cuts=tensor_cuts,
         )
         seconds = made.step_s / (batch or shards)
         found.append((not made.fits(topology), seconds, made))

@@ -70,6 +70,8 @@ def read(instruction: Instruction, computation: Computation, mesh: dict[str, int
     groups = _groups(instruction, num_devices)
     operands = [computation.by_name[n] for n in instruction.operands if n in computation.by_name]
     sizes = [sum(shape.num_bytes for shape in operand.shapes) for operand in operands]
+    if kind == "ragged-all-to-all":  # rows, what they are written into, offsets and sizes
+        operands, sizes = operands[:1], [min(sizes[:2])]  # no more leave than may arrive
     operand_bytes = float(sum(sizes))
     return Collective(
         kind=kind,

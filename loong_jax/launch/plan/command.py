@@ -17,7 +17,7 @@ from loong_jax.launch import compiler_options
 from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
-from loong_jax.launch.plan.request import Mode, Request
+from loong_jax.launch.plan.request import Mode, Request, TensorCuts
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
@@ -43,8 +43,9 @@ class PlanOptions:
     length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode
     num_microbatches: int = 1  # gradient accumulation
     num_steps: int = 1  # decode: steps in one call, as the engine decodes by blocks
-    num_drafts: int = 0  # decode: drafted tokens verified per step and sequence
+    num_drafts: int = 0  # decode: tokens drafted and verified per step and sequence
     acceptance: float = 0.8  # the chance that a drafted token stays
+    tensor_cuts: TensorCuts | None = None  # decode: sequences (default), or heads as elsewhere
     num_layers: int | None = None  # plan a shorter model
     exchange: Literal["padded", "gather", "ragged"] = "padded"  # how rows reach experts elsewhere
     buffer_factor: float | None = None  # room of its buffers, in mean loads
@@ -116,7 +117,8 @@ def make_request(
     chosen: PlanOptions, config: MoEConfig, topology: Topology, mesh: Mapping[str, int]
 ) -> Request:
     """What the options ask for on this mesh, defaults filled in."""
-    shards = math.prod(mesh[axis] for axis in request.BATCH_AXES) * chosen.num_microbatches
+    axes = request.batch_axes(_tensor_cuts(chosen))
+    shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
     return Request(
         model=chosen.model,
         config=config,
@@ -129,7 +131,10 @@ def make_request(
         num_steps=chosen.num_steps,
         num_drafts=chosen.num_drafts,
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
-        compiler_options=compiler_options.compiler_options(topology.slice_name, config.exchange),
+        tensor_cuts=_tensor_cuts(chosen),
+        compiler_options=compiler_options.compiler_options(
+            topology.slice_name, config.exchange, decodes=chosen.mode == "decode"
+        ),
     )
 
 
@@ -179,6 +184,7 @@ def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[
         batch=chosen.batch,
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
+        tensor_cuts=_tensor_cuts(chosen),
     )
     if not ranked:
         raise ConfigError(
@@ -186,6 +192,10 @@ def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[
             "batch or topology."
         )
     return ranked
+
+
+def _tensor_cuts(chosen: PlanOptions) -> TensorCuts:
+    return chosen.tensor_cuts or ("sequences" if chosen.mode == "decode" else "heads")
 
 
 def _length(chosen: PlanOptions) -> int:

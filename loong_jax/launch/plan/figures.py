@@ -49,7 +49,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         stated.append(
             f"all {request.length} entries of each cache are filled; a step verifies "
             f"{request.num_drafts} drafted tokens per sequence at acceptance "
-            f"{request.acceptance:g}; the time of drafting is not included"
+            f"{request.acceptance:g}, the drafting head's time included; tensor cuts "
+            f"{request.tensor_cuts}"
         )
     return tuple(stated) + plan.warnings
 
@@ -126,6 +127,7 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
         "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
         "acceptance": request.acceptance,
         "num_drafts": request.num_drafts,
+        "tensor_cuts": request.tensor_cuts,
         "steps_per_call": request.num_steps,
         "target_tokens_per_s_per_chip": target,
         "share_of_target": reached / target,

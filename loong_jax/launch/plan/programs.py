@@ -5,6 +5,7 @@ the matrices to the model's dtype for the forward and backward pass, adds up mic
 there are several, clips by the global norm and lets the controller move the router's biases.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,11 +20,12 @@ from jaxtyping import Array
 
 from loong_jax.launch.plan.request import Request
 from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import LongcatFlash, Weights
 from loong_jax.rl import optimizers
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, decoding_rules
 
 
 class Program(NamedTuple):
@@ -54,7 +56,8 @@ def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
     whole. Decoding gathers nothing: each step reads all weights.
     """
     if request.mode == "decode":
-        return ShardingRules(mesh=mesh)
+        rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
+        return rules_on(mesh=mesh)
     over, config, tensor = ("fsdp", "expert"), request.config, mesh.shape["tensor"]
     return ShardingRules(
         mesh=mesh,
@@ -77,7 +80,10 @@ def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...
 
 def build(request: Request, rules: ShardingRules) -> Program:
     """The program of the request's mode, its arguments sharded by `rules`."""
-    graphdef, weights = abstract_weights(request.config, rules)
+    config = request.config
+    if request.num_drafts:
+        config = dataclasses.replace(config, num_mtp_layers=1)
+    graphdef, weights = abstract_weights(config, rules)
     if request.mode == "train":
         return _train(request, rules, graphdef, weights)
     if request.mode == "prefill":
@@ -197,16 +203,22 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     lead = (config.num_layers, 2, request.batch, request.length)
     axes = ("layers", None, "act_batch", "act_keys", "act_rank")
     widths = config.kv_lora_rank, config.qk_rope_head_dim
-    cache = LatentCache._make(_array(rules, (*lead, w), config.dtype, *axes) for w in widths)
+    cache: Any = LatentCache._make(_array(rules, (*lead, w), config.dtype, *axes) for w in widths)
+    if request.num_drafts:
+        head = (_array(rules, (*lead[2:], w), config.dtype, *axes[2:]) for w in widths)
+        cache = cache, Latent._make(head)
 
     def decode(weights, cache, tokens, positions):
         model = nnx.merge(graphdef, nnx.State(weights))
 
         def step(carry, _):
             tokens, positions, cache = carry
-            logits, _, cache = model.extend(tokens, positions, cache)
-            # The same number of tokens again, as if all but the first were drafts.
-            return (jnp.argmax(logits, axis=-1).astype(tokens.dtype), positions + 1, cache), None
+            if request.num_drafts:
+                tokens, cache = _draft(model, tokens, positions, *cache)
+            else:
+                logits, _, cache = model.extend(tokens, positions, cache)
+                tokens = _best(logits)
+            return (tokens, positions + 1, cache), None
 
         carry = tokens, positions, cache
         if request.num_steps == 1:
@@ -229,6 +241,27 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
             "out_shardings": (None, free_cache),
         },
     )
+
+
+def _draft(model: LongcatFlash, tokens: Array, positions: Array, cache: LatentCache, head: Latent):
+    """The last of the tokens that the model makes of these, as if it kept all, and new drafts.
+
+    The head reads all rows for the first draft, as `speculative.speculate` does, and one row for
+    each further one.
+    """
+    logits, hidden, cache = model.extend(tokens, positions, cache)
+    rows, places = _best(logits), positions
+    made = [rows[:, -1:]]
+    while len(made) < tokens.shape[1]:
+        logits, head = model.draft_extend(hidden, rows, places, head)
+        rows, hidden = _best(logits)[:, -1:], hidden[:, -1:]
+        places = positions + tokens.shape[1] + len(made) - 1
+        made.append(rows)
+    return jnp.concatenate(made, axis=1), (cache, head)
+
+
+def _best(logits: Array) -> Array:
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
 # ---- accounts

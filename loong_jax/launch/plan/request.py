@@ -14,7 +14,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import MESH_AXES
 
 Mode = Literal["train", "prefill", "decode"]
-BATCH_AXES = ("slice", "data", "fsdp", "expert")  # over which sequences are spread
+TensorCuts = Literal["heads", "sequences"]
 MODELS = {"longcat-flash": MoEConfig.flash, "tiny": MoEConfig.tiny}
 
 
@@ -38,6 +38,7 @@ class Request:
     num_steps: int = 1  # decoding: steps of one call, a block of the engine's
     num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
     acceptance: float = 0.0  # the chance that a drafted token stays
+    tensor_cuts: TensorCuts = "heads"  # decoding: sequences, as `sharding.decoding_rules` has it
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -51,11 +52,24 @@ class Request:
                 f"mesh axis slice={self.mesh['slice']} and {self.topology.num_slices} slices in "
                 f"{self.topology}. Leave the axis out: it follows the topology."
             )
+        if self.tensor_cuts == "sequences" and self.mode != "decode":
+            raise ConfigError(
+                f"tensor_cuts='sequences' in mode {self.mode}: only decoding spreads sequences "
+                "over tensor. Set heads."
+            )
+        num_groups = self.mesh["expert"] * self.mesh["tensor"]
+        if self.tensor_cuts == "sequences" and self.config.num_experts % num_groups:
+            raise ConfigError(
+                f"num_experts={self.config.num_experts} is no multiple of {num_groups} devices, "
+                f"expert={self.mesh['expert']} times tensor={self.mesh['tensor']}, over which "
+                "experts are spread where tensor cuts sequences. Choose smaller axes, or heads."
+            )
         shards = self.num_batch_shards * self.num_microbatches
+        axes = "+".join(batch_axes(self.tensor_cuts))
         if self.batch < 1 or self.batch % shards:
             raise ConfigError(
-                f"batch={self.batch} is no multiple of {shards}, the devices along "
-                f"{'+'.join(BATCH_AXES)} times the micro-batches. Choose a multiple."
+                f"batch={self.batch} is no multiple of {shards}, the devices along {axes} times "
+                "the micro-batches. Choose a multiple."
             )
         if self.num_steps < 1 or (self.num_steps > 1 and self.mode != "decode"):
             raise ConfigError(
@@ -75,7 +89,7 @@ class Request:
 
     @property
     def num_batch_shards(self) -> int:
-        return math.prod(self.mesh[axis] for axis in BATCH_AXES)
+        return math.prod(self.mesh[axis] for axis in batch_axes(self.tensor_cuts))
 
     @property
     def num_tokens(self) -> int:
@@ -106,6 +120,7 @@ class Request:
             "num_steps": self.num_steps,
             "num_drafts": self.num_drafts,
             "acceptance": self.acceptance,
+            "tensor_cuts": self.tensor_cuts,
             "compiler_options": dict(self.compiler_options),
         }
 
@@ -118,6 +133,12 @@ class Request:
                 "topology": Topology.parse(value["topology"]),
             }
         )
+
+
+def batch_axes(tensor_cuts: TensorCuts) -> tuple[str, ...]:
+    """The mesh axes over which sequences are spread."""
+    axes = ("slice", "data", "fsdp", "expert")
+    return (*axes, "tensor") if tensor_cuts == "sequences" else axes
 
 
 def find_model(name: str) -> MoEConfig:

@@ -29,9 +29,13 @@ class Envelope:
     def fitting(
         cls, num_blocks: int, rows: int, width: int, choices_per_row: int, dispatch_dtype: Any
     ) -> "Envelope":
-        """With room for at least `rows` rows per block; blocks are whole tiles of 16 rows."""
+        """With room for at least `rows` rows per block; blocks are whole tiles.
+
+        A tile of TPU memory has 8 rows, and those of eight bits are packed by two tiles.
+        """
         numbers = cls._numbers_per_row(choices_per_row, dispatch_dtype)
-        stride = round_up(rows + -(-rows * numbers // width), 16)
+        tile = 8 if dispatch_dtype is None else 16
+        stride = round_up(rows + -(-rows * numbers // width), tile)
         number_rows = -(-stride * numbers // (width + numbers))
         return cls(
             num_blocks=num_blocks,

@@ -17,8 +17,6 @@ from typing import Literal, TypeAlias
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.envelope import round_up
 
-AXIS = "expert"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatherExchange:
@@ -84,6 +82,7 @@ def _check_factor(exchange: Exchange) -> None:
 class Sizes:
     """What an exchange knows of its device, all of it static."""
 
+    axes: tuple[str, ...]  # of the mesh, over which an expert group extends
     num_devices: int  # P, in an expert group
     num_tokens: int  # T, of one device
     num_chosen: int  # K

@@ -3,12 +3,15 @@
     blocked     a batched product of padded rows and a loop for the rest: for CPU, where the next
                 is dense
     ragged_dot  XLA's grouped product, for TPU and GPU
+    every       every expert over every row, as one dense FFN: where there is one expert, and for
+                few rows, as in decoding
     tokamax     the same product by tokamax's kernels, which must be installed
 
 All multiply the gate in before the product with `down`, so summing rows needs no weights.
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import jax
@@ -19,21 +22,36 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import grouped
 from loong_jax.models.moe.rows import later_rounds, sum_rows, take_rows
 
-ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "tokamax"]
+# The M columns of every gate and those of every up projection, side by side or apart.
+GateUp: TypeAlias = (
+    Float[Array, "E D twice_M"] | tuple[Float[Array, "E D M"], Float[Array, "E D M"]]
+)
+ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "every", "tokamax"]
 
 
-def choose(asked: ExpertGemm, platform: str) -> ExpertGemm:
-    """What `auto` means for the platform that a program is compiled for."""
+# Products of a row with experts that it did not choose, up to which `every` is chosen: they take
+# less time than to sort the rows and to copy out the weights for a kernel. In the time in which a
+# weight is read v6e makes 525 products with it, other chips 115 to 480.
+_MOST_WASTED = 1024
+
+
+def choose(
+    asked: ExpertGemm, platform: str, *, num_rows: int, num_experts: int, num_choices: int
+) -> ExpertGemm:
+    """What `auto` means on a platform for so many rows that meet so many choices among experts."""
     if asked != "auto":
         return asked
-    return "blocked" if platform == "cpu" else "ragged_dot"
+    if platform == "cpu":
+        return "blocked"
+    wasted = num_rows * num_experts - num_choices
+    return "every" if wasted <= _MOST_WASTED else "ragged_dot"
 
 
 def expert_ffn(
     x: Float[Array, "R D"],
     gate: Float[Array, "R K"],
     expert: Int[Array, "R K"],
-    gate_up: Float[Array, "E D twice_M"],
+    gate_up: GateUp,
     down: Float[Array, "E M D"],
     *,
     gemm: ExpertGemm,
@@ -42,23 +60,26 @@ def expert_ffn(
 ) -> Float[Array, "R D"]:
     """sum over the choices k of gate_k * FFN_{expert_k}(x), float32.
 
-    `gate_up` holds the M columns of every gate, then those of every up projection. An `expert`
-    below 0 is no choice. `room` is how many choices the grouped products take at a
+    An `expert` below 0 is no choice. `room` is how many choices the grouped products take at a
     time; more take more rounds, and None makes room for R * K. `mean_rows` is how many choices an
     expert should meet, and None R * K / E: `blocked`, which needs no room, is fastest where it is
-    true. The result depends on neither.
+    true. The result depends on neither, and `every` needs neither.
     """
     if gemm == "blocked":
         if mean_rows is None:
             mean_rows = expert.size / len(down)
         plan = grouped.arrange(expert, expert >= 0, len(down), grouped.capacity(mean_rows))
-        both = gate_up.reshape(*gate_up.shape[:2], 2, -1)
+        if isinstance(gate_up, tuple):
+            both = jnp.stack(gate_up, axis=2)
+        else:
+            both = gate_up.reshape(*gate_up.shape[:2], 2, -1)
         return grouped.expert_ffn(x, gate, plan, both, down)
+    if gemm == "every":
+        run = _one_expert if len(down) == expert.shape[1] == 1 else _every_expert
+        return run(x, gate, expert, gate_up, down)
     product = jax.lax.ragged_dot if gemm == "ragged_dot" else tokamax_ragged_dot()
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)
-    if len(down) == expert.shape[1] == 1 and room == num_choices:
-        return _one_expert(x, gate, expert, *(w.reshape(w.shape[1:]) for w in (gate_up, down)))
     is_of_NE = expert.reshape(-1, 1) == jnp.arange(len(down))[None]
     count_E = jnp.sum(is_of_NE, axis=0, dtype=jnp.int32)
     number_N = jax.lax.iota(jnp.int32, num_choices)
@@ -76,8 +97,7 @@ def expert_ffn(
         place_RK = jnp.where((place_RK >= 0) & (place_RK < last_E[-1]), place_RK, room)
         x_rD = take_rows(x, choice_r // expert.shape[1], place_RK)
         gate_r1 = take_rows(gate.reshape(-1, 1), choice_r, place_RK.reshape(-1, 1))
-        both = product(x_rD, gate_up, size_E)
-        first, second = jnp.split(both, 2, axis=-1)
+        first, second = _halves(lambda weight: product(x_rD, weight, size_E), gate_up)
         hidden = jax.nn.silu(first) * second * gate_r1
         used = jnp.arange(room) < last_E[-1]  # what stands past the last group is not defined
         hidden = jnp.where(used[:, None], hidden, 0).astype(x.dtype)
@@ -92,22 +112,48 @@ def expert_ffn(
     return one_round(0, inputs, weights, indices) + rest
 
 
+def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, Array]:
+    """What `product` makes with the gates and with the up projections, at once if they allow."""
+    if isinstance(gate_up, tuple):
+        return product(gate_up[0]), product(gate_up[1])
+    first, second = jnp.split(product(gate_up), 2, axis=-1)
+    return first, second
+
+
 def _one_expert(
     x: Float[Array, "R D"],
     gate: Float[Array, "R 1"],
     expert: Int[Array, "R 1"],
-    gate_up: Float[Array, "D twice_M"],
-    down: Float[Array, "M D"],
+    gate_up: GateUp,
+    down: Float[Array, "1 M D"],
 ) -> Float[Array, "R D"]:
-    """`expert_ffn` of rows that have one expert to go to: there is nothing to sort.
+    """`_every_expert` where there is one: what is left is a plain FFN."""
+    is_none = expert < 0
+    first, second = _halves(lambda weight: jnp.where(is_none, 0, x @ weight[0]), gate_up)
+    hidden = jax.nn.silu(first) * second * jnp.where(is_none, 0, gate)
+    return (hidden.astype(x.dtype) @ down[0]).astype(jnp.float32)
 
-    A row that is not for it may hold any finite numbers, as exchanges fill it, and its gate may be
+
+def _every_expert(
+    x: Float[Array, "R D"],
+    gate: Float[Array, "R K"],
+    expert: Int[Array, "R K"],
+    gate_up: GateUp,
+    down: Float[Array, "E M D"],
+) -> Float[Array, "R D"]:
+    """`expert_ffn` as one dense FFN of all experts, whose gates are zero where a row chose others.
+
+    A row that is for none may hold any finite numbers, as exchanges fill it, and its gate may be
     none: what is made of them is put to zero before it is multiplied with, and so is its gradient.
     """
-    both = jnp.where(expert < 0, 0, x @ gate_up)
-    first, second = jnp.split(both, 2, axis=-1)
-    hidden = jax.nn.silu(first) * second * jnp.where(expert < 0, 0, gate)
-    return (hidden.astype(x.dtype) @ down).astype(jnp.float32)
+    is_of_RKE = expert[..., None] == jnp.arange(len(down))[None, None]
+    gate_RE1 = jnp.sum(jnp.where(is_of_RKE, gate[..., None], 0), axis=1)[..., None]
+    chosen_RE1 = jnp.any(is_of_RKE, axis=1)[..., None]
+    first, second = _halves(lambda weight: jnp.einsum("RD,EDm->REm", x, weight), gate_up)
+    first, second = (jnp.where(chosen_RE1, a, 0) for a in (first, second))
+    hidden = jax.nn.silu(first) * second * gate_RE1
+    made = hidden.astype(x.dtype).reshape(len(x), -1) @ down.reshape(-1, down.shape[-1])
+    return made.astype(jnp.float32)
 
 
 def tokamax_ragged_dot():

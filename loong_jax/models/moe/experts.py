@@ -17,7 +17,7 @@ Source: arXiv:2509.01322, section 2.1 and, for chunks, the section on training i
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe import exchange, expert_gemm, parameters, travel
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.parcels import Rows
 from loong_jax.models.moe.router import Routing
 from loong_jax.models.moe.rows import later_rounds
 from loong_jax.sharding import ShardingRules
@@ -68,15 +69,24 @@ class Mixture(NamedTuple):
 
 
 class Experts(nnx.Module):
-    """The E experts with weights of every layer and the identity that the others amount to."""
+    """The E experts with weights of every layer and the identity that the others amount to.
+
+    Methods expect one layer's slice of the weights, or all of them and `layer`.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str | None, ...]]] = {
+        "gate_up": ("expert", "expert_embed", None, "expert_ffn"),
+        "down": ("expert", "expert_ffn", "expert_embed"),
+    }
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
+        self.layer: Int[Array, ""] | None = None  # of the stack that a call is for; None: no stack
         layers, experts = config.num_layers, config.num_experts
         embed, ffn = config.hidden_size, config.expert_ffn_hidden_size
         self.gate_up = parameters.kernel(
             (layers, experts, embed, 2, ffn),
-            ("layers", "expert", "expert_embed", None, "expert_ffn"),
+            ("layers", *self.AXES["gate_up"]),
             config.param_dtype,
             rngs,
             rules,
@@ -84,7 +94,7 @@ class Experts(nnx.Module):
         )
         self.down = parameters.kernel(
             (layers, experts, ffn, embed),
-            ("layers", "expert", "expert_ffn", "expert_embed"),
+            ("layers", *self.AXES["down"]),
             config.param_dtype,
             rngs,
             rules,
@@ -99,6 +109,11 @@ class Experts(nnx.Module):
         mixture, x, _ = self.receive(mixture, x, (), ())
         mixture, x, _ = self.compute(mixture, x, ())
         return self.mix(self.combine(mixture), x)[0]
+
+    @property
+    def rest_ready(self) -> bool:
+        """Whether a device's weights are whole where they rest, and gathered for no call."""
+        return not any(self.rules.gathers(*axes) for axes in self.AXES.values())
 
     def after(
         self, done: Float[Array, "B T D"], weights: Weights
@@ -282,10 +297,12 @@ class Experts(nnx.Module):
 
     def _gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
         """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
+        if self.layer is not None:
+            return self.gate_up[...], self.down[...]
         gather = functools.partial(self.rules.gather, meets=x)
         return (
-            gather(self.gate_up[...], "expert", "expert_embed", None, "expert_ffn"),
-            gather(self.down[...], "expert", "expert_ffn", "expert_embed"),
+            gather(self.gate_up[...], *self.AXES["gate_up"]),
+            gather(self.down[...], *self.AXES["down"]),
         )
 
     def _run_experts(
@@ -294,16 +311,10 @@ class Experts(nnx.Module):
         """What this device's experts make of chunk i, and of what waits for a later round."""
         rules, places = self.rules, _Places.of(self.rules, mixture.x)
         work, dtype = self._work(mixture.x), mixture.x.dtype
-        gemm = expert_gemm.choose(self.config.expert_gemm, rules.platform)
         own = self._own_tokens(mixture.x, i)
+        layer = () if self.layer is None else (self.layer,)
         num_tokens = self._tokens_per_device(mixture.x) // self._num_chunks(mixture.x)
-        num_local = self.config.num_experts // rules.size(exchange.AXIS)
-        mean_rows = num_tokens * self.config.target_ffn_experts / num_local
-
-        def made_of(rows, weights):
-            return expert_gemm.expert_ffn(
-                *rows, *weights, gemm=gemm, room=work.room, mean_rows=mean_rows
-            )
+        made_of = functools.partial(self._sum_of_ffns, work, num_tokens)
 
         def one_round(i, inputs, weights, parcels):
             journey = work.journey(parcels, i)
@@ -313,11 +324,13 @@ class Experts(nnx.Module):
             back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
             return work.unload(back, journey)
 
-        def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down):
+        def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down, *layer):
             rows = travel.unseal(work, moving) if self.travels else moving
             x, gate = own(x), own(gate)
             # Flat before it is used twice: on TPU this moves every weight.
-            weights, rest = (gate_up.reshape(*gate_up.shape[:2], -1), down), None
+            if not layer:
+                gate_up = gate_up.reshape(*gate_up.shape[:2], -1)
+            weights, rest = (gate_up, down, *layer), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
                 operands = _varying_alike((rows, x, gate, parcels, weights))
                 rows, x, gate, parcels, weights = operands
@@ -333,6 +346,7 @@ class Experts(nnx.Module):
             places.rows,
             places.whole,
             *(jax.typeof(weight).sharding.spec for weight in weights),
+            *(places.whole for _ in layer),
         )
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
         made, rest = on_mesh(
@@ -342,8 +356,29 @@ class Experts(nnx.Module):
             chunk.parcels,
             chunk.num_rounds,
             *weights,
+            *layer,
         )
         return chunk._replace(moving=made, rest=rest)
+
+    def _sum_of_ffns(
+        self, work: Any, num_tokens: int, rows: Rows, weights: tuple[Array, ...]
+    ) -> Float[Array, "rows D"]:
+        """On one device that sends `num_tokens`: what its experts make of the rows it has."""
+        gate_up, down, *layer = weights
+        num_local, num_choices = down.shape[-3], rows.expert.size
+        gemm = expert_gemm.choose(
+            self.config.expert_gemm,
+            self.rules.platform,
+            num_rows=len(rows.x),
+            num_experts=num_local,
+            num_choices=num_choices if work.room is None else min(work.room, num_choices),
+        )
+        if layer:
+            gate_up, down = _of_layer(gate_up, *layer, apart=gemm != "blocked"), down[layer[0]]
+        mean_rows = num_tokens * self.config.target_ffn_experts / num_local
+        return expert_gemm.expert_ffn(
+            *rows, gate_up, down, gemm=gemm, room=work.room, mean_rows=mean_rows
+        )
 
     def _in_order(self, *things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
         """All of them, chunks and trees of arrays, each only once the others are there.
@@ -363,15 +398,16 @@ class Experts(nnx.Module):
     @property
     def travels(self) -> bool:
         """Whether any row leaves its device."""
-        return self.rules.size(exchange.AXIS) > 1
+        return self.rules.parts("expert") > 1
 
     def _work(self, x: Float[Array, "B T D"]) -> Any:
         """The exchange, fitted to one device's share of a chunk of `x`."""
         if not self.travels:
             return travel.Alone()
         config, rules = self.config, self.rules
-        devices = rules.size(exchange.AXIS)
+        devices = rules.parts("expert")
         sizes = exchange.Sizes(
+            axes=rules.axes("expert"),
             num_devices=devices,
             num_tokens=self._tokens_per_device(x) // self._num_chunks(x),
             num_chosen=config.num_chosen,
@@ -392,6 +428,21 @@ class Experts(nnx.Module):
         axes = _Places.of(self.rules, x).token_axes
         num_shards = math.prod(self.rules.size(axis) for axis in axes)
         return x.shape[0] * x.shape[1] // num_shards
+
+
+def _of_layer(
+    gate_up: Float[Array, "L E D 2 M"], layer: Int[Array, ""], *, apart: bool
+) -> expert_gemm.GateUp:
+    """The gates and the up projections of one layer; apart, each is read where it lies on TPU."""
+    _, num_experts, width, _, ffn = gate_up.shape
+    if not apart:
+        return gate_up[layer].reshape(num_experts, width, -1)
+
+    def cut(i):
+        start, size = (layer, 0, 0, i, 0), (1, num_experts, width, 1, ffn)
+        return jax.lax.dynamic_slice(gate_up, start, size).reshape(num_experts, width, ffn)
+
+    return cut(0), cut(1)
 
 
 class _Places(NamedTuple):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe.envelope import Envelope
-from loong_jax.models.moe.exchange import AXIS, GatherExchange, Sizes
+from loong_jax.models.moe.exchange import GatherExchange, Sizes
 from loong_jax.models.moe.parcels import Rows
 
 
@@ -54,7 +54,11 @@ class Gathered:
         everyone = dataclasses.replace(self.envelope, num_blocks=self.sizes.num_devices)
         dtypes = ((jnp.float32, num_chosen), (jnp.int16, num_chosen))
         x, gate, expert = everyone.open(sealed, *dtypes)
-        local = expert.astype(jnp.int32) - 1 - jax.lax.axis_index(AXIS) * self.sizes.num_local
+        local = (
+            expert.astype(jnp.int32)
+            - 1
+            - jax.lax.axis_index(self.sizes.axes) * self.sizes.num_local
+        )
         is_here = (expert > 0) & (local >= 0) & (local < self.sizes.num_local)
         return Rows(x, gate, jnp.where(is_here, local, -1))
 
@@ -65,10 +69,10 @@ class Gathered:
         return sealed
 
     def carry(self, sealed: Array, journey: tuple[()]) -> Array:
-        return jax.lax.all_gather(sealed, AXIS, axis=0, tiled=True)
+        return jax.lax.all_gather(sealed, self.sizes.axes, axis=0, tiled=True)
 
     def carry_gradient(self, sealed: tuple[Array, Array], journey: tuple[()]):
         return tuple(self.send_back(a, ()) for a in sealed)
 
     def send_back(self, made: Float[Array, "all D"], journey: tuple[()]) -> Float[Array, "some D"]:
-        return jax.lax.psum_scatter(made, AXIS, scatter_dimension=0, tiled=True)
+        return jax.lax.psum_scatter(made, self.sizes.axes, scatter_dimension=0, tiled=True)

@@ -31,8 +31,8 @@ def fits(capacity: int, kv_lora_rank: int) -> bool:
 def attend(
     query: Float[Array, "B N T C"],
     rope_query: Float[Array, "B N T R"],
-    latent: Float[Array, "L 2 B S C"],
-    rope_key: Float[Array, "L 2 B S R"],
+    latent: Float[Array, "L attentions B S C"],
+    rope_key: Float[Array, "L attentions B S R"],
     layer: Int[Array, ""],
     sub_layer: int,
     position: Int[Array, "B T"],

@@ -72,10 +72,11 @@ class DenseFFN(parameters.Gathering, nnx.Module):
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
 
         def at_once(x):
-            gate_BTF = checkpoint_name(project(x, gate_DF), kept_as)
-            up_BTF = checkpoint_name(project(x, up_DF), kept_as)
+            gathered = self.rules.gather_tokens(x, "ffn")
+            gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
+            up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
             hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
-            return project(hidden_BTF, down_FD, out_sharding=self.rules.like(x))
+            return self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
 
         return in_chunks(at_once, (x,), rows)
 

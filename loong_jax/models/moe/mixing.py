@@ -122,8 +122,8 @@ def over_latents(
 
 
 def over_cache(
-    latent: Float[Array, "L 2 B S C"],
-    rope_key: Float[Array, "L 2 B S R"],
+    latent: Float[Array, "L attentions B S C"],
+    rope_key: Float[Array, "L attentions B S R"],
     layer: Int[Array, ""],
     sub_layer: int,
     position: Int[Array, "B T"],

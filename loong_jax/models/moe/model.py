@@ -381,11 +381,15 @@ class LongcatFlash(nnx.Module):
             x, statistics = layer(x, mask_BT, attend)
             return (x, cache), statistics.target
 
-        (x, cache), target = self._scan(step, (self._embed(tokens, recent), cache))
+        (x, cache), target = self._scan(step, (self._embed(tokens, recent), cache), few_rows=True)
         return x, target, cache
 
-    def _scan(self, step, carry, remat=lambda body: body):
-        """`step(carry, layer, index)` over the layers: the last carry, and what steps return."""
+    def _scan(self, step, carry, remat=lambda body: body, *, few_rows: bool = False):
+        """`step(carry, layer, index)` over the layers: the last carry, and what steps return.
+
+        With `few_rows` reading the weights is most of the work, and those of the experts are left
+        in their stack: a slice for each step would be copied out of it.
+        """
         graph, stacked = nnx.split(self.layers, graph=False)
         if self.cut is not None:
             made = []
@@ -394,9 +398,16 @@ class LongcatFlash(nnx.Module):
                 made.append(out)
             return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
 
+        whole = {}
+        if few_rows and self.layers.experts.rest_ready:
+            whole = {"experts": stacked.pop("experts")}
+
         def body(carry, slices):
             weights, index = slices
-            return step(carry, nnx.merge(graph, weights), index)
+            layer = nnx.merge(graph, nnx.State({**weights, **whole}))
+            if whole:
+                layer.experts.layer = nnx.data(index)
+            return step(carry, layer, index)
 
         slices = stacked, jnp.arange(self.config.num_layers)
         return jax.lax.scan(remat(body), carry, slices, unroll=self.config.unroll_layers)
@@ -435,7 +446,7 @@ class LongcatFlash(nnx.Module):
             head = rules.gather(head, *axes, meets=hidden)
             logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
         else:
-            logits = project(hidden, head, out_dtype=jnp.float32)
+            logits = project(rules.gather_tokens(hidden, "vocab"), head, out_dtype=jnp.float32)
         spec = rules.after(hidden[..., 0], "act_vocab")
         return logits if spec is None else jax.sharding.reshard(logits, spec)
 

@@ -84,8 +84,9 @@ class MtpHead(nnx.Module):
         normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
         attention = _only_layer(self.attention)
         cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
-        allowed_BTS = jnp.arange(cache.latent.shape[1])[None, None] <= position_BT[..., None]
-        attended = attention.absorbed(normed, position_BT, mixing.over_latents(allowed_BTS, *cache))
+        stacked = (a[None, None] for a in cache)  # as the first attention of a single layer
+        over_entries = mixing.over_cache(*stacked, jnp.int32(0), 0, position_BT, self.rules)
+        attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 
     def _join(self, hidden, embedding):

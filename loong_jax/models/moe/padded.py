@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.moe.envelope import Envelope, to_eight_bits
-from loong_jax.models.moe.exchange import AXIS, PaddedExchange, Sizes
+from loong_jax.models.moe.exchange import PaddedExchange, Sizes
 from loong_jax.models.moe.parcels import (
     Journey,
     Parcels,
@@ -114,17 +114,17 @@ class Padded:
         return x, gate
 
     def carry(self, sealed: Array, journey: Journey) -> Array:
-        return _swap(sealed)
+        return self._swap(sealed)
 
     def carry_gradient(self, sealed: Array, journey: Journey) -> Array:
-        return _swap(sealed)
+        return self._swap(sealed)
 
     def send_back(self, made: Float[Array, "R D"], journey: Journey) -> Float[Array, "R D"]:
         envelope = self.envelope
         blocks = made.reshape(envelope.num_blocks, envelope.stride, envelope.width)
-        return _swap(blocks).reshape(made.shape)
+        return self._swap(blocks).reshape(made.shape)
 
-
-def _swap(blocks: Shaped[Array, "P stride D"]) -> Shaped[Array, "P stride D"]:
-    """Block p goes to device p, and block p comes from it."""
-    return jax.lax.all_to_all(blocks, AXIS, split_axis=0, concat_axis=0, tiled=True)
+    def _swap(self, blocks: Shaped[Array, "P stride D"]) -> Shaped[Array, "P stride D"]:
+        """Block p goes to device p, and block p comes from it."""
+        axes = self.sizes.axes
+        return jax.lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.moe.envelope import round_up
-from loong_jax.models.moe.exchange import AXIS, RaggedExchange, Sizes
+from loong_jax.models.moe.exchange import RaggedExchange, Sizes
 from loong_jax.models.moe.parcels import (
     Journey,
     Parcels,
@@ -53,13 +53,13 @@ class Ragged:
     def sort(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> tuple[Parcels, Array]:
         """The parcels of this device and how many rows each device has for each."""
         parcels = sort_by_destination(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
-        return parcels, jax.lax.all_gather(parcels.count, AXIS)
+        return parcels, jax.lax.all_gather(parcels.count, self.sizes.axes)
 
     def num_rounds(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
         return -(-jnp.max(jnp.sum(parcels[1], axis=0)) // self.num_rows)
 
     def num_waiting(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
-        now = self.journey(parcels, 0).count[jax.lax.axis_index(AXIS)]
+        now = self.journey(parcels, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(parcels[0].count) - jnp.sum(now)
 
     def journey(self, parcels: tuple[Parcels, Array], i: Int[Array, ""] | int) -> Voyage:
@@ -102,16 +102,24 @@ class Ragged:
         return sealed
 
     def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
-        return tuple(self._forth(a, voyage) for a in sealed)
+        return self._rows_last(self._forth, sealed, voyage)
 
     def carry_gradient(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
-        return tuple(self._back(a, voyage) for a in sealed)
+        return self._rows_last(self._back, sealed, voyage)
+
+    def _rows_last(self, move, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, Array]:
+        """Rows set off when their numbers have arrived: one exchange is under way at a time, and
+        the long one is to be beside other work.
+        """
+        rows, numbers = sealed
+        rows, numbers = jax.lax.optimization_barrier((rows, move(numbers, voyage)))
+        return move(rows, voyage), numbers
 
     def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N D"]:
         return _return(self, made, voyage)
 
     def _forth(self, rows: Shaped[Array, "N W"], voyage: Voyage) -> Shaped[Array, "R W"]:
-        me = jax.lax.axis_index(AXIS)
+        me = jax.lax.axis_index(self.sizes.axes)
         return ragged_all_to_all(
             rows,
             zeros_alike(rows, (self.num_rows, rows.shape[1]), rows.dtype),
@@ -119,11 +127,12 @@ class Ragged:
             voyage.count[me],
             voyage.arrival[me],
             voyage.count[:, me],
+            axes=self.sizes.axes,
             emulated=self.sizes.platform == "cpu",
         )
 
     def _back(self, rows: Shaped[Array, "R W"], voyage: Voyage) -> Shaped[Array, "N W"]:
-        me = jax.lax.axis_index(AXIS)
+        me = jax.lax.axis_index(self.sizes.axes)
         num_rows = self.sizes.num_tokens * self.sizes.num_chosen
         return ragged_all_to_all(
             rows,
@@ -132,6 +141,7 @@ class Ragged:
             voyage.count[:, me],
             voyage.departure[:, me],
             voyage.count[me],
+            axes=self.sizes.axes,
             emulated=self.sizes.platform == "cpu",
         )
 
@@ -155,18 +165,19 @@ def ragged_all_to_all(
     output_offset: Int[Array, "P"],
     receive_size: Int[Array, "P"],
     *,
+    axes: tuple[str, ...],
     emulated: bool,
 ) -> Shaped[Array, "R W"]:
-    """`jax.lax.ragged_all_to_all` over the expert axis, or the same by an all-gather.
+    """`jax.lax.ragged_all_to_all` over these mesh axes, or the same by an all-gather.
 
     Row input_offset[p] and the next of them, send_size[p] in all, go to device p and lie there from
     row output_offset[p] on; rows of `into` that nobody writes stay.
     """
     if not emulated:
         sizes = (input_offset, send_size, output_offset, receive_size)
-        return jax.lax.ragged_all_to_all(rows, into, *sizes, axis_name=AXIS)
-    me = jax.lax.axis_index(AXIS)
-    gathered = (jax.lax.all_gather(a, AXIS) for a in (rows, input_offset, send_size, output_offset))
+        return jax.lax.ragged_all_to_all(rows, into, *sizes, axis_name=axes)
+    me = jax.lax.axis_index(axes)
+    gathered = (jax.lax.all_gather(a, axes) for a in (rows, input_offset, send_size, output_offset))
     rows_PNW, *of_every_device = gathered
     first_P, size_P, at_P = (a[:, me] for a in of_every_device)
     since_RP = jnp.arange(len(into))[:, None] - at_P[None]

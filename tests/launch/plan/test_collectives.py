@@ -15,6 +15,7 @@ HloModule m, is_scheduled=true
 ENTRY %main (x: bf16[16,8]) -> bf16[16,8] {{
   %x = bf16[16,8]{{1,0}} parameter(0), metadata={{op_name="w[\\'layers\\'][\\'experts\\']"}}
   %y = f32[4]{{0}} constant({{0,0,0,0}}), metadata={{op_name="jit(f)/ffn_0/mul"}}
+  %z = bf16[8,8]{{1,0}} slice(%x), slice={{[0:8], [0:8]}}
   ROOT %c = bf16[16,8]{{1,0}} {call}
 }}
 """
@@ -55,6 +56,14 @@ def test_bytes_that_a_device_sends():
     pairs = "source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}"
     moved = read(f"collective-permute(%x), {pairs}")
     assert (moved.sent_bytes, moved.groups, moved.axes) == (size, ROWS, ("expert",))
+
+
+def test_a_ragged_exchange_sends_rows_and_no_more_than_fit():
+    """Its second operand is what the rows are written into, the others say where."""
+    groups = "replica_groups=[2,4]<=[8]"
+    for rows, into in (("x", "z"), ("z", "x")):
+        text = f"ragged-all-to-all(%{rows}, %{into}, %y, %y, %y, %y), {groups}"
+        assert read(text).sent_bytes == 2 * 8 * 8 * 3 / 4
 
 
 def test_what_belongs_to_experts():

@@ -20,6 +20,8 @@ PLANS = {
     "tiny-train-v5e": "tiny --topology v5e:2x2 --mesh fsdp=2,expert=2 --length 128",
     "tiny-prefill-v6e": "tiny --topology v6e:2x2 --mode prefill --mesh expert=4 --length 256",
     "tiny-decode-tpu7x": "tiny --topology tpu7x:2x2x1 --mode decode --mesh expert=8 --length 256",
+    "tiny-drafting-v6e": "tiny --topology v6e:2x2 --mode decode --mesh expert=2,tensor=2 "
+    "--length 256 --exchange ragged --num-drafts 1 --num-steps 2",
 }
 
 

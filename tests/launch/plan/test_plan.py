@@ -40,6 +40,9 @@ def make_request(**changes) -> request.Request:
     return request.Request(**(fields | changes))
 
 
+BY_SEQUENCE = dict(
+    mode="decode", tensor_cuts="sequences", mesh=request.parse_mesh("expert=2,tensor=2", V5P)
+)
 LINES = [
     f"%s = {test_roofline.START}",
     f"%a = {test_roofline.DOT}",
@@ -93,6 +96,12 @@ def test_a_request_survives_its_way_to_the_child():
         ({"batch": 6}, "no multiple of 4"),
         ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
         ({"length": 0}, "no positive multiple"),
+        ({"tensor_cuts": "sequences"}, "only decoding"),
+        ({**BY_SEQUENCE, "batch": 6}, "expert.tensor"),
+        (
+            {**BY_SEQUENCE, "config": dataclasses.replace(MoEConfig.tiny(), num_experts=6)},
+            "num_experts=6",
+        ),
     ],
 )
 def test_requests_that_are_refused(changes, said):
@@ -202,6 +211,33 @@ def test_a_search_ranks_what_fits_first():
         for axis in made.mesh.values():
             size *= axis
         assert size == topology.num_devices
+
+
+def test_a_search_may_spread_sequences_over_tensor():
+    """Caches are then kept once, and the attentions' weights on every device."""
+    topology, config = Topology.parse("v6e:16x16"), MoEConfig.flash()
+    batch, length = 8192, 5120
+    mesh = request.parse_mesh("expert=64,tensor=4", topology)
+    heads, sequences = (
+        analytic.estimate(
+            config, topology, "decode", mesh, batch=batch, length=length, tensor_cuts=cuts
+        )
+        for cuts in ("heads", "sequences")
+    )
+    cache = 2 * 2 * config.num_layers * 576 * length * batch / 256
+    attention = 2 * analytic.Counts.of(config).attention * 3 / 4
+    tokens = batch / 256 * (10 * config.vocab_size / 4 + 8 * config.ffn_hidden_size)
+    rows = 4 * 2 * config.hidden_size * config.target_ffn_experts * batch / 256
+    saved = 3 * (cache + tokens + rows) - attention
+    assert heads.hbm_bytes - sequences.hbm_bytes == pytest.approx(saved)
+    assert not heads.fits(topology)
+    assert sequences.step_s < heads.step_s
+    ranked = analytic.ranked(
+        config, topology, "decode", batch=batch, length=length, tensor_cuts="sequences"
+    )
+    assert all(512 % (made.mesh["expert"] * made.mesh["tensor"]) == 0 for made in ranked)
+    assert ranked[0].mesh["tensor"] > 1
+    assert ranked[0].fits(topology)
 
 
 def test_both_refusals_for_want_of_memory_are_read():

@@ -13,6 +13,7 @@ from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe.test_grouped import dense, problem
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=("together", "apart"))
 @pytest.mark.parametrize(
     ("gemm", "room", "mean_rows"),
     [
@@ -21,10 +22,11 @@ from tests.models.moe.test_grouped import dense, problem
         ("blocked", None, 2.0),  # too few for a table
         ("ragged_dot", None, None),
         ("ragged_dot", 32, None),
+        ("every", None, None),
     ],
     ids=str,
 )
-def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows):
+def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows, apart):
     """75 choices in groups of 32 are rounds of the grouped product, the last of them partial."""
     target, kept, x, gate, gate_up, down = problem(50)
     assert kept.sum() > 64
@@ -32,7 +34,8 @@ def test_forward_and_backward_equal_the_dense_product(gemm, room, mean_rows):
     expert = jnp.asarray(np.where(kept, target, -1))
 
     def ours(x, gate, gate_up, down):
-        flat = gate_up.reshape(*gate_up.shape[:2], -1)
+        both = (gate_up[:, :, 0], gate_up[:, :, 1])
+        flat = both if apart else gate_up.reshape(*gate_up.shape[:2], -1)
         out = expert_gemm.expert_ffn(
             x, gate, expert, flat, down, gemm=gemm, room=room, mean_rows=mean_rows
         )
@@ -63,7 +66,7 @@ def test_rows_of_one_expert_stay_where_they_are_and_others_add_nothing():
     gate = np.where(is_used, gate, np.nan)
 
     def ours(x, gate, gate_up, down):
-        out = expert_gemm.expert_ffn(x, gate, expert, gate_up, down, gemm="ragged_dot")
+        out = expert_gemm.expert_ffn(x, gate, expert, gate_up, down, gemm="every")
         return jnp.sum(out * direction)
 
     def oracle(x, gate, gate_up, down):
@@ -82,10 +85,26 @@ def test_rows_of_one_expert_stay_where_they_are_and_others_add_nothing():
     assert not any(name in text for name in ("ragged_dot", "sort[", "gather["))
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "num_experts", "num_choices", "chosen"),
+    [
+        (70_000, 1, 70_000, "every"),  # one expert, whose rows lie where they are
+        (640, 2, 640, "every"),  # a step of decoding
+        (2048, 4, 2048, "ragged_dot"),
+        (4096, 1, 1024, "ragged_dot"),  # rows of a whole group, most of them for others
+    ],
+)
+def test_few_rows_meet_every_expert(num_rows, num_experts, num_choices, chosen):
+    sizes = dict(num_rows=num_rows, num_experts=num_experts, num_choices=num_choices)
+    assert expert_gemm.choose("auto", "tpu", **sizes) == chosen
+
+
 def test_the_platform_of_the_program_decides_unless_asked_otherwise():
-    assert expert_gemm.choose("auto", "cpu") == "blocked"
-    assert expert_gemm.choose("auto", "tpu") == expert_gemm.choose("auto", "gpu") == "ragged_dot"
-    assert expert_gemm.choose("blocked", "tpu") == "blocked"
+    many = dict(num_rows=4096, num_experts=2, num_choices=4096)
+    assert expert_gemm.choose("auto", "cpu", **many) == "blocked"
+    assert expert_gemm.choose("auto", "tpu", **many) == "ragged_dot"
+    assert expert_gemm.choose("auto", "gpu", **many) == "ragged_dot"
+    assert expert_gemm.choose("blocked", "tpu", **many) == "blocked"
     assert ShardingRules().platform == ShardingRules(mesh=make_mesh()).platform == "cpu"
 
 
