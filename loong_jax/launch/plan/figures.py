@@ -109,7 +109,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return result
 
 
-def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
+def decode_figures(plan: Plan, timing: Timing) -> dict[str, Any]:
     """Tokens per second and chip beside what others reach and what memory allows.
 
     The target is the published figure of an H800 times the ratio of memory bandwidths. The bounds

@@ -84,8 +84,8 @@ class MtpHead(nnx.Module):
         normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
         attention = _only_layer(self.attention)
         cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
-        stacked = (a[None, None] for a in cache)  # as the first attention of a single layer
-        over_entries = mixing.over_cache(*stacked, jnp.int32(0), 0, position_BT, self.rules)
+        latent, rope_key = (a[None, None] for a in cache)  # the first attention of one layer
+        over_entries = mixing.over_cache(latent, rope_key, jnp.int32(0), 0, position_BT, self.rules)
         attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 
