@@ -92,7 +92,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
         step = reference.step
         tokens_per_s = request.num_kept_tokens / reference.step_s / request.topology.num_chips
         if request.mode == "decode":
-            result["decode"] = decode_figures(plan, reference)
+            cuts = {"tensor_cuts": request.tensor_cuts}
+            result["decode"] = decode_figures(plan, reference) | cuts
         result |= {
             "roofline_mfu": reference.mfu,
             "roofline_step_s": reference.step_s / request.num_steps,
@@ -109,7 +110,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return result
 
 
-def decode_figures(plan: Plan, timing: Timing) -> dict[str, Any]:
+def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
     """Tokens per second and chip beside what others reach and what memory allows.
 
     The target is the published figure of an H800 times the ratio of memory bandwidths. The bounds
@@ -127,7 +128,6 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, Any]:
         "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
         "acceptance": request.acceptance,
         "num_drafts": request.num_drafts,
-        "tensor_cuts": request.tensor_cuts,
         "steps_per_call": request.num_steps,
         "target_tokens_per_s_per_chip": target,
         "share_of_target": reached / target,

@@ -170,11 +170,18 @@ def test_decoding_is_measured_against_memory():
     assert (asked.num_tokens, asked.num_kept_tokens) == (16, pytest.approx(8 * 1.8))
     arguments = {"weights": 2765e6, "cache": 2 * 2765e6, "batch": 0.0}
     there = dataclasses.replace(COMPILED, arguments=arguments)
-    value = figures.to_json(plan.read(asked, there, VERSIONS))["decode"]
+    made = plan.read(asked, there, VERSIONS)
+    value = figures.to_json(made)["decode"]
     kept = 8 * 1.8 / 4  # per step and chip
     assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
     assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
     assert value["target_tokens_per_s_per_chip"] == pytest.approx(3785 * 2.765 / 3.35)
+    assert value["tensor_cuts"] == "heads"
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = console.export_text()
+    assert "target tokens per s per chip" in text
+    assert "tensor cuts heads" in " ".join(text.split())
 
 
 def test_what_does_not_fit_says_what_to_change():
