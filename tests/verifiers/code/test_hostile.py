@@ -78,8 +78,9 @@ def placed(one: Hostile, host: dict[str, str]) -> str:
 
 def judge(verifier, one: Hostile, source: str):
     test = {"function": "answer", "returns": 42} if one.call else {"stdout": "survived\n"}
-    record = {"language": one.language, "answer": source, "tests": [test]}
-    return verifier.verify_record(record | {"time_limit_s": 0.6, "memory_mb": LIMIT_MB})
+    record = {"language": one.language, "answer": source, "tests": [test], "memory_mb": LIMIT_MB}
+    time_limit_s = 0.6 if "TLE" in one.statuses else 10.0  # so that a busy machine changes nothing
+    return verifier.verify_record(record | {"time_limit_s": time_limit_s})
 
 
 @pytest.mark.parametrize("one", HOSTILE, ids=lambda one: f"{one.number}-{one.name}")

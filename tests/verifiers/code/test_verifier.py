@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loong_jax import cli
@@ -242,11 +243,7 @@ def leaks(verifier, num_runs: int) -> dict[str, int]:
     """What is there after so many runs beyond what was there before."""
 
     def count() -> dict[str, int]:
-        children = sum(
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-            for pid in filter(str.isdigit, os.listdir("/proc"))
-            if Path(f"/proc/{pid}/stat").exists()
-        )
+        children = len(psutil.Process().children())
         mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
         status = Path("/proc/self/status").read_text()
         (rss,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -257,7 +254,7 @@ def leaks(verifier, num_runs: int) -> dict[str, int]:
             if line.startswith("VmRSS")
         )
         files = len(os.listdir(verifier.executor._cache.directory))
-        fds = len(os.listdir("/proc/self/fd"))
+        fds = psutil.Process().num_fds()
         return {
             "children": children, "mounts": mounts, "kB": rss + nursery, "files": files, "fds": fds,
         }  # fmt: skip
