@@ -82,24 +82,24 @@ class Ragged:
         return load(x, gate, parcels[0], voyage.journey)
 
     def unload(self, back: Array, voyage: Voyage) -> Array:
-        return unload(back, voyage.journey)
+        return unload(_flat(back), voyage.journey)
 
     def pack(
         self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage
     ) -> tuple[Array, Array]:
         rows = self.load(x, gate, parcels, voyage)
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
-        return rows.x, jnp.concatenate([bits, rows.expert + 1], axis=1)
+        return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1], axis=1)
 
     def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
         bits, expert = jnp.split(sealed[1], 2, axis=1)
-        return Rows(sealed[0], jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
+        return Rows(_flat(sealed[0]), jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
 
     def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
-        return x, gate
+        return _folded(x), gate
 
     def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
-        return sealed
+        return _flat(sealed[0]), sealed[1]
 
     def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
         return self._rows_last(self._forth, sealed, voyage)
@@ -115,14 +115,14 @@ class Ragged:
         rows, numbers = jax.lax.optimization_barrier((rows, move(numbers, voyage)))
         return move(rows, voyage), numbers
 
-    def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N D"]:
-        return _return(self, made, voyage)
+    def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N *form"]:
+        return _return(self, _folded(made), voyage)
 
-    def _forth(self, rows: Shaped[Array, "N W"], voyage: Voyage) -> Shaped[Array, "R W"]:
+    def _forth(self, rows: Shaped[Array, "N *form"], voyage: Voyage) -> Shaped[Array, "R *form"]:
         me = jax.lax.axis_index(self.sizes.axes)
         return ragged_all_to_all(
             rows,
-            zeros_alike(rows, (self.num_rows, rows.shape[1]), rows.dtype),
+            zeros_alike(rows, (self.num_rows, *rows.shape[1:]), rows.dtype),
             voyage.departure[me],
             voyage.count[me],
             voyage.arrival[me],
@@ -131,12 +131,12 @@ class Ragged:
             emulated=self.sizes.platform == "cpu",
         )
 
-    def _back(self, rows: Shaped[Array, "R W"], voyage: Voyage) -> Shaped[Array, "N W"]:
+    def _back(self, rows: Shaped[Array, "R *form"], voyage: Voyage) -> Shaped[Array, "N *form"]:
         me = jax.lax.axis_index(self.sizes.axes)
         num_rows = self.sizes.num_tokens * self.sizes.num_chosen
         return ragged_all_to_all(
             rows,
-            zeros_alike(rows, (num_rows, rows.shape[1]), rows.dtype),
+            zeros_alike(rows, (num_rows, *rows.shape[1:]), rows.dtype),
             voyage.arrival[:, me],
             voyage.count[:, me],
             voyage.departure[:, me],
@@ -158,8 +158,8 @@ _return.defvjp(
 
 
 def ragged_all_to_all(
-    rows: Shaped[Array, "N W"],
-    into: Shaped[Array, "R W"],
+    rows: Shaped[Array, "N *form"],
+    into: Shaped[Array, "R *form"],
     input_offset: Int[Array, "P"],
     send_size: Int[Array, "P"],
     output_offset: Int[Array, "P"],
@@ -167,7 +167,7 @@ def ragged_all_to_all(
     *,
     axes: tuple[str, ...],
     emulated: bool,
-) -> Shaped[Array, "R W"]:
+) -> Shaped[Array, "R *form"]:
     """`jax.lax.ragged_all_to_all` over these mesh axes, or the same by an all-gather.
 
     Row input_offset[p] and the next of them, send_size[p] in all, go to device p and lie there from
@@ -178,11 +178,27 @@ def ragged_all_to_all(
         return jax.lax.ragged_all_to_all(rows, into, *sizes, axis_name=axes)
     me = jax.lax.axis_index(axes)
     gathered = (jax.lax.all_gather(a, axes) for a in (rows, input_offset, send_size, output_offset))
-    rows_PNW, *of_every_device = gathered
+    rows_PN, *of_every_device = gathered
     first_P, size_P, at_P = (a[:, me] for a in of_every_device)
     since_RP = jnp.arange(len(into))[:, None] - at_P[None]
     comes_RP = (since_RP >= 0) & (since_RP < size_P[None])
     sender_R = jnp.argmax(comes_RP, axis=1)
     row_R = jnp.sum(jnp.where(comes_RP, since_RP + first_P[None], 0), axis=1)
-    came = rows_PNW.at[sender_R, row_R].get(mode="clip")
-    return jnp.where(jnp.any(comes_RP, axis=1)[:, None], came, into)
+    came = rows_PN.at[sender_R, row_R].get(mode="clip")
+    is_new_R = jnp.any(comes_RP, axis=1).reshape(-1, *[1] * (into.ndim - 1))
+    return jnp.where(is_new_R, came, into)
+
+
+def _folded(rows: Shaped[Array, "N D"]) -> Shaped[Array, "N k W"]:
+    """Rows in the form in which TPUs exchange them, by words of 32 bits that hold k elements.
+
+    XLA copies rows of any other form into this one and back, right beside the exchange: work that
+    is to hide the exchange then runs after the copy (v5p, libtpu 0.0.50). So what is to be carried
+    is folded and what was carried stays so, until it is unloaded.
+    """
+    per_word = max(1, 4 // rows.dtype.itemsize)
+    return rows.reshape(len(rows), per_word, -1) if rows.shape[1] % per_word == 0 else rows
+
+
+def _flat(rows: Shaped[Array, "N *form"]) -> Shaped[Array, "N D"]:
+    return rows.reshape(len(rows), -1)

@@ -235,6 +235,31 @@ def test_the_emulated_collective_moves_what_the_real_one_would():
         np.testing.assert_array_equal(run(*placed), expected)
 
 
+@pytest.mark.parametrize(("dtype", "form"), [("float32", (1, 32)), ("bfloat16", (2, 16))])
+def test_rows_leave_and_arrive_in_words_of_32_bits(dtype, form):
+    """XLA for TPU would copy them into that form and back right beside the exchange."""
+    x, target, gate, mask, _ = problem()
+    config = dataclasses.replace(CONFIG, exchange=RAGGED, dtype=dtype)
+    rules = ShardingRules(mesh=make_mesh(data=2, expert=4))
+
+    def there_and_back(weights, *operands):
+        x, gate, routed, mask = (
+            rules.place(a, "act_batch", "act_length", *[None] * (a.ndim - 2)) for a in operands
+        )
+        here = nnx.merge(graph, nnx.State(jax.tree.map(lambda a: a[0], weights)))
+        dispatched, x, _ = here.dispatch(x, Routing(routed, gate), mask, ())
+        computed, x, _ = here.compute(dispatched, x, ())
+        (there,), (back,) = dispatched.chunks, here.combine(computed).chunks
+        return there.moving.there[0], back.moving
+
+    with jax.set_mesh(rules.mesh):
+        made = experts.Experts(config, rngs=nnx.Rngs(0), rules=rules)
+        graph, weights = nnx.split(made, graph=False)
+        operands = (jnp.asarray(a) for a in (x.astype(dtype), gate, target, mask))
+        shapes = jax.eval_shape(there_and_back, nnx.to_pure_dict(weights), *operands)
+    assert [a.shape[1:] for a in shapes] == [form, form]
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
