@@ -1,10 +1,11 @@
 """Options of the TPU compiler under which an expert exchange runs beside the dense path.
 
-Without them the collectives of an exchange are synchronous on every chip, whatever the order in
-which the program is written. Names are those of libtpu; an unknown one is an error of the compiler.
+Without them the collectives of an exchange are synchronous, whatever the order in which the program
+is written; ragged ones alone are asynchronous by themselves, on tpu7x and, from libtpu 0.0.50 on,
+on v5p. Names are those of libtpu; an unknown one is an error of the compiler.
 """
 
-from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchange
+from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchange, RaggedExchange
 
 # The scheduler starts a collective as late as its own estimate of the links allows: with libtpu
 # 0.0.42 on v5p one of the three products of an FFN ran inside the window of 258 MB over 32 devices.
@@ -24,7 +25,6 @@ _GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 # ones of its layer: the whole model's step takes 2.502 s on 512 devices and 2.518 s without this.
 _LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
 
-
 # tpu7x multiplies from tiles of 16 rows, while arguments come in tiles of 8: without this a call
 # of decoding begins by copying all weights, and keeps both (39.5 GB of dense ones, whole).
 _TILES_OF_ARGUMENTS = {"xla_tpu_control_large_2nd_minor_layout_for_x16": False}
@@ -35,25 +35,25 @@ def compiler_options(
 ) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
-    `topology` begins with the name of the chip: `v5p:4x4x4`. A ragged exchange needs no option on
-    tpu7x, where the SparseCores carry it, and none helps it elsewhere. `decodes` is said of
-    programs that read the same weights step after step.
+    `topology` begins with the name of the chip: `v5p:4x4x4`. `decodes` is said of programs that
+    read the same weights step after step.
     """
     chip = topology.split(":")[0]
     resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}
-    return resting | _of_exchange(chip, exchange)
+    return resting | _of_exchange(chip, exchange, decodes)
 
 
-def _of_exchange(chip: str, exchange: Exchange) -> dict[str, bool | float]:
+def _of_exchange(chip: str, exchange: Exchange, decodes: bool) -> dict[str, bool | float]:
+    dense = {
+        "v5p": _DENSE_BESIDE_WORK,
+        "v6e": _DENSE_BESIDE_WORK,
+        "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
+    }.get(chip, {})
     if isinstance(exchange, PaddedExchange):
-        options = {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY}
-        dense = {
-            "v5p": _DENSE_BESIDE_WORK,
-            "v6e": _DENSE_BESIDE_WORK,
-            "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
-        }
-        return options | dense.get(chip, {})
+        return {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY, **dense}
     if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore
         prefix = "xla_tpu_enable_sparse_core_collective_offload_"
         return {prefix + "all_gather": True, prefix + "reduce_scatter": True}
+    if isinstance(exchange, RaggedExchange) and not decodes:  # asynchronous without being told
+        return dense if chip == "tpu7x" else _START_EARLY | dense
     return {}
