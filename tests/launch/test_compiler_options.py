@@ -16,6 +16,8 @@ def test_every_exchange_gets_its_options(chip):
     assert (len(gather) == 2) == (chip != "v5e")  # v5e has no SparseCore to carry collectives
     assert all("sparse_core" in name for name in gather)
     ragged = compiler_options(chip, exchange.RaggedExchange())
+    by_sparse_core = "xla_tpu_enable_sparse_core_collective_offload_ragged_all_to_all"
+    assert ragged.pop(by_sparse_core, False) is (chip == "v6e")
     assert ragged.items() < padded.items()
     assert "xla_tpu_enable_async_all_to_all" not in ragged
     assert ("xla_lhs_output_fusion_latency_multiplier" in ragged) == (chip != "tpu7x")
