@@ -40,7 +40,8 @@ def compiler_options(
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
     `topology` begins with the name of the chip: `v5p:4x4x4`. `decodes` is said of programs that
-    read the same weights step after step.
+    read the same weights step after step, which need none for a ragged exchange: the numbers in
+    docs/plan.md are without.
     """
     chip = topology.split(":")[0]
     resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax import options
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import command, compiled, figures, plan
-from loong_jax.launch.plan.topology import Topology
+from loong_jax.launch.plan import compiled, figures, plan
+from tests.launch.plan.asking import asked
 
 GOLDEN = Path(__file__).parent / "golden"
 PLANS = {
@@ -48,12 +47,7 @@ def test_plan_is_the_one_on_record(name):
         compiled.check_versions()
     except ConfigError as error:
         pytest.skip(str(error))
-    chosen = options.parse(command.PlanOptions, "loong plan", PLANS[name].split())
-    topology = Topology.parse(chosen.topology)
-    config = command.make_config(chosen)
-    mesh = command.choose_mesh(chosen, config, topology)
-    asked = command.make_request(chosen, config, topology, mesh)
-    found = summary(plan.make(asked, timeout_s=1400))
+    found = summary(plan.make(asked(PLANS[name]), timeout_s=1400))
     versions = compiled.versions()
     pair = f"jax {versions['jax']}, libtpu {versions['libtpu']}"
     path = GOLDEN / f"{name}.json"

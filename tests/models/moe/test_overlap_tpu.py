@@ -6,17 +6,15 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from loong_jax import options
-from loong_jax.launch.plan import command, compiled, figures, plan
-from loong_jax.launch.plan.topology import Topology
+from loong_jax.launch.plan import figures, plan
+from tests.launch.plan.asking import asked
 
 ENVIRONMENT = dict(
     JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", XLA_FLAGS=""
 )
-
-
 needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
 )
@@ -55,16 +53,11 @@ def test_dense_products_run_inside_the_windows_of_both_exchanges(topology):
 @needs_libtpu
 def test_rows_of_a_ragged_exchange_travel_beside_dense_products_in_decoding():
     """With rows in another form than TPUs exchange, nothing runs in either window."""
-    if compiled.versions()["libtpu"] < "0.0.50":
-        pytest.skip("earlier compilers make these exchanges synchronous on v5p")
+    if jax.__version_info__ < (0, 12):
+        pytest.skip("the libtpu of earlier versions makes these exchanges synchronous on v5p")
     line = "longcat-flash --num-layers 2 --mode decode --num-steps 2 --exchange ragged"
     line += " --topology v5p:2x2x1 --mesh expert=4 --batch 624 --length 1024"
-    chosen = options.parse(command.PlanOptions, "loong plan", line.split())
-    topology = Topology.parse(chosen.topology)
-    config = command.make_config(chosen)
-    mesh = command.choose_mesh(chosen, config, topology)
-    asked = command.make_request(chosen, config, topology, mesh)
-    rows = figures.to_json(plan.make(asked, timeout_s=1400))["collectives"]
+    rows = figures.to_json(plan.make(asked(line), timeout_s=1400))["collectives"]
     large = [row for row in rows if row["kind"] == "ragged-all-to-all" and row["sent_mb"] > 10]
     first_round = [row for row in large if row["trips"] > 0]
     assert len(first_round) == 2
