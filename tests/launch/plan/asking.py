@@ -1,4 +1,4 @@
-"""What `loong plan` would ask of the compiler for a command line, for tests that read the answer."""
+"""What `loong plan` would ask of the compiler for a command line, for tests of its answer."""
 
 from loong_jax import options
 from loong_jax.launch.plan import command
