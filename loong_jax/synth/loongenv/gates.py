@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from loong_jax.verifiers import syntax
 from loong_jax.verifiers.loongbench.rationales import package_name
 
 MIN_QUESTION_CHARS, MAX_QUESTION_CHARS = 12, 6000
@@ -56,8 +57,8 @@ def undeclared(code: str, packages: Collection[str], where: Path) -> str:
     its execution tells.
     """
     try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax.parse(code)
+    except syntax.UNREADABLE:
         return ""
     modules = modules_of(where)
     for node in ast.walk(tree):
@@ -86,8 +87,8 @@ def hard_coded(code: str, answer: str, question: str) -> str:
     nothing is computed at all.
     """
     try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax.parse(code)
+    except syntax.UNREADABLE:
         return ""
     kinds = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.comprehension, ast.For)
     working = [

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from loong_jax.verifiers import syntax
+
 MIN_WORD_SHARE = 0.8  # of the questions a word stands in, to be part of their template
 _SHINGLE = 4
 
@@ -35,7 +37,7 @@ def form_of(source: str, questions: Sequence[str]) -> Form:
 def verifier_form(source: str) -> str:
     """`reward` and all it calls, without docstrings, with names by order and values by kind."""
     functions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+        node.name: node for node in syntax.parse(source).body if isinstance(node, ast.FunctionDef)
     }
     waiting, seen = ["reward"], dict.fromkeys(["reward"])
     while waiting:
@@ -108,7 +110,7 @@ def _kept_names(source: str) -> frozenset[str]:
     """Names that carry meaning: of builtins and of imported modules."""
     imported = {
         (alias.asname or alias.name).split(".")[0]
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(syntax.parse(source))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }

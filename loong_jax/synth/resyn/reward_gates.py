@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loong_jax.environments import modules
 from loong_jax.synth.resyn.trial import Case, Trial
-from loong_jax.verifiers import admission, attacks
+from loong_jax.verifiers import admission, attacks, syntax
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 101, 202, 404, 808, 1601, modules.MAX_ANSWER_CHARS)
 WILDCARDS = (".*", ".+", "*", "?", "%", "[0-9]+", r"\d+", r"\w+", "^", "$", "{}", "{0}", "%s", "|")
@@ -98,7 +98,7 @@ def literals(trial: Trial) -> str:
     Each may be right for as many cases as a constant answer may be, and no more.
     """
     held = set()
-    for node in ast.walk(ast.parse(trial.module.source)):
+    for node in ast.walk(syntax.parse(trial.module.source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
             text = str(node.value)
             held |= {text, text.strip(), f"{text} {text}", f"{text}1", f"x{text}", f"x{text}x"}

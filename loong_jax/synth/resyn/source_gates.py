@@ -3,6 +3,7 @@
 import ast
 
 from loong_jax.environments import modules
+from loong_jax.verifiers import syntax
 
 # Names through which text becomes code, or code reaches its interpreter or the machine.
 FORBIDDEN_NAMES = frozenset(
@@ -23,15 +24,15 @@ def size(source: str) -> str:
 def parses(source: str) -> str:
     """What Python cannot parse cannot be looked at by the gates after this one."""
     try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        syntax.parse(source)
+    except syntax.UNREADABLE as error:
         return f"{type(error).__name__}: {error}"[:200]
     return ""
 
 
 def imports(source: str) -> str:
     """Files, network, clocks and processes are out of reach of the allowed imports."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -45,7 +46,7 @@ def imports(source: str) -> str:
 
 def names(source: str) -> str:
     """An answer must stay text: nothing here may turn text into code or reach the interpreter."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax.parse(source)):
         if isinstance(node, ast.Name):
             name = node.id
         elif isinstance(node, ast.Attribute):
@@ -63,7 +64,7 @@ def names(source: str) -> str:
 def protocol(source: str) -> str:
     """Every function of the protocol is there, as a plain function with its parameters."""
     found = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+        node.name: node for node in syntax.parse(source).body if isinstance(node, ast.FunctionDef)
     }
     for name, count in (modules.REQUIRED | modules.OPTIONAL).items():
         if name not in found:
@@ -73,7 +74,7 @@ def protocol(source: str) -> str:
         arguments = found[name].args
         if arguments.vararg or arguments.kwarg or len(arguments.args) != count:
             return f"{name}() must take {count} arguments by position"
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax.parse(source)):
         if isinstance(node, ast.AsyncFunctionDef | ast.Global):
             return f"line {node.lineno} is async or global: the functions are pure"
     return ""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax.errors import VerifierError
+from loong_jax.verifiers import syntax
 
 MAX_SOURCE_BYTES = 2**20
 MAX_TESTS = 2000
@@ -143,12 +144,12 @@ def _call(function: Any, test: Mapping[str, Any], where: str) -> Call:
 def _literal_call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Reads `f(1, [2], k="x")` without evaluating it: literals only."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = syntax.parse_expression(text.strip())
         if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
             raise ValueError("no plain call")
         args = [ast.literal_eval(argument) for argument in node.args]
         kwargs = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
-    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
+    except (*syntax.UNREADABLE, TypeError) as error:
         raise VerifierError(f"{where}: {text[:80]!r} is no call with literal arguments.") from error
     return ast.unparse(node.func), args, kwargs
 

@@ -1,0 +1,25 @@
+"""Python's parser for code that threads share.
+
+Before Python 3.11.8 the parser counted its depth in one place for all threads, so that two at once
+could fail with a SystemError (CPython issue 106905).
+"""
+
+import ast
+import threading
+
+# Why a text has no tree, of all that `parse` raises.
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+_one_at_a_time = threading.Lock()
+
+
+def parse(source: str) -> ast.Module:
+    """`ast.parse`, one text at a time. Raises one of `UNREADABLE` for what Python cannot read."""
+    with _one_at_a_time:
+        return ast.parse(source)
+
+
+def parse_expression(source: str) -> ast.expr:
+    """The same for a single expression."""
+    with _one_at_a_time:
+        return ast.parse(source, mode="eval").body
