@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     def block(self, i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, "r"]]:
         """Whose weights multiply block i, and the choice in each of its rows."""
         num_choices = len(self.order)
-        num_rows = block_rows(num_choices, len(self.cell))
+        num_rows = block_rows(num_choices, *self.cell.shape)
         expert = jnp.sum(self.block_end <= i, dtype=jnp.int32)
         before = jnp.append(0, self.block_end)[expert]
         start = self.first[expert] + self.num_cells + (i - before) * num_rows
@@ -55,12 +55,14 @@ class Plan(NamedTuple):
         return expert, jax.lax.optimization_barrier(choice_r)  # fused, it is made per element
 
 
-def block_rows(num_choices: int, num_experts: int) -> int:
-    """Rows of a block: half of an expert's share of all choices, as a power of two in 16..128.
+def block_rows(num_choices: int, num_experts: int, num_cells: int) -> int:
+    """Rows of a block: a part of an expert's share of all choices, as a power of two in 16..128.
 
-    Larger blocks than 128 rows gain little, since a core's cache holds no more.
+    Half of it where blocks take every choice, and a quarter where they take what a table leaves of
+    an expert, which is few. Larger blocks than 128 rows gain little, since a core's cache holds no
+    more.
     """
-    share = max(1, num_choices // (2 * num_experts))
+    share = max(1, num_choices // ((4 if num_cells else 2) * num_experts))
     return min(128, max(16, 1 << (share - 1).bit_length()))
 
 
@@ -94,7 +96,8 @@ def arrange(
     has_cell_N = (sorted_N < num_experts) & (rank_N < num_cells)
     slot_N = jnp.where(has_cell_N, sorted_N * num_cells + rank_N, num_experts * num_cells)
     slot_N = jnp.zeros_like(slot_N).at[order_N].set(slot_N, unique_indices=True)
-    blocks_E = -(-jnp.maximum(count_E - num_cells, 0) // block_rows(num_choices, num_experts))
+    num_rows = block_rows(num_choices, num_experts, num_cells)
+    blocks_E = -(-jnp.maximum(count_E - num_cells, 0) // num_rows)
     return Plan(cell_EC, slot_N.reshape(expert.shape), order_N, first, jnp.cumsum(blocks_E))
 
 

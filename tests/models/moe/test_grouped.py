@@ -111,7 +111,7 @@ def test_every_kept_choice_has_one_place_and_no_other_has_any(num_cells):
     assert (slot < cell.size).sum() == (cell < target.size).sum()
 
     in_blocks, num_blocks = [], int(plan.block_end[-1])
-    rows = grouped.block_rows(target.size, num_experts)
+    rows = grouped.block_rows(target.size, num_experts, num_cells)
     assert num_blocks == sum(-(-max(0, len(m) - num_cells) // rows) for m in members)
     for i in range(num_blocks):
         expert, choice = plan.block(jnp.int32(i))
@@ -167,7 +167,10 @@ def test_padding_takes_nothing_from_experts_that_nobody_chose():
 
 
 def test_blocks_grow_with_the_share_of_an_expert():
-    assert [grouped.block_rows(n, 8) for n in (3, 256, 272, 6144 * 3)] == [16, 16, 32, 128]
+    without_table = [grouped.block_rows(n, 8, 0) for n in (3, 256, 272, 6144 * 3)]
+    assert without_table == [16, 16, 32, 128]
+    of_the_rest = [grouped.block_rows(n, 8, 72) for n in (3, 512, 544, 6144 * 3)]
+    assert of_the_rest == [16, 16, 32, 128]
 
 
 def test_the_capacity_of_an_expert_is_a_deviation_above_its_mean():
