@@ -50,7 +50,7 @@ class PlanOptions:
     exchange: Literal["padded", "gather", "ragged"] = "padded"  # how rows reach experts elsewhere
     buffer_factor: float | None = None  # room of its buffers, in mean loads
     choices_per_row: int = 1  # padded: a token goes once for so many experts of one device
-    fp8_dispatch: bool = False  # padded: rows travel to the experts in eight bits
+    fp8_dispatch: bool = False  # not with gather: rows travel to the experts in eight bits
     remat: str = "all_but_dispatched"  # in training: off, layer, or what is kept, as residual+ffn_1
     search: bool = False  # try mesh shapes: an analytic model first, the best five compiled
     json: Path | None = None  # write the plan here
@@ -103,14 +103,23 @@ def make_remat(text: str) -> Any:
 def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
     """The exchange that the options describe."""
     factor = {} if chosen.buffer_factor is None else {"buffer_factor": chosen.buffer_factor}
-    if chosen.exchange == "padded":
-        return exchange.PaddedExchange(
-            choices_per_row=chosen.choices_per_row,
-            dispatch_dtype="float8_e4m3fn" if chosen.fp8_dispatch else None,
-            **factor,
+    dtype = "float8_e4m3fn" if chosen.fp8_dispatch else None
+    if chosen.choices_per_row != 1 and chosen.exchange != "padded":
+        raise ConfigError(
+            f"--choices-per-row {chosen.choices_per_row} with --exchange {chosen.exchange}: only "
+            "the padded exchange carries several choices in a row. Leave it out, or choose padded."
         )
-    kind = {"gather": exchange.GatherExchange, "ragged": exchange.RaggedExchange}
-    return kind[chosen.exchange](**factor)
+    if chosen.exchange == "padded":
+        per_row = chosen.choices_per_row
+        return exchange.PaddedExchange(choices_per_row=per_row, dispatch_dtype=dtype, **factor)
+    if chosen.exchange == "ragged":
+        return exchange.RaggedExchange(dispatch_dtype=dtype, **factor)
+    if dtype is not None:
+        raise ConfigError(
+            "--fp8-dispatch with --exchange gather: it gathers tokens in the dtype of activations. "
+            "Leave it out, or choose padded or ragged."
+        )
+    return exchange.GatherExchange(**factor)
 
 
 def make_request(

@@ -5,6 +5,9 @@ experts of its destination, and their gates. The destination multiplies gates in
 choices of a row, so rows come back with nothing to be weighted and the sender adds up the rows of
 each token.
 
+Rows may travel to the experts in eight bits, each scaled to its largest value (`dispatch_dtype`).
+They come back, as do all gradients, in the dtype of activations.
+
 Choices of zero-computation experts never become rows. Buffers have fixed sizes; rows that do not
 fit wait for a later round, so no choice is ever lost. What is chosen here is done by `gathered`,
 `padded` and `ragged`.
@@ -16,6 +19,9 @@ from typing import Literal, TypeAlias
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.envelope import round_up
+
+# What rows travel to the experts in; None for the dtype of activations.
+DispatchDtype: TypeAlias = Literal["float8_e4m3fn"] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,14 +42,12 @@ class PaddedExchange:
     """An all-to-all of equal buffers, the exchange that TPU compilers run beside other work.
 
     `choices_per_row` above 1 sends a token once for up to that many experts of one device: fewer
-    bytes where groups are small, more room in the experts' products. With `dispatch_dtype` rows
-    travel to the experts in eight bits, each scaled to its largest value, and come back, as do all
-    gradients, in the dtype of activations.
+    bytes where groups are small, more room in the experts' products.
     """
 
     buffer_factor: float = 1.25  # of each pair's buffer, in mean numbers of rows
     choices_per_row: int = 1  # J
-    dispatch_dtype: Literal["float8_e4m3fn"] | None = None
+    dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
         _check_factor(self)
@@ -62,6 +66,7 @@ class RaggedExchange:
     """
 
     buffer_factor: float = 1.25  # of the receiving buffer, in mean numbers of rows
+    dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
         _check_factor(self)

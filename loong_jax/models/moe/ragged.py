@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models.moe.envelope import round_up
+from loong_jax.models.moe.envelope import round_up, to_eight_bits
 from loong_jax.models.moe.exchange import RaggedExchange, Sizes
 from loong_jax.models.moe.parcels import (
     Journey,
@@ -17,6 +17,7 @@ from loong_jax.models.moe.parcels import (
     load,
     make_journey,
     sort_by_destination,
+    token_of,
     unload,
 )
 from loong_jax.models.moe.rows import zeros_alike
@@ -87,13 +88,22 @@ class Ragged:
     def pack(
         self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage
     ) -> tuple[Array, Array]:
+        """The rows that `load` makes and their numbers; eight bits are found once for a token."""
+        scale: tuple[Array, ...] = ()
+        if self.exchange.dispatch_dtype is not None:
+            x, scale_T1 = to_eight_bits(x, jnp.dtype(self.exchange.dispatch_dtype))
+            scale_N1 = scale_T1.at[token_of(voyage.journey)].get(mode="clip")
+            scale = (jax.lax.bitcast_convert_type(scale_N1, jnp.int32),)
         rows = self.load(x, gate, parcels, voyage)
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
-        return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1], axis=1)
+        return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1, *scale], axis=1)
 
     def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
-        bits, expert = jnp.split(sealed[1], 2, axis=1)
-        return Rows(_flat(sealed[0]), jax.lax.bitcast_convert_type(bits, jnp.float32), expert - 1)
+        x, (gate, expert, *scale) = _flat(sealed[0]), jnp.split(sealed[1], sealed[1].shape[1], 1)
+        for bits in scale:
+            x = x.astype(jnp.float32) * jax.lax.bitcast_convert_type(bits, jnp.float32)
+        gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
+        return Rows(x.astype(dtype), gate, expert - 1)
 
     def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
         return _folded(x), gate

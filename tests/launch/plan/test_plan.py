@@ -23,6 +23,7 @@ from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig
 from tests.launch.plan import test_roofline
+from tests.launch.plan.asking import asked
 
 V5P = Topology.parse("v5p:2x2x1")
 
@@ -121,6 +122,19 @@ def test_models_by_name_and_by_file(tmp_path):
         request.find_model(str(path))
     with pytest.raises(ConfigError, match="neither"):
         request.find_model("longcat")
+
+
+@pytest.mark.parametrize("line", ["gather --fp8-dispatch", "gather --choices-per-row 2",
+                                  "ragged --choices-per-row 2"])  # fmt: skip
+def test_what_an_exchange_cannot_do_is_refused(line):
+    with pytest.raises(ConfigError, match="choose padded"):
+        asked(f"tiny --topology v5p:2x2x1 --mesh expert=4 --exchange {line}")
+
+
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+def test_rows_are_asked_for_in_eight_bits(kind):
+    line = f"tiny --topology v5p:2x2x1 --mesh expert=4 --exchange {kind} --fp8-dispatch"
+    assert asked(line).config.exchange.dispatch_dtype == "float8_e4m3fn"
 
 
 def test_a_plan_adds_up():

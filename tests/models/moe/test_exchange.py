@@ -162,9 +162,10 @@ def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
     assert sealed.shape not in sliced  # on TPU a slice of every block would move all rows
 
 
-def test_eight_bit_rows_cost_a_few_percent_and_leave_gates_and_gradients_alone():
+@pytest.mark.parametrize("kind", [exchange.PaddedExchange, exchange.RaggedExchange])
+def test_eight_bit_rows_cost_a_few_percent_and_leave_gates_and_gradients_alone(kind):
     """The error is that of rounding to three bits behind the point, in the rows alone."""
-    small = exchange.PaddedExchange(dispatch_dtype="float8_e4m3fn")
+    small = kind(dispatch_dtype="float8_e4m3fn")
     expected, _, wanted = alone()
     config = dataclasses.replace(CONFIG, exchange=small)
     out, _, gradient = mixture_and_gradient(config, dict(expert=4))
@@ -235,11 +236,19 @@ def test_the_emulated_collective_moves_what_the_real_one_would():
         np.testing.assert_array_equal(run(*placed), expected)
 
 
-@pytest.mark.parametrize(("dtype", "form"), [("float32", (1, 32)), ("bfloat16", (2, 16))])
-def test_rows_leave_and_arrive_in_words_of_32_bits(dtype, form):
+@pytest.mark.parametrize(
+    ("dtype", "dispatch_dtype", "forms"),
+    [
+        ("float32", None, [(1, 32), (1, 32)]),
+        ("bfloat16", None, [(2, 16), (2, 16)]),
+        ("bfloat16", "float8_e4m3fn", [(4, 8), (2, 16)]),
+    ],
+)
+def test_rows_leave_and_arrive_in_words_of_32_bits(dtype, dispatch_dtype, forms):
     """XLA for TPU would copy them into that form and back right beside the exchange."""
     x, target, gate, mask, _ = problem()
-    config = dataclasses.replace(CONFIG, exchange=RAGGED, dtype=dtype)
+    carried = dataclasses.replace(RAGGED, dispatch_dtype=dispatch_dtype)
+    config = dataclasses.replace(CONFIG, exchange=carried, dtype=dtype)
     rules = ShardingRules(mesh=make_mesh(data=2, expert=4))
 
     def there_and_back(weights, *operands):
@@ -257,7 +266,8 @@ def test_rows_leave_and_arrive_in_words_of_32_bits(dtype, form):
         graph, weights = nnx.split(made, graph=False)
         operands = (jnp.asarray(a) for a in (x.astype(dtype), gate, target, mask))
         shapes = jax.eval_shape(there_and_back, nnx.to_pure_dict(weights), *operands)
-    assert [a.shape[1:] for a in shapes] == [form, form]
+    assert [a.shape[1:] for a in shapes] == forms
+    assert [a.dtype for a in shapes] == [dispatch_dtype or dtype, dtype]
 
 
 @pytest.mark.parametrize(
