@@ -200,7 +200,7 @@ def ragged_all_to_all(
     return jnp.where(is_new_R, came, into)
 
 
-def _folded(rows: Shaped[Array, "N D"]) -> Shaped[Array, "N k W"]:
+def _folded(rows: Shaped[Array, "N D"]) -> Shaped[Array, "N *form"]:
     """Rows in the form in which TPUs exchange them, by words of 32 bits that hold k elements.
 
     XLA copies rows of any other form into this one and back, right beside the exchange: work that
@@ -215,7 +215,7 @@ def _flat(rows: Shaped[Array, "N *form"]) -> Shaped[Array, "N D"]:
     return rows.reshape(len(rows), -1)
 
 
-def _in_words(rows: Shaped[Array, "N k W"]) -> Shaped[Array, "N form W"]:
+def _in_words(rows: Shaped[Array, "N *form"]) -> Shaped[Array, "N *words"]:
     """Folded rows of eight bits as the words themselves; others as they are.
 
     A TPU waits for an exchange of elements of eight bits, whatever their form.
@@ -227,7 +227,7 @@ def _in_words(rows: Shaped[Array, "N k W"]) -> Shaped[Array, "N form W"]:
     return words[:, None]
 
 
-def _out_of_words(rows: Shaped[Array, "N form W"], dtype: Any) -> Shaped[Array, "N k W"]:
+def _out_of_words(rows: Shaped[Array, "N *words"], dtype: Any) -> Shaped[Array, "N *form"]:
     """What `_in_words` was given, of this dtype."""
     if rows.dtype != jnp.uint32:
         return rows
