@@ -89,18 +89,17 @@ class Ragged:
         self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage
     ) -> tuple[Array, Array]:
         """The rows that `load` makes and their numbers; eight bits are found once for a token."""
-        numbers: list[Array] = []
+        scale: tuple[Array, ...] = ()
         if self.exchange.dispatch_dtype is not None:
             x, scale_T1 = to_eight_bits(x, jnp.dtype(self.exchange.dispatch_dtype))
             scale_N1 = scale_T1.at[token_of(voyage.journey)].get(mode="clip")
-            numbers.append(jax.lax.bitcast_convert_type(scale_N1, jnp.int32))
+            scale = (jax.lax.bitcast_convert_type(scale_N1, jnp.int32),)
         rows = self.load(x, gate, parcels, voyage)
-        numbers += [jax.lax.bitcast_convert_type(rows.gate, jnp.int32), rows.expert + 1]
-        return _in_words(_folded(rows.x)), jnp.concatenate(numbers, axis=1)
+        bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
+        return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1, *scale], axis=1)
 
     def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
-        *scale, gate, expert = jnp.split(sealed[1], sealed[1].shape[1], axis=1)
-        x = _flat(_out_of_words(sealed[0], self.exchange.dispatch_dtype or dtype))
+        x, (gate, expert, *scale) = _flat(sealed[0]), jnp.split(sealed[1], sealed[1].shape[1], 1)
         for bits in scale:
             x = x.astype(jnp.float32) * jax.lax.bitcast_convert_type(bits, jnp.float32)
         gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
@@ -213,23 +212,3 @@ def _folded(rows: Shaped[Array, "N D"]) -> Shaped[Array, "N *form"]:
 
 def _flat(rows: Shaped[Array, "N *form"]) -> Shaped[Array, "N D"]:
     return rows.reshape(len(rows), -1)
-
-
-def _in_words(rows: Shaped[Array, "N *form"]) -> Shaped[Array, "N *words"]:
-    """Folded rows of eight bits as the words themselves; others as they are.
-
-    A TPU waits for an exchange of elements of eight bits, whatever their form.
-    """
-    if rows.dtype.itemsize != 1 or rows.ndim == 2:
-        return rows
-    bits = jax.lax.bitcast_convert_type(rows, jnp.uint8).astype(jnp.uint32)
-    words = functools.reduce(jnp.bitwise_or, (bits[:, i] << 8 * i for i in range(4)))
-    return words[:, None]
-
-
-def _out_of_words(rows: Shaped[Array, "N *words"], dtype: Any) -> Shaped[Array, "N *form"]:
-    """What `_in_words` was given, of this dtype."""
-    if rows.dtype != jnp.uint32:
-        return rows
-    bits = jnp.concatenate([rows >> 8 * i for i in range(4)], axis=1).astype(jnp.uint8)
-    return jax.lax.bitcast_convert_type(bits, dtype)

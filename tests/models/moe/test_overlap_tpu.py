@@ -62,15 +62,3 @@ def test_rows_of_a_ragged_exchange_travel_beside_dense_products_in_decoding():
     first_round = [row for row in large if row["trips"] > 0]
     assert len(first_round) == 2
     assert all(row["is_asynchronous"] and row["inside"] for row in first_round)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@needs_libtpu
-def test_no_ragged_exchange_is_waited_for_whatever_its_rows_travel_in():
-    """Elements of eight bits would be, so words carry them."""
-    line = "tiny --topology tpu7x:2x2x1 --mesh expert=8 --length 256 --exchange ragged"
-    rows = figures.to_json(plan.make(asked(f"{line} --fp8-dispatch"), timeout_s=500))["collectives"]
-    exchanges = [row for row in rows if row["kind"] == "ragged-all-to-all"]
-    assert len({row["sent_mb"] for row in exchanges}) == 2  # to the experts, and all other ways
-    assert all(row["is_asynchronous"] for row in exchanges)
