@@ -148,3 +148,21 @@ def test_zero_choices_never_become_rows():
 
 def test_a_chart_of_nothing_is_a_picture():
     assert figures.png({}).startswith(b"\x89PNG")
+
+
+def test_a_variant_that_a_short_trial_found_a_little_slower_may_still_be_the_fastest(monkeypatch):
+    trial = {
+        "ours": {"a": 1.0, "b": 1.15, "c": 1.25},
+        "transformers": {"a": 2.0},
+    }  # c is far behind
+    found = {"ours: a": 6.0, "ours: b": 2.0, "transformers: a": 5.0}
+
+    def timed(runs, *, budget_s):
+        assert (set(runs), budget_s) == (set(found), 3.0)  # 2 s for two of them
+        return {name: [timing.Sample(found[name], found[name])] for name in runs}
+
+    monkeypatch.setattr(timing, "interleaved", timed)
+    sides = {side: (dict.fromkeys(seconds, print), seconds) for side, seconds in trial.items()}
+    pair, samples = versus._fastest_pair(sides, budget_s=2.0)
+    assert pair == {"ours": "b", "transformers": "a"}
+    assert [samples[side][0].wall_s for side in trial] == [2.0, 5.0]

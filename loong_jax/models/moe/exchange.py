@@ -5,8 +5,8 @@ experts of its destination, and their gates. The destination multiplies gates in
 choices of a row, so rows come back with nothing to be weighted and the sender adds up the rows of
 each token.
 
-Rows may travel to the experts in eight bits, each scaled to its largest value (`dispatch_dtype`).
-They come back, as do all gradients, in the dtype of activations.
+With `dispatch_dtype` rows travel to the experts in eight bits, each scaled to its largest value,
+and come back, as do all gradients, in the dtype of activations.
 
 Choices of zero-computation experts never become rows. Buffers have fixed sizes; rows that do not
 fit wait for a later round, so no choice is ever lost. What is chosen here is done by `gathered`,
@@ -62,7 +62,8 @@ class PaddedExchange:
 class RaggedExchange:
     """An all-to-all of exactly the rows there are, into one buffer per device.
 
-    CPU has no such collective and emulates it by an all-gather.
+    CPU has no such collective and emulates it by an all-gather. tpu7x waits for one of eight-bit
+    rows, where those of 16 bits travel beside other work (docs/plan.md).
     """
 
     buffer_factor: float = 1.25  # of the receiving buffer, in mean numbers of rows
