@@ -24,6 +24,7 @@ import transformers
 from transformers.integrations import moe
 from transformers.models.longcat_flash import modeling_longcat_flash as modeling
 
+from loong_jax.bench.products import Shape
 from loong_jax.models.moe.config import MoEConfig
 
 Weights = Mapping[str, Any]
@@ -49,13 +50,15 @@ def set_num_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def product(rows: int, inner: int, columns: int) -> Callable[[], Any]:
-    """A run that multiplies matrices of ones, [rows, inner] by [inner, columns], in float32."""
-    a, b = torch.ones(rows, inner), torch.ones(inner, columns)
+def product(shape: Shape) -> Callable[[], Any]:
+    """A run that multiplies matrices of ones in float32."""
+    left, right = (torch.ones(sizes) for sizes in shape.operands())
+    left = left.mT if shape.transposed == "left" else left
+    right = right.mT if shape.transposed == "right" else right
 
     def run():
         with torch.inference_mode():
-            return a @ b
+            return left @ right
 
     return run
 

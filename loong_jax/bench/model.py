@@ -132,8 +132,7 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "tokens": [setting.batch, setting.length],
             **passes,
             "bound": bound,
-            "needed_flops": products.needed_flops(multiplied, setting),
-            "peak_flops_per_s": products.peak(multiplied, peer, budget_s),
+            "products_alone_s": products.alone(multiplied, setting, peer, budget_s),
         }
     summary = {}
     for name in ("forward", "train_step"):
@@ -148,22 +147,16 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
         by_setting = ", ".join(f"{setting} {most[setting]:.2f}x" for setting in most)
         print(
             f"  {name}: {summary[name]['geometric_mean']:.2f}x transformers in geometric mean, "
-            f"{summary[name]['least']:.2f}x at least. Nothing but the products, all at the best "
-            f"rate of either side, would be {summary[name]['ceiling']:.2f}x ({by_setting})"
+            f"{summary[name]['least']:.2f}x at least. Nothing but the products, each as fast as "
+            f"either side makes it, would be {summary[name]['ceiling']:.2f}x ({by_setting})"
         )
     return {"settings": rows, "summary": summary}
 
 
 def ceilings(name: str, rows: dict[str, Any]) -> dict[str, float]:
-    """By setting, transformers' time in pass `name` over that of its products and nothing else.
-
-    Those that no mask hides, all at the best rate of either library in this run; a training step
-    has three times those of a forward pass.
-    """
-    peak = max(row["peak_flops_per_s"] for row in rows.values())
-    times = {"forward": 1, "train_step": 3}[name]
+    """By setting, transformers' time in pass `name` over that of its products and nothing else."""
     return {
-        setting: row[name]["transformers_s"] * peak / (times * row["needed_flops"])
+        setting: row[name]["transformers_s"] / row["products_alone_s"][name]
         for setting, row in rows.items()
     }
 

@@ -5,10 +5,9 @@ says what bounds it.
 """
 
 import dataclasses
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,22 +17,48 @@ from jaxtyping import Int
 from loong_jax.bench import timing
 from loong_jax.bench.grid import Setting
 
-_SQUARE = 2048, 2048, 2048  # large enough for any library's best rate
+_SCORES = "attention scores"
+
+
+class Shape(NamedTuple):
+    """A product of [rows, inner] with [inner, columns], or `batch` of them at once."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+    transposed: str = ""  # the operand that lies transposed in memory: "left", "right" or neither
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.rows * self.inner * self.columns
+
+    def operands(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of both operands as they lie in memory; a single product has no batch axis."""
+        left, right = (self.rows, self.inner), (self.inner, self.columns)
+        left = left[::-1] if self.transposed == "left" else left
+        right = right[::-1] if self.transposed == "right" else right
+        return ((self.batch, *left), (self.batch, *right)) if self.batch > 1 else (left, right)
+
+    def going_back(self) -> "tuple[Shape, Shape]":
+        """The products that make the gradients of the left and of the right operand."""
+        return (
+            Shape(self.batch, self.rows, self.columns, self.inner, "right"),
+            Shape(self.batch, self.inner, self.rows, self.columns, "left"),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """`count` products of [rows, inner] with [inner, columns] in one forward pass."""
+    """`count` products of one shape in one forward pass."""
 
     part: str
     count: float
-    rows: int
-    inner: int
-    columns: int
+    shape: Shape
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.count * self.rows * self.inner * self.columns
+        return self.count * self.shape.flops
 
 
 def of_forward(setting: Setting, load: Int[np.ndarray, "L A"]) -> list[Product]:
@@ -42,56 +67,39 @@ def of_forward(setting: Setting, load: Int[np.ndarray, "L A"]) -> list[Product]:
     Scores are counted over all pairs of tokens, masked or not, as both sides compute them.
     """
     c, tokens, length = setting.config, setting.num_tokens, setting.length
-    width, heads = c.hidden_size, c.num_heads
-    query = c.qk_nope_head_dim + c.qk_rope_head_dim
-    attentions, pairs = 2 * c.num_layers, 2 * c.num_layers * setting.batch * heads
+    width, heads, kv_rank = c.hidden_size, c.num_heads, c.kv_lora_rank
+    query, attentions = c.qk_nope_head_dim + c.qk_rope_head_dim, 2 * c.num_layers
     expert_rows = float(np.sum(load[:, : c.num_experts]))
     mean_rows = max(1, round(expert_rows / (c.num_layers * c.num_experts)))
-    experts = expert_rows / mean_rows
-    return [
-        Product("attention projections", attentions, tokens, width, c.q_lora_rank),
-        Product("attention projections", attentions, tokens, c.q_lora_rank, heads * query),
-        Product(
-            "attention projections",
-            attentions,
-            tokens,
-            width,
-            c.kv_lora_rank + c.qk_rope_head_dim,
-        ),
-        Product(
-            "attention projections",
-            attentions,
-            tokens,
-            c.kv_lora_rank,
-            heads * (c.qk_nope_head_dim + c.v_head_dim),
-        ),
-        Product("attention projections", attentions, tokens, heads * c.v_head_dim, width),
-        Product("attention scores", pairs, length, query, length),
-        Product("attention scores", pairs, length, length, c.v_head_dim),
-        Product("dense FFNs", 2 * attentions, tokens, width, c.ffn_hidden_size),
-        Product("dense FFNs", attentions, tokens, c.ffn_hidden_size, width),
-        Product("router", c.num_layers, tokens, width, c.num_targets),
-        Product("experts", experts, mean_rows, width, 2 * c.expert_ffn_hidden_size),
-        Product("experts", experts, mean_rows, c.expert_ffn_hidden_size, width),
-        Product("head", 1, tokens, width, c.vocab_size),
+
+    def dense(part: str, count: int, inner: int, columns: int) -> Product:
+        return Product(part, count, Shape(1, tokens, inner, columns))
+
+    def score(inner: int, columns: int) -> Product:
+        return Product(_SCORES, attentions, Shape(setting.batch * heads, length, inner, columns))
+
+    def expert(inner: int, columns: int) -> Product:
+        count = expert_rows / (mean_rows * c.num_experts)
+        return Product("experts", count, Shape(c.num_experts, mean_rows, inner, columns))
+
+    projections = [
+        (width, c.q_lora_rank),
+        (c.q_lora_rank, heads * query),
+        (width, kv_rank + c.qk_rope_head_dim),
+        (kv_rank, heads * (c.qk_nope_head_dim + c.v_head_dim)),
+        (heads * c.v_head_dim, width),
     ]
-
-
-@functools.cache
-def rate(rows: int, inner: int, columns: int, budget_s: float) -> float:
-    """Measured FLOPs per second of one product of this shape: the best of many."""
-    return _best_rate({"ours": _run(rows, inner, columns)}, rows * inner * columns, budget_s)
-
-
-def _run(rows: int, inner: int, columns: int) -> timing.Run:
-    a, b = jnp.ones((rows, inner)), jnp.ones((inner, columns))
-    call = jax.jit(jnp.matmul)
-    return lambda: jax.block_until_ready(call(a, b))
-
-
-def _best_rate(runs: Mapping[str, timing.Run], size: int, budget_s: float) -> float:
-    samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.005)
-    return 2.0 * size / min(sample.wall_s for found in samples.values() for sample in found)
+    return [
+        *(dense("attention projections", attentions, *sizes) for sizes in projections),
+        score(query, length),
+        score(length, c.v_head_dim),
+        dense("dense FFNs", 2 * attentions, width, c.ffn_hidden_size),
+        dense("dense FFNs", attentions, c.ffn_hidden_size, width),
+        dense("router", c.num_layers, width, c.num_targets),
+        expert(width, 2 * c.expert_ffn_hidden_size),
+        expert(c.expert_ffn_hidden_size, width),
+        dense("head", 1, width, c.vocab_size),
+    ]
 
 
 def bound(products: list[Product], forward_s: float, train_s: float, budget_s: float) -> dict:
@@ -100,10 +108,10 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     for product in products:
         by_part[product.part] = by_part.get(product.part, 0.0) + product.flops
     total = sum(by_part.values())
-    shapes = {(p.rows, p.inner, p.columns) for p in products}
-    rates = {shape: rate(*shape, budget_s / len(shapes)) for shape in shapes}
+    shapes = {p.shape for p in products}
+    rates = {s: s.flops / _least_s({"ours": _run(s)}, budget_s / len(shapes)) for s in shapes}
     peak = max(rates.values())
-    alone_s = sum(p.flops / rates[p.rows, p.inner, p.columns] for p in products)
+    alone_s = sum(p.flops / rates[p.shape] for p in products)
     largest = max(by_part, key=lambda part: by_part[part])
     by = f"products of {largest}" if alone_s > forward_s / 2 else "what surrounds the products"
     sentence = (
@@ -124,20 +132,44 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     }
 
 
-def needed_flops(products: Sequence[Product], setting: Setting) -> float:
-    """FLOPs that no program is spared: all but the scores of pairs that a causal mask hides."""
+def alone(
+    products: Sequence[Product], setting: Setting, peer: ModuleType, budget_s: float
+) -> dict[str, float]:
+    """Seconds of either pass if it did nothing but its products, each as fast as either library.
+
+    Those of scores count without the pairs that a causal mask hides, and at the best rate of all
+    shapes, since a fused attention makes them in the cache.
+    """
+    shapes = {s for p in products for s in (p.shape, *p.shape.going_back())}
+    seconds = {
+        s: _least_s({"ours": _run(s), "peer": peer.product(s)}, budget_s / len(shapes))
+        for s in shapes
+    }
+    peak = max(s.flops / seconds[s] for s in shapes)
     visible = (setting.length + 1) / (2 * setting.length)
-    return sum(p.flops * (visible if p.part == "attention scores" else 1.0) for p in products)
+
+    def total(p: Product, shapes: Sequence[Shape]) -> float:
+        if p.part == _SCORES:
+            return visible * len(shapes) * p.flops / peak
+        return p.count * sum(seconds[s] for s in shapes)
+
+    return {
+        "forward": sum(total(p, [p.shape]) for p in products),
+        "train_step": sum(total(p, [p.shape, *p.shape.going_back()]) for p in products),
+    }
 
 
-def peak(products: Sequence[Product], peer: ModuleType, budget_s: float) -> float:
-    """FLOPs per second at best: ours and the peer's, at any of the shapes or a large square one."""
-    shapes = {(p.rows, p.inner, p.columns) for p in products} | {_SQUARE}
-    return max(
-        _best_rate(
-            {"ours": _run(*shape), "peer": peer.product(*shape)},
-            math.prod(shape),
-            budget_s / len(shapes),
-        )
-        for shape in shapes
-    )
+def _run(shape: Shape) -> timing.Run:
+    left, right = (jnp.ones(sizes) for sizes in shape.operands())
+
+    def multiply(left, right):
+        left = left.mT if shape.transposed == "left" else left
+        return left @ (right.mT if shape.transposed == "right" else right)
+
+    call = jax.jit(multiply)
+    return lambda: jax.block_until_ready(call(left, right))
+
+
+def _least_s(runs: Mapping[str, timing.Run], budget_s: float) -> float:
+    samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.005)
+    return min(sample.wall_s for found in samples.values() for sample in found)

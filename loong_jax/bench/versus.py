@@ -1,7 +1,7 @@
 """Ours against transformers: same weights, tokens, threads and optimizer, in one process.
 
 Both run in every variant that works. Those that a short trial finds close to the fastest of their
-side are timed in turns, and the fastest of either side of each pass make the pair.
+side are timed in turns; of each round the pair counts that is the fastest in all other rounds.
 """
 
 import importlib
@@ -104,7 +104,7 @@ def compare(
 def _fastest_pair(
     sides: Mapping[str, tuple[Mapping[str, timing.Run], Mapping[str, float]]], budget_s: float
 ) -> tuple[dict[str, str], dict[str, list[timing.Sample]]]:
-    """By side, of its runs and their seconds in a trial: the fastest variant and its samples.
+    """By side, of its runs and their seconds in a trial: the fastest variant, and samples of it.
 
     All that may be the fastest take turns; `budget_s` is for two of them.
     """
@@ -117,10 +117,24 @@ def _fastest_pair(
     runs = {name: sides[side][0][variant] for name, (side, variant) in finals.items()}
     found = timing.interleaved(runs, budget_s=budget_s * len(runs) / 2)
     pair, samples = {}, {}
-    for name in sorted(finals, key=lambda name: -timing.median_s(found[name])):  # fastest last
-        side, variant = finals[name]
-        pair[side], samples[side] = variant, found[name]
+    for side in sides:
+        own = {variant: found[name] for name, (at, variant) in finals.items() if at == side}
+        pair[side] = min(own, key=lambda variant: timing.median_s(own[variant]))
+        samples[side] = _of_the_fastest(own)
     return pair, samples
+
+
+def _of_the_fastest(found: Mapping[str, list[timing.Sample]]) -> list[timing.Sample]:
+    """In each round, the sample of the variant that is the fastest in all other rounds.
+
+    If the round itself had a say, the side with more variants would win by their luck.
+    """
+    num_rounds = len(next(iter(found.values())))
+    chosen = []
+    for i in range(num_rounds):
+        others = {v: timing.median_s(own[:i] + own[i + 1 :]) for v, own in found.items()}
+        chosen.append(found[min(others, key=lambda variant: others[variant])][i])
+    return chosen
 
 
 class _Variants:

@@ -86,33 +86,39 @@ def test_flops_are_those_of_the_weights_that_tokens_meet():
 
 
 def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
-    """Half of the pairs (and the diagonal) are needed, and the faster library sets the rate."""
-    few = products.Product("attention scores", 1.0, 4, 8, 4)
-    many = products.Product("dense FFNs", 2.0, 16, 8, 32)
-    seconds = {"ours": 1.0, "peer": 2.0**-6}
-    monkeypatch.setattr(products, "_SQUARE", (4, 8, 4))
+    """Half of the pairs (and the diagonal) are needed; each product takes what the faster of both
+    libraries needs, scores what the best rate of all would."""
+    few = products.Product("attention scores", 1.0, products.Shape(6, 4, 8, 4))
+    many = products.Product("dense FFNs", 2.0, products.Shape(1, 16, 8, 32))
+    ours_s = {(1, 16, 8, 32, ""): 8.0, (1, 16, 32, 8, "right"): 2.0, (1, 8, 16, 32, "left"): 8.0}
+    peers_s = {shape: 4.0 for shape in ours_s}
+    monkeypatch.setattr(products, "_run", lambda shape: lambda: ours_s.get(shape, 1e3))
+    peer = types.ModuleType("peer")
+    monkeypatch.setattr(peer, "product", lambda s: lambda: peers_s.get(s, 1e3), raising=False)
     monkeypatch.setattr(
         timing,
         "interleaved",
-        lambda runs, **_: {name: [timing.Sample(seconds[name], 0.0)] for name in runs},
+        lambda runs, **_: {name: [timing.Sample(run(), 0.0)] for name, run in runs.items()},
     )
-    peer = types.ModuleType("peer")
-    monkeypatch.setattr(peer, "product", lambda *shape: lambda: None, raising=False)
-    needed = products.needed_flops([few, many], dataclasses.replace(SMALLEST, length=4))
-    assert needed == few.flops * 5 / 8 + many.flops
-    peak = products.peak([few, many], peer, 0.01)
-    assert peak == 2 * 16 * 8 * 32 * 2**6
-    row = {
-        "forward": {"transformers_s": 3.0},
-        "train_step": {"transformers_s": 12.0},
-        "needed_flops": needed,
-        "peak_flops_per_s": peak / 2,
-    }
-    rows = {"one": row, "other": {**row, "peak_flops_per_s": peak}}  # of a quieter moment
-    forward = 3.0 / (needed / peak)
-    assert model.ceilings("forward", rows) == {"one": forward, "other": forward}
-    train_step = 12.0 / (3 * needed / peak)
-    assert model.ceilings("train_step", rows) == {"one": train_step, "other": train_step}
+    found = products.alone([few, many], dataclasses.replace(SMALLEST, length=4), peer, 0.01)
+    scores_s = 5 / 8 * few.flops / (many.shape.flops / 2.0)
+    assert found["forward"] == pytest.approx(scores_s + 2 * 4.0)
+    assert found["train_step"] == pytest.approx(3 * scores_s + 2 * (4.0 + 2.0 + 4.0))
+    row = {"train_step": {"transformers_s": 12.0}, "products_alone_s": {"train_step": 6.0}}
+    assert model.ceilings("train_step", {"one": row}) == {"one": 2.0}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_products_of_a_pass_back_are_the_gradients(batch):
+    shape = products.Shape(batch, 2, 5, 4)
+    left, right = (np.random.default_rng(0).normal(size=sizes) for sizes in shape.operands())
+    of_left, of_right = shape.going_back()
+    assert (of_left.flops, of_right.flops) == (shape.flops, shape.flops)
+    grad = left @ right
+    assert (grad.shape, right.shape) == of_left.operands()  # grad @ right.T
+    assert (left.shape, grad.shape) == of_right.operands()  # left.T @ grad
+    for one in (shape, of_left, of_right):
+        assert products._run(one)().shape[-2:] == (one.rows, one.columns)
 
 
 def test_a_training_step_lowers_its_loss_and_leaves_the_problem_alone(monkeypatch):
@@ -159,10 +165,19 @@ def test_a_variant_that_a_short_trial_found_a_little_slower_may_still_be_the_fas
 
     def timed(runs, *, budget_s):
         assert (set(runs), budget_s) == (set(found), 3.0)  # 2 s for two of them
-        return {name: [timing.Sample(found[name], found[name])] for name in runs}
+        return {name: [timing.Sample(found[name], found[name])] * 3 for name in runs}
 
     monkeypatch.setattr(timing, "interleaved", timed)
     sides = {side: (dict.fromkeys(seconds, print), seconds) for side, seconds in trial.items()}
     pair, samples = versus._fastest_pair(sides, budget_s=2.0)
     assert pair == {"ours": "b", "transformers": "a"}
     assert [samples[side][0].wall_s for side in trial] == [2.0, 5.0]
+
+
+def test_the_luck_of_a_round_does_not_choose_its_variant():
+    """Two variants alike, each fast once: counted whenever it is lucky, either would look fast."""
+    walls = {"a": [1.0, 5.0, 3.0], "b": [5.0, 1.0, 3.0]}
+    found = {name: [timing.Sample(wall, wall) for wall in own] for name, own in walls.items()}
+    assert [s.wall_s for s in versus._of_the_fastest(found)] == [5.0, 5.0, 3.0]
+    one = [timing.Sample(wall, wall) for wall in (2.0, 1.0)]
+    assert versus._of_the_fastest({"only": one}) == one
