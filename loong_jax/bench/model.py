@@ -132,33 +132,42 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "tokens": [setting.batch, setting.length],
             **passes,
             "bound": bound,
-            "products_alone_s": products.alone(multiplied, setting, peer, budget_s),
+            "products_alone": products.alone(multiplied, setting, peer, 2 * budget_s)._asdict(),
         }
     summary = {}
     for name in ("forward", "train_step"):
         ratios = [row[name]["speedup"] for row in rows.values()]
         most = ceilings(name, rows)
+        means = {rate: statistics.geometric_mean(found.values()) for rate, found in most.items()}
         summary[name] = {
             "geometric_mean": statistics.geometric_mean(ratios),
             "least": min(ratios),
-            "ceiling": statistics.geometric_mean(most.values()),
+            "ceiling": means,
             "ceilings": most,
         }
-        by_setting = ", ".join(f"{setting} {most[setting]:.2f}x" for setting in most)
         print(
             f"  {name}: {summary[name]['geometric_mean']:.2f}x transformers in geometric mean, "
-            f"{summary[name]['least']:.2f}x at least. Nothing but the products, each as fast as "
-            f"either side makes it, would be {summary[name]['ceiling']:.2f}x ({by_setting})"
+            f"{summary[name]['least']:.2f}x at least. Nothing but the products would be"
         )
+        for rate, found in most.items():
+            by_setting = ", ".join(f"{setting} {ratio:.2f}x" for setting, ratio in found.items())
+            print(f"    at {rate}: {means[rate]:.2f}x ({by_setting})")
     return {"settings": rows, "summary": summary}
 
 
-def ceilings(name: str, rows: dict[str, Any]) -> dict[str, float]:
-    """By setting, transformers' time in pass `name` over that of its products and nothing else."""
-    return {
-        setting: row[name]["transformers_s"] / row["products_alone_s"][name]
-        for setting, row in rows.items()
-    }
+def ceilings(name: str, rows: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By rate and setting, transformers' time in pass `name` over that of its products alone.
+
+    Each product at the rate measured for its shape, or all at the best rate of this run.
+    """
+    peak = max(row["products_alone"]["peak_flops_per_s"] for row in rows.values())
+    times = {"forward": 1, "train_step": 3}[name]
+    own, best = {}, {}
+    for setting, row in rows.items():
+        products, whole_s = row["products_alone"], row[name]["transformers_s"]
+        own[setting] = whole_s / products[f"{name}_s"]
+        best[setting] = whole_s * peak / (times * products["needed_flops"])
+    return {"the rates of their shapes": own, "the best rate of all": best}
 
 
 def sizes(base: Any) -> dict[str, Sequence[int]]:

@@ -132,10 +132,19 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     }
 
 
+class Alone(NamedTuple):
+    """What the products of a setting take by themselves, each as fast as the faster library."""
+
+    forward_s: float
+    train_step_s: float
+    needed_flops: float  # of a forward pass; a training step has three times as many
+    peak_flops_per_s: float  # the best rate of either library at any of the shapes
+
+
 def alone(
     products: Sequence[Product], setting: Setting, peer: ModuleType, budget_s: float
-) -> dict[str, float]:
-    """Seconds of either pass if it did nothing but its products, each as fast as either library.
+) -> Alone:
+    """Times the products of either pass one by one, in both libraries.
 
     Those of scores count without the pairs that a causal mask hides, and at the best rate of all
     shapes, since a fused attention makes them in the cache.
@@ -147,16 +156,17 @@ def alone(
     }
     peak = max(s.flops / seconds[s] for s in shapes)
     visible = (setting.length + 1) / (2 * setting.length)
-
-    def total(p: Product, shapes: Sequence[Shape]) -> float:
+    forward_s = train_step_s = needed_flops = 0.0
+    for p in products:
         if p.part == _SCORES:
-            return visible * len(shapes) * p.flops / peak
-        return p.count * sum(seconds[s] for s in shapes)
-
-    return {
-        "forward": sum(total(p, [p.shape]) for p in products),
-        "train_step": sum(total(p, [p.shape, *p.shape.going_back()]) for p in products),
-    }
+            p, each_s = dataclasses.replace(p, count=p.count * visible), p.shape.flops / peak
+            times = [each_s] * 3
+        else:
+            times = [seconds[s] for s in (p.shape, *p.shape.going_back())]
+        forward_s += p.count * times[0]
+        train_step_s += p.count * sum(times)
+        needed_flops += p.flops
+    return Alone(forward_s, train_step_s, needed_flops, peak)
 
 
 def _run(shape: Shape) -> timing.Run:

@@ -101,11 +101,18 @@ def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
         lambda runs, **_: {name: [timing.Sample(run(), 0.0)] for name, run in runs.items()},
     )
     found = products.alone([few, many], dataclasses.replace(SMALLEST, length=4), peer, 0.01)
-    scores_s = 5 / 8 * few.flops / (many.shape.flops / 2.0)
-    assert found["forward"] == pytest.approx(scores_s + 2 * 4.0)
-    assert found["train_step"] == pytest.approx(3 * scores_s + 2 * (4.0 + 2.0 + 4.0))
-    row = {"train_step": {"transformers_s": 12.0}, "products_alone_s": {"train_step": 6.0}}
-    assert model.ceilings("train_step", {"one": row}) == {"one": 2.0}
+    peak = many.shape.flops / 2.0
+    assert found.peak_flops_per_s == pytest.approx(peak)
+    assert found.needed_flops == pytest.approx(5 / 8 * few.flops + many.flops)
+    scores_s = 5 / 8 * few.flops / peak
+    assert found.forward_s == pytest.approx(scores_s + 2 * 4.0)
+    assert found.train_step_s == pytest.approx(3 * scores_s + 2 * (4.0 + 2.0 + 4.0))
+    alone = {"train_step_s": 6.0, "needed_flops": 2.0, "peak_flops_per_s": 1.0}
+    row = {"train_step": {"transformers_s": 12.0}, "products_alone": alone}
+    quieter = {**row, "products_alone": alone | {"peak_flops_per_s": 2.0}}
+    own, best = model.ceilings("train_step", {"one": row, "other": quieter}).values()
+    assert own == {"one": 2.0, "other": 2.0}
+    assert best == {"one": 12.0 * 2.0 / 6.0, "other": 12.0 * 2.0 / 6.0}
 
 
 @pytest.mark.parametrize("batch", [1, 3])
