@@ -181,5 +181,5 @@ def _run(shape: Shape) -> timing.Run:
 
 
 def _least_s(runs: Mapping[str, timing.Run], budget_s: float) -> float:
-    samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.005)
+    samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.02)
     return min(sample.wall_s for found in samples.values() for sample in found)
