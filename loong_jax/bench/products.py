@@ -132,13 +132,16 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     }
 
 
+_SQUARE = Shape(1, 2048, 2048, 2048)  # large enough for any library's best rate
+
+
 class Alone(NamedTuple):
     """What the products of a setting take by themselves, each as fast as the faster library."""
 
     forward_s: float
     train_step_s: float
     needed_flops: float  # of a forward pass; a training step has three times as many
-    peak_flops_per_s: float  # the best rate of either library at any of the shapes
+    peak_flops_per_s: float  # either library's best, at these shapes or a large square
 
 
 def alone(
@@ -149,7 +152,7 @@ def alone(
     Those of scores count without the pairs that a causal mask hides, and at the best rate of all
     shapes, since a fused attention makes them in the cache.
     """
-    shapes = {s for p in products for s in (p.shape, *p.shape.going_back())}
+    shapes = {_SQUARE} | {s for p in products for s in (p.shape, *p.shape.going_back())}
     seconds = {
         s: _least_s({"ours": _run(s), "peer": peer.product(s)}, budget_s / len(shapes))
         for s in shapes

@@ -92,6 +92,7 @@ def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
     many = products.Product("dense FFNs", 2.0, products.Shape(1, 16, 8, 32))
     ours_s = {(1, 16, 8, 32, ""): 8.0, (1, 16, 32, 8, "right"): 2.0, (1, 8, 16, 32, "left"): 8.0}
     peers_s = {shape: 4.0 for shape in ours_s}
+    monkeypatch.setattr(products, "_SQUARE", products.Shape(1, 4, 8, 4))
     monkeypatch.setattr(products, "_run", lambda shape: lambda: ours_s.get(shape, 1e3))
     peer = types.ModuleType("peer")
     monkeypatch.setattr(peer, "product", lambda s: lambda: peers_s.get(s, 1e3), raising=False)
