@@ -104,7 +104,7 @@ def compare(
 def _fastest_pair(
     sides: Mapping[str, tuple[Mapping[str, timing.Run], Mapping[str, float]]], budget_s: float
 ) -> tuple[dict[str, str], dict[str, list[timing.Sample]]]:
-    """By side, of its runs and their seconds in a trial: the fastest variant, the samples that count.
+    """By side, of its runs and their seconds in a trial: the fastest variant, samples that count.
 
     All that may be the fastest take turns; `budget_s` is for two of them.
     """
