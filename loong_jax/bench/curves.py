@@ -1,6 +1,7 @@
 """What the model's own time grows and falls with, each measured in one interleaved run."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,6 @@ import numpy as np
 from loong_jax.bench import grid, ours, timing
 from loong_jax.models.moe import grouped
 
-WIDTH, FFN = 256, 128  # D and M of the experts that are timed alone
-
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
@@ -22,12 +21,18 @@ class Choices:
     num_chosen: int
     num_experts: int
     zero_share: float = 0.0
+    width: int = 256  # D
+    ffn: int = 128  # M
 
 
 def ffn_against_dense(
-    experts: Sequence[int], rows: Sequence[int], budget_s: float
+    sizes: Sequence[tuple[int, int]],
+    experts: Sequence[int],
+    rows: Sequence[int],
+    budget_s: float,
 ) -> list[dict[str, Any]]:
-    """The experts' FFN against one dense product of as many FLOPs, for every pair of both.
+    """The experts' FFN against one dense product of as many FLOPs, for all of `sizes` (D and M),
+    numbers of experts and mean rows of each.
 
     One choice per token, at random, so that `rows` is the mean of an expert. The FFN's time holds
     everything from the choices to the sum per token: sorting, gathering, products, SwiGLU. A row
@@ -36,34 +41,34 @@ def ffn_against_dense(
     weights.
     """
     points = []
-    for num_experts in experts:
-        for mean_rows in rows:
-            choices = Choices(num_experts * mean_rows, 1, num_experts)
-            forward, backward = ffn_runs(choices)
-            dense, dense_backward = _dense(choices.num_tokens)
-            runs = {
-                "forward": forward,
-                "dense_forward": dense,
-                "backward": backward,
-                "dense_backward": dense_backward,
+    for (width, ffn), num_experts, mean_rows in itertools.product(sizes, experts, rows):
+        choices = Choices(num_experts * mean_rows, 1, num_experts, width=width, ffn=ffn)
+        forward, backward = ffn_runs(choices)
+        dense, dense_backward = _dense(choices)
+        runs = {
+            "forward": forward,
+            "dense_forward": dense,
+            "backward": backward,
+            "dense_backward": dense_backward,
+        }
+        samples = timing.interleaved(runs, budget_s=budget_s)
+        points.append(
+            {
+                "width": width,
+                "experts": num_experts,
+                "rows_per_expert": mean_rows,
+                "forward_s": timing.median_s(samples["forward"]),
+                "forward_backward_s": timing.median_s(samples["backward"]),
+                "dense_forward_s": timing.median_s(samples["dense_forward"]),
+                "dense_forward_backward_s": timing.median_s(samples["dense_backward"]),
+                "forward_over_dense": timing.median_ratio(
+                    samples["forward"], samples["dense_forward"]
+                ),
+                "forward_backward_over_dense": timing.median_ratio(
+                    samples["backward"], samples["dense_backward"]
+                ),
             }
-            samples = timing.interleaved(runs, budget_s=budget_s)
-            points.append(
-                {
-                    "experts": num_experts,
-                    "rows_per_expert": mean_rows,
-                    "forward_s": timing.median_s(samples["forward"]),
-                    "forward_backward_s": timing.median_s(samples["backward"]),
-                    "dense_forward_s": timing.median_s(samples["dense_forward"]),
-                    "dense_forward_backward_s": timing.median_s(samples["dense_backward"]),
-                    "forward_over_dense": timing.median_ratio(
-                        samples["forward"], samples["dense_forward"]
-                    ),
-                    "forward_backward_over_dense": timing.median_ratio(
-                        samples["backward"], samples["dense_backward"]
-                    ),
-                }
-            )
+        )
     return points
 
 
@@ -131,35 +136,37 @@ def ffn_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Runs of the experts' FFN: forward, and forward with all gradients."""
     random = np.random.default_rng(0)
     tokens, num_experts = choices.num_tokens, choices.num_experts
+    width, ffn = choices.width, choices.ffn
     score_TE = random.random((tokens, num_experts))
     target = np.argpartition(score_TE, choices.num_chosen - 1)[:, : choices.num_chosen]
     kept = random.random(target.shape) >= choices.zero_share
     shapes = (
-        (tokens, WIDTH),
+        (tokens, width),
         target.shape,
-        (num_experts, WIDTH, 2, FFN),
-        (num_experts, FFN, WIDTH),
+        (num_experts, width, 2, ffn),
+        (num_experts, ffn, width),
     )
-    deviations = (1.0, 1.0, WIDTH**-0.5, FFN**-0.5)
+    deviations = (1.0, 1.0, width**-0.5, ffn**-0.5)
     operands = tuple(
         jnp.asarray(random.normal(size=shape, scale=deviation), jnp.float32)
         for shape, deviation in zip(shapes, deviations, strict=True)
     )
 
-    def ffn(x, gate, gate_up, down, target, kept):
+    def run(x, gate, gate_up, down, target, kept):
         mean_rows = target.size * (1 - choices.zero_share) / num_experts
         plan = grouped.arrange(target, kept, num_experts, grouped.capacity(mean_rows))
         return grouped.expert_ffn(x, gate, plan, gate_up, down)
 
-    return _both(ffn, operands, (jnp.asarray(target, jnp.int32), jnp.asarray(kept)))
+    return _both(run, operands, (jnp.asarray(target, jnp.int32), jnp.asarray(kept)))
 
 
-def _dense(num_rows: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Runs of one product: forward, and forward with both gradients."""
+def _dense(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Runs of one product of as many FLOPs: forward, and forward with both gradients."""
     random = np.random.default_rng(0)
+    num_choices = choices.num_tokens * choices.num_chosen
     operands = tuple(
         jnp.asarray(random.normal(size=shape), jnp.float32)
-        for shape in ((num_rows, WIDTH), (WIDTH, 3 * FFN))
+        for shape in ((num_choices, choices.width), (choices.width, 3 * choices.ffn))
     )
     return _both(jnp.matmul, operands, ())
 

@@ -1,5 +1,6 @@
 """The picture of a bench's figures, one panel per question."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ def png(result: dict[str, Any]) -> bytes:
     panels = []
     if "settings" in result.get("transformers", {}):
         panels.append(lambda axes: _speedups(axes, result["transformers"]["settings"]))
-    if "ffn" in result:
-        panels += [
-            lambda axes: _ffn(axes, result["ffn"], "forward_over_dense", 1.5, "MoE FFN, forward"),
-            lambda axes: _ffn(
-                axes, result["ffn"], "forward_backward_over_dense", 2.5, "MoE FFN, both passes"
-            ),
-        ]
+    for width in sorted({point["width"] for point in result.get("ffn", [])}):
+        points = [point for point in result["ffn"] if point["width"] == width]
+        for key, goal, passes in (
+            ("forward_over_dense", 1.5, "forward"),
+            ("forward_backward_over_dense", 2.5, "both passes"),
+        ):
+            title = f"MoE FFN over dense, {passes}, width {width}"
+            panels.append(functools.partial(_ffn, points=points, key=key, goal=goal, title=title))
     if "zero_share" in result:
         panels.append(lambda axes: _zero_share(axes, result["zero_share"]))
     for axis in result.get("cost", {}):
@@ -68,7 +70,7 @@ def _ffn(axes: Axes, points: list[dict], key: str, goal: float, title: str) -> N
     axes.axhline(goal, color=LIGHT.muted, lw=1, ls="--")
     axes.set_ylim(0)
     axes.set_xlabel("experts")
-    axes.set_title(f"{title}, over dense")
+    axes.set_title(title)
     axes.legend(fontsize=9, frameon=False)
 
 

@@ -14,7 +14,8 @@ from loong_jax import options, process
 from loong_jax.errors import ConfigError
 
 PARTS = ("transformers", "ffn", "zero_share", "cost")
-EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # of the FFN against a dense product
+SIZES = ((256, 128), (1024, 512))  # D and M of the FFN against a dense product
+EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # and how many experts meet how many rows each
 ZERO_SHARES, ZERO_TOKENS = (1 / 6, 1 / 3, 1 / 2, 2 / 3), 2048
 
 
@@ -76,10 +77,11 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
         save()
     if "ffn" in chosen.parts:
         print("MoE FFN over one dense product of equal FLOPs: forward, forward and backward")
-        result["ffn"] = curves.ffn_against_dense(EXPERTS, ROWS, chosen.budget_s / 5)
+        result["ffn"] = curves.ffn_against_dense(SIZES, EXPERTS, ROWS, chosen.budget_s / 5)
         for point in result["ffn"]:
             print(
-                f"  {point['experts']:4d} experts x {point['rows_per_expert']:4d} rows  "
+                f"  width {point['width']:4d}, {point['experts']:4d} experts x "
+                f"{point['rows_per_expert']:4d} rows  "
                 f"{point['forward_over_dense']:.2f}  {point['forward_backward_over_dense']:.2f}"
             )
         save()

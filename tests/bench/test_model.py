@@ -17,6 +17,7 @@ from tests.bench.smallest import SMALLEST
 def small(monkeypatch):
     """The bench with one small setting, few points and no peer."""
     monkeypatch.setattr(grid, "GRID", (SMALLEST,))
+    monkeypatch.setattr(model, "SIZES", ((16, 8), (32, 16)))
     monkeypatch.setattr(model, "EXPERTS", (4,))
     monkeypatch.setattr(model, "ROWS", (8, 16))
     monkeypatch.setattr(model, "ZERO_SHARES", (1 / 3,))
@@ -31,7 +32,8 @@ def test_writes_every_figure_and_says_what_is_missing_without_transformers(small
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["transformers"] == {"absent": versus.REMEDY}
     assert f"Remedy: {versus.REMEDY}" in capsys.readouterr().out
-    assert [p["rows_per_expert"] for p in found["ffn"]] == [8, 16]
+    points = [(p["width"], p["rows_per_expert"]) for p in found["ffn"]]
+    assert points == [(16, 8), (16, 16), (32, 8), (32, 16)]
     assert all(p["forward_s"] > 0 and p["forward_backward_over_dense"] > 0 for p in found["ffn"])
     assert [p["zero_share"] for p in found["zero_share"]] == [1 / 3]
     assert [p["tokens"] for p in found["cost"]["tokens"]] == [8, 16]
