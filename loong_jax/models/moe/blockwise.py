@@ -123,7 +123,11 @@ def _forward_and_residuals(operands, sight, sizes):
 
 
 def _backward(sizes, residuals, grads):
-    """With weight = softmax(score): d_score = weight (d_weight - sum of weight d_weight)."""
+    """With weight = softmax(score): d_score = weight (d_weight - sum of weight d_weight).
+
+    Scores stand key by query here, so that two of the three products they go into need no
+    transposition, which is slow on CPU.
+    """
     operands, sight, mixed, log_total_IBNT = residuals
     d_mixed, _ = grads
     queries_I, keys_J = _cut(operands, sight, sizes)
@@ -138,16 +142,16 @@ def _backward(sizes, residuals, grads):
 
         def meet(sums, queries, d_mixed_BNTU, log_total_BNT, drift_BNT, d_query, pair_BTS):
             d_key, d_value = sums
-            score_BNTS = _scores(queries.query, key_BNSh, pair_BTS)
-            weight_BNTS = jnp.exp(score_BNTS - log_total_BNT[..., None])
-            d_weight_BNTS = accumulate("BNTU,BNSU->BNTS", d_mixed_BNTU, value_BNSU)
-            d_score_BNTS = weight_BNTS * (d_weight_BNTS - drift_BNT[..., None])
-            weight_BNTS, d_score_BNTS = (
-                a.astype(key_BNSh.dtype) for a in (weight_BNTS, d_score_BNTS)
+            score_BNST = _scores(key_BNSh, queries.query, jnp.swapaxes(pair_BTS, 1, 2))
+            weight_BNST = jnp.exp(score_BNST - log_total_BNT[:, :, None])
+            d_weight_BNST = accumulate("BNSU,BNTU->BNST", value_BNSU, d_mixed_BNTU)
+            d_score_BNST = weight_BNST * (d_weight_BNST - drift_BNT[:, :, None])
+            weight_BNST, d_score_BNST = (
+                a.astype(key_BNSh.dtype) for a in (weight_BNST, d_score_BNST)
             )
-            d_value += accumulate("BNTS,BNTU->BNSU", weight_BNTS, d_mixed_BNTU)
-            d_key += accumulate("BNTS,BNTh->BNSh", d_score_BNTS, queries.query)
-            d_query += accumulate("BNTS,BNSh->BNTh", d_score_BNTS, key_BNSh)
+            d_value += accumulate("BNST,BNTU->BNSU", weight_BNST, d_mixed_BNTU)
+            d_key += accumulate("BNST,BNTh->BNSh", d_score_BNST, queries.query)
+            d_query += accumulate("BNST,BNSh->BNTh", d_score_BNST, key_BNSh)
             return (d_key, d_value), d_query
 
         def step(sums, block):
@@ -202,11 +206,12 @@ def _expand(
 
 
 def _scores(
-    query_BNTh: Float[Array, "B N T h"],
-    key_BNSh: Float[Array, "B N S h"],
+    row_BNTh: Float[Array, "B N T h"],
+    column_BNSh: Float[Array, "B N S h"],
     pair_BTS: Bool[Array, "B T S"],
 ) -> Float[Array, "B N T S"]:
-    score_BNTS = accumulate("BNTh,BNSh->BNTS", query_BNTh, key_BNSh)
+    """Scores of queries by keys, or of keys by queries."""
+    score_BNTS = accumulate("BNTh,BNSh->BNTS", row_BNTh, column_BNSh)
     return jnp.where(pair_BTS[:, None], score_BNTS, _HIDDEN)
 
 
