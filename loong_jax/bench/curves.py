@@ -44,7 +44,7 @@ def ffn_against_dense(
     for (width, ffn), num_experts, mean_rows in itertools.product(sizes, experts, rows):
         choices = Choices(num_experts * mean_rows, 1, num_experts, width=width, ffn=ffn)
         forward, backward = ffn_runs(choices)
-        dense, dense_backward = _dense(choices)
+        dense, dense_backward = dense_runs(choices)
         runs = {
             "forward": forward,
             "dense_forward": dense,
@@ -160,7 +160,7 @@ def ffn_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
     return _both(run, operands, (jnp.asarray(target, jnp.int32), jnp.asarray(kept)))
 
 
-def _dense(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def dense_runs(choices: Choices) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Runs of one product of as many FLOPs: forward, and forward with both gradients."""
     random = np.random.default_rng(0)
     num_choices = choices.num_tokens * choices.num_chosen

@@ -162,6 +162,15 @@ def test_zero_choices_never_become_rows():
     assert not any(np.asarray(gradient).any() for gradient in gradients)
 
 
+def test_the_experts_and_the_dense_product_have_the_width_that_is_asked_for():
+    choices = curves.Choices(8, 1, 4, width=16, ffn=8)
+    assert curves.ffn_runs(choices)[0]().shape == (8, 16)
+    _, gradients = curves.ffn_runs(choices)[1]()
+    assert [g.shape for g in gradients] == [(8, 16), (8, 1), (4, 16, 2, 8), (4, 8, 16)]
+    dense = curves.dense_runs(choices)[1]()
+    assert [g.shape for g in dense[1]] == [(8, 16), (16, 24)]  # as many FLOPs: 3 M columns
+
+
 def test_a_chart_of_nothing_is_a_picture():
     assert figures.png({}).startswith(b"\x89PNG")
 

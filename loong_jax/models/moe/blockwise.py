@@ -125,8 +125,8 @@ def _forward_and_residuals(operands, sight, sizes):
 def _backward(sizes, residuals, grads):
     """With weight = softmax(score): d_score = weight (d_weight - sum of weight d_weight).
 
-    Scores stand key by query here, so that two of the three products they go into need no
-    transposition, which is slow on CPU.
+    Scores stand key by query here, [S, T], so that of the three products they enter only that of
+    d_query contracts their rows, which is slow on CPU.
     """
     operands, sight, mixed, log_total_IBNT = residuals
     d_mixed, _ = grads
@@ -210,7 +210,7 @@ def _scores(
     column_BNSh: Float[Array, "B N S h"],
     pair_BTS: Bool[Array, "B T S"],
 ) -> Float[Array, "B N T S"]:
-    """Scores of queries by keys, or of keys by queries."""
+    """Scores of queries by keys, or of keys by queries; pairs that may not meet are hidden."""
     score_BNTS = accumulate("BNTh,BNSh->BNTS", row_BNTh, column_BNSh)
     return jnp.where(pair_BTS[:, None], score_BNTS, _HIDDEN)
 
