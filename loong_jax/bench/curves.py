@@ -73,28 +73,34 @@ def ffn_against_dense(
 
 
 def zero_shares(
-    shares: Sequence[float], num_tokens: int, budget_s: float
+    sizes: Sequence[tuple[int, int]], shares: Sequence[float], num_tokens: int, budget_s: float
 ) -> list[dict[str, float]]:
     """Time of the experts' FFN by the share of zero choices, and the share of ideal that it is.
 
-    A token makes 4 choices, and an expert meets 256 rows where none of them is zero. Ideal is the
-    time without zero choices times the share of choices that are left. The capacity of an expert is
-    that of its expected rows, as in a model, whose config says how many zero choices it aims at.
+    For all of `sizes` (D and M). A token makes 4 choices, and an expert meets 256 rows where none
+    of them is zero. Ideal is the time without zero choices times the share of choices that are
+    left. The capacity of an expert is that of its expected rows, as in a model, whose config says
+    how many zero choices it aims at.
     """
-    runs = {
-        str(share): ffn_runs(Choices(num_tokens, 4, num_tokens // 64, share))[0]
-        for share in (0.0, *shares)
-    }
-    samples = timing.interleaved(runs, budget_s=budget_s)
-    whole = samples["0.0"]
-    return [
-        {
-            "zero_share": share,
-            "forward_s": timing.median_s(samples[str(share)]),
-            "share_of_ideal": (1 - share) * timing.median_ratio(whole, samples[str(share)]),
+    points = []
+    for width, ffn in sizes:
+        choices = Choices(num_tokens, 4, num_tokens // 64, width=width, ffn=ffn)
+        runs = {
+            str(share): ffn_runs(dataclasses.replace(choices, zero_share=share))[0]
+            for share in (0.0, *shares)
         }
-        for share in shares
-    ]
+        samples = timing.interleaved(runs, budget_s=budget_s)
+        whole = samples["0.0"]
+        points += [
+            {
+                "width": width,
+                "zero_share": share,
+                "forward_s": timing.median_s(samples[str(share)]),
+                "share_of_ideal": (1 - share) * timing.median_ratio(whole, samples[str(share)]),
+            }
+            for share in shares
+        ]
+    return points
 
 
 def cost(base: grid.Setting, points: dict[str, Sequence[int]], budget_s: float) -> dict[str, Any]:

@@ -75,12 +75,16 @@ def _ffn(axes: Axes, points: list[dict], key: str, goal: float, title: str) -> N
 
 
 def _zero_share(axes: Axes, points: list[dict]) -> None:
-    shares = [100 * p["zero_share"] for p in points]
-    axes.plot(shares, [100 * p["share_of_ideal"] for p in points], "o-", color=FORWARD)
+    for color, width in zip(ROWS, sorted({p["width"] for p in points}), strict=False):
+        chosen = [p for p in points if p["width"] == width]
+        axes.plot([100 * p["zero_share"] for p in chosen],
+                  [100 * p["share_of_ideal"] for p in chosen], "o-", color=color,
+                  label=f"width {width}")  # fmt: skip
     axes.axhline(85, color=LIGHT.muted, lw=1, ls="--")
     axes.set_ylim(0, 110)
     axes.set_xlabel("zero-computation choices (%)")
     axes.set_title("Saved time, % of ideal")
+    axes.legend(fontsize=9, frameon=False)
 
 
 def _cost(axes: Axes, axis: str, points: list[dict]) -> None:

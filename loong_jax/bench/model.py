@@ -14,8 +14,8 @@ from loong_jax import options, process
 from loong_jax.errors import ConfigError
 
 PARTS = ("transformers", "ffn", "zero_share", "cost")
-SIZES = ((256, 128), (1024, 512))  # D and M of the FFN against a dense product
-EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # and how many experts meet how many rows each
+SIZES = ((256, 128), (1024, 512))  # D and M of the experts' FFN
+EXPERTS, ROWS = (8, 64, 256), (16, 64, 256)  # how many experts meet how many rows each
 ZERO_SHARES, ZERO_TOKENS = (1 / 6, 1 / 3, 1 / 2, 2 / 3), 2048
 
 
@@ -87,11 +87,13 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
         save()
     if "zero_share" in chosen.parts:
         print("MoE FFN by share of zero choices: time, share of ideal")
-        result["zero_share"] = curves.zero_shares(ZERO_SHARES, ZERO_TOKENS, chosen.budget_s)
+        result["zero_share"] = curves.zero_shares(
+            SIZES, ZERO_SHARES, ZERO_TOKENS, chosen.budget_s / len(SIZES)
+        )
         for point in result["zero_share"]:
             print(
-                f"  {point['zero_share']:.0%}  {1e3 * point['forward_s']:.2f} ms  "
-                f"{point['share_of_ideal']:.0%}"
+                f"  width {point['width']:4d}  {point['zero_share']:.0%}  "
+                f"{1e3 * point['forward_s']:.2f} ms  {point['share_of_ideal']:.0%}"
             )
         save()
     if "cost" in chosen.parts:
@@ -124,9 +126,9 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             report=lambda line: print(line, flush=True),
         )
         multiplied = products.of_forward(setting, ours.load(problem))
-        budget_s = chosen.budget_s / 5
+        seconds = products.time_each(multiplied, peer, chosen.budget_s / 2)
         bound = products.bound(
-            multiplied, passes["forward"]["ours_s"], passes["train_step"]["ours_s"], budget_s
+            multiplied, seconds, passes["forward"]["ours_s"], passes["train_step"]["ours_s"]
         )
         print(f"    {bound['sentence']}", flush=True)
         rows[setting.name] = {
@@ -134,7 +136,7 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "tokens": [setting.batch, setting.length],
             **passes,
             "bound": bound,
-            "products_alone": products.alone(multiplied, setting, peer, 2 * budget_s)._asdict(),
+            "products_alone": products.alone(multiplied, seconds, setting.length)._asdict(),
         }
     summary = {}
     for name in ("forward", "train_step"):

@@ -7,7 +7,7 @@ says what bounds it.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,22 +102,42 @@ def of_forward(setting: Setting, load: Int[np.ndarray, "L A"]) -> list[Product]:
     ]
 
 
-def bound(products: list[Product], forward_s: float, train_s: float, budget_s: float) -> dict:
-    """What bounds the two passes: FLOPs by part, the measured peak, shares of time, a sentence."""
+_SQUARE = Shape(1, 2048, 2048, 2048)  # large enough for any library's best rate
+
+
+def time_each(
+    products: Sequence[Product], peer: ModuleType, budget_s: float
+) -> dict[Shape, dict[str, float]]:
+    """What a product takes alone in ours and in the peer's library, by shape.
+
+    The shapes are those of both passes and a large square.
+    """
+    shapes = {_SQUARE} | {s for p in products for s in (p.shape, *p.shape.going_back())}
+    return {
+        s: _least_s({"ours": _run(s), "peer": peer.product(s)}, budget_s / len(shapes))
+        for s in shapes
+    }
+
+
+def bound(
+    products: Sequence[Product],
+    seconds: Mapping[Shape, Mapping[str, float]],
+    forward_s: float,
+    train_s: float,
+) -> dict[str, Any]:
+    """What bounds our two passes: FLOPs by part, our best rate, shares of time, a sentence."""
     by_part: dict[str, float] = {}
     for product in products:
         by_part[product.part] = by_part.get(product.part, 0.0) + product.flops
     total = sum(by_part.values())
-    shapes = {p.shape for p in products}
-    rates = {s: s.flops / _least_s({"ours": _run(s)}, budget_s / len(shapes)) for s in shapes}
-    peak = max(rates.values())
-    alone_s = sum(p.flops / rates[p.shape] for p in products)
+    peak = max(shape.flops / took["ours"] for shape, took in seconds.items())
+    alone_s = sum(p.count * seconds[p.shape]["ours"] for p in products)
     largest = max(by_part, key=lambda part: by_part[part])
     by = f"products of {largest}" if alone_s > forward_s / 2 else "what surrounds the products"
     sentence = (
         f"bound by {by}: all products ({total / 1e9:.2f} GFLOP, {by_part[largest] / total:.0%} in "
         f"{largest}) would take {alone_s / forward_s:.0%} of the forward pass at the rates "
-        f"measured for their shapes, {total / peak / forward_s:.0%} at the best of these, "
+        f"measured for their shapes, {total / peak / forward_s:.0%} at our best for any shape, "
         f"{peak / 1e9:.0f} GFLOP/s; three times as many are {3 * total / peak / train_s:.0%} of "
         "the training step at that rate"
     )
@@ -132,9 +152,6 @@ def bound(products: list[Product], forward_s: float, train_s: float, budget_s: f
     }
 
 
-_SQUARE = Shape(1, 2048, 2048, 2048)  # large enough for any library's best rate
-
-
 class Alone(NamedTuple):
     """What the products of a setting take by themselves, each as fast as the faster library."""
 
@@ -145,27 +162,23 @@ class Alone(NamedTuple):
 
 
 def alone(
-    products: Sequence[Product], setting: Setting, peer: ModuleType, budget_s: float
+    products: Sequence[Product], seconds: Mapping[Shape, Mapping[str, float]], length: int
 ) -> Alone:
-    """Times the products of either pass one by one, in both libraries.
+    """Adds up the products of either pass over sequences of `length` tokens.
 
     Those of scores count without the pairs that a causal mask hides, and at the best rate of all
     shapes, since a fused attention makes them in the cache.
     """
-    shapes = {_SQUARE} | {s for p in products for s in (p.shape, *p.shape.going_back())}
-    seconds = {
-        s: _least_s({"ours": _run(s), "peer": peer.product(s)}, budget_s / len(shapes))
-        for s in shapes
-    }
-    peak = max(s.flops / seconds[s] for s in shapes)
-    visible = (setting.length + 1) / (2 * setting.length)
+    least_s = {shape: min(took.values()) for shape, took in seconds.items()}
+    peak = max(shape.flops / took for shape, took in least_s.items())
+    visible = (length + 1) / (2 * length)
     forward_s = train_step_s = needed_flops = 0.0
     for p in products:
         if p.part == _SCORES:
-            p, each_s = dataclasses.replace(p, count=p.count * visible), p.shape.flops / peak
-            times = [each_s] * 3
+            p = dataclasses.replace(p, count=p.count * visible)
+            times = [p.shape.flops / peak] * 3
         else:
-            times = [seconds[s] for s in (p.shape, *p.shape.going_back())]
+            times = [least_s[s] for s in (p.shape, *p.shape.going_back())]
         forward_s += p.count * times[0]
         train_step_s += p.count * sum(times)
         needed_flops += p.flops
@@ -183,6 +196,6 @@ def _run(shape: Shape) -> timing.Run:
     return lambda: jax.block_until_ready(call(left, right))
 
 
-def _least_s(runs: Mapping[str, timing.Run], budget_s: float) -> float:
+def _least_s(runs: Mapping[str, timing.Run], budget_s: float) -> dict[str, float]:
     samples = timing.interleaved(runs, budget_s=budget_s, burst_s=0.02)
-    return min(sample.wall_s for found in samples.values() for sample in found)
+    return {name: min(sample.wall_s for sample in found) for name, found in samples.items()}

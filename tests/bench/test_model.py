@@ -1,6 +1,5 @@
 """`loong bench model` end to end on the smallest setting; nothing here looks at a time."""
 
-import dataclasses
 import json
 import types
 
@@ -35,7 +34,9 @@ def test_writes_every_figure_and_says_what_is_missing_without_transformers(small
     points = [(p["width"], p["rows_per_expert"]) for p in found["ffn"]]
     assert points == [(16, 8), (16, 16), (32, 8), (32, 16)]
     assert all(p["forward_s"] > 0 and p["forward_backward_over_dense"] > 0 for p in found["ffn"])
-    assert [p["zero_share"] for p in found["zero_share"]] == [1 / 3]
+    shares = [(p["width"], p["zero_share"]) for p in found["zero_share"]]
+    assert shares == [(16, 1 / 3), (32, 1 / 3)]
+    assert all(p["forward_s"] > 0 and p["share_of_ideal"] > 0 for p in found["zero_share"])
     assert [p["tokens"] for p in found["cost"]["tokens"]] == [8, 16]
     assert {"threads", "jax"} <= found["machine"].keys()
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -69,7 +70,9 @@ def test_flops_are_those_of_the_weights_that_tokens_meet():
     """Twice the weights of every matrix once per token, the experts' by choice, and the scores."""
     problem = ours.problem(SMALLEST)
     load = ours.load(problem)
-    by_part = products.bound(products.of_forward(SMALLEST, load), 1.0, 1.0, 0.01)["flops_by_part"]
+    multiplied = products.of_forward(SMALLEST, load)
+    took = {product.shape: {"ours": 1.0, "peer": 2.0} for product in multiplied}
+    by_part = products.bound(multiplied, took, 1.0, 1.0)["flops_by_part"]
     layers, tokens, c = problem.weights["layers"], SMALLEST.num_tokens, SMALLEST.config
     size = {
         name: sum(layers[f"{name}_{i}"][w].size for i in (0, 1) for w in layers[f"{name}_{i}"]
@@ -103,13 +106,17 @@ def test_a_ceiling_is_what_the_products_leave_of_the_peers_time(monkeypatch):
         "interleaved",
         lambda runs, **_: {name: [timing.Sample(run(), 0.0)] for name, run in runs.items()},
     )
-    found = products.alone([few, many], dataclasses.replace(SMALLEST, length=4), peer, 0.01)
+    took = products.time_each([few, many], peer, 0.01)
+    found = products.alone([few, many], took, length=4)
     peak = many.shape.flops / 2.0
     assert found.peak_flops_per_s == pytest.approx(peak)
     assert found.needed_flops == pytest.approx(5 / 8 * few.flops + many.flops)
     scores_s = 5 / 8 * few.flops / peak
     assert found.forward_s == pytest.approx(scores_s + 2 * 4.0)
     assert found.train_step_s == pytest.approx(3 * scores_s + 2 * (4.0 + 2.0 + 4.0))
+    of_ours = products.bound([few, many], took, 1e4, 1e4)
+    assert of_ours["peak_flops_per_s"] == pytest.approx(peak)
+    assert of_ours["products_share_of_forward"] == pytest.approx((1e3 + 2 * 8.0) / 1e4)
     alone = {"train_step_s": 6.0, "needed_flops": 2.0, "peak_flops_per_s": 1.0}
     row = {"train_step": {"transformers_s": 12.0}, "products_alone": alone}
     quieter = {**row, "products_alone": alone | {"peak_flops_per_s": 2.0}}
