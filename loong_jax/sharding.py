@@ -126,6 +126,19 @@ class ShardingRules:
         fields = (field.name for field in dataclasses.fields(self))
         return {name: getattr(self, name) for name in fields if name not in _NOT_LOGICAL}
 
+    def cutting(self) -> "ShardingRules":
+        """These rules without mesh axes of one device.
+
+        They cut nothing, yet JAX refuses a product of operands of which only one names them.
+        """
+        return dataclasses.replace(
+            self,
+            **{
+                name: tuple(axis for axis in _as_tuple(axes) if self.size(axis) > 1) or None
+                for name, axes in self._logical().items()
+            },
+        )
+
     def partition(self, *names: str | None) -> PartitionSpec:
         """The mesh axes of each named dimension; None names a dimension that is never sharded.
 

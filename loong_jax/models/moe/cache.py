@@ -51,7 +51,7 @@ class LatentCache(NamedTuple):
         def put(cache, entry_BTW, position_BT, layer):
             row_B1 = jnp.arange(cache.shape[2])[:, None]
             at = cache.at[layer, sub_layer, row_B1, position_BT]
-            return at.set(entry_BTW, mode="drop", unique_indices=True)
+            return at.set(entry_BTW, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
         batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
         local = rules.shard_map(

@@ -297,13 +297,11 @@ class Experts(nnx.Module):
 
     def _gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
         """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
+        gate_up, down = (a[...].astype(self.config.dtype) for a in (self.gate_up, self.down))
         if self.layer is not None:
-            return self.gate_up[...], self.down[...]
+            return gate_up, down
         gather = functools.partial(self.rules.gather, meets=x)
-        return (
-            gather(self.gate_up[...], *self.AXES["gate_up"]),
-            gather(self.down[...], *self.AXES["down"]),
-        )
+        return gather(gate_up, *self.AXES["gate_up"]), gather(down, *self.AXES["down"])
 
     def _run_experts(
         self, mixture: Mixture, chunk: Chunk, i: int, weights: tuple[Array, Array]

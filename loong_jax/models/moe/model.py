@@ -439,7 +439,8 @@ class LongcatFlash(nnx.Module):
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
-        rules, axes, head = self.rules, ("vocab_embed", "vocab"), self.head[...]
+        rules, axes = self.rules, ("vocab_embed", "vocab")
+        head = self.head[...].astype(self.config.dtype)
         if rules.gathers(*axes):
             # going back, its gradient is scattered beside the product that makes that of `hidden`
             hidden, head = travel.together_going_back(hidden, head)

@@ -98,7 +98,8 @@ class MtpHead(nnx.Module):
             ],
             axis=-1,
         )
-        weight_dD = self.rules.gather(self.projection[...], "embed", None)
+        weight_dD = self.projection[...].astype(self.config.dtype)
+        weight_dD = self.rules.gather(weight_dD, "embed", None)
         return project(both_BTd, weight_dD, out_sharding=self.rules.like(embedding))
 
     def _finish(self, x):
@@ -119,7 +120,7 @@ def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: Shardi
     def put(cache_BSW, new_BTW, position_BT):
         row_B1 = jnp.arange(cache_BSW.shape[0])[:, None]
         at = cache_BSW.at[row_B1, position_BT]
-        return at.set(new_BTW, mode="drop", unique_indices=True)
+        return at.set(new_BTW, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
     whole, batch = rules.partition(*_CACHE_AXES), rules.partition("act_batch")
     local = rules.shard_map(put, in_specs=(whole, batch, batch), out_specs=whole)
@@ -166,4 +167,4 @@ def drafted_rows(
 
 def shift_left(rows: Shaped[Array, "B T"], distance: int = 1) -> Shaped[Array, "B T"]:
     """Column i becomes column i + distance; zeros enter on the right."""
-    return jnp.pad(rows[:, distance:], ((0, 0), (0, distance)))
+    return jnp.pad(rows, ((0, 0), (0, distance)))[:, distance:]

@@ -50,7 +50,8 @@ class NgramTables(nnx.Module):
             axis=-1,
         )
         found_BTiw = self._look_up(row_BTi + jnp.asarray(first, jnp.int32)[None, None])
-        projection = self.rules.gather(self.projection[...], None, None, "embed")
+        projection = self.projection[...].astype(word.dtype)
+        projection = self.rules.gather(projection, None, None, "embed")
         added = project(
             found_BTiw.astype(word.dtype),
             projection,

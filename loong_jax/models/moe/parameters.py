@@ -11,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 
 Matrices = dict[str, Array] | None  # of a sub-layer by name; None where all are at hand
@@ -64,6 +65,7 @@ class Gathering:
     """What a sub-layer whose matrices rest in parts does to have them gathered in good time."""
 
     AXES: ClassVar[dict[str, tuple[str, ...]]]  # logical axes of a layer's matrices, by name
+    config: MoEConfig
     rules: ShardingRules
 
     def resting(self) -> Matrices:
@@ -79,8 +81,11 @@ class Gathering:
         return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
 
     def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
-        """A matrix as it is multiplied with; nothing moves where it is that already."""
-        return self.rules.gather(weight, *self.AXES[name], meets=x)
+        """A matrix as it is multiplied with; nothing moves where it is that already.
+
+        Rounded to the dtype of activations before it moves.
+        """
+        return self.rules.gather(weight.astype(self.config.dtype), *self.AXES[name], meets=x)
 
 
 @jax.custom_vjp

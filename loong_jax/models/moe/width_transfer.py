@@ -52,6 +52,7 @@ def reaches(config: MoEConfig) -> dict[str, float]:
         "experts/gate_up": c.hidden_size,
         "experts/down": c.expert_ffn_hidden_size,
         "mtp/projection": 2 * c.hidden_size,
+        "ngram/projection": c.hidden_size,
     }
 
 

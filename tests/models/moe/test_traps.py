@@ -1,5 +1,7 @@
 """Mistakes that still give plausible logits: each is made here once and must be seen."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +9,13 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
-from loong_jax.models.moe import attention, norm, rope, router
+from loong_jax.models.moe import attention, mtp, norm, rope, router
+from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
 from loong_jax.testing import tiny
-from tests.models.moe import test_convert
+from tests.models.moe import test_convert, test_model
 
 
 def half_split(x, position, theta, yarn=None):
@@ -81,3 +84,50 @@ def test_outputs_of_experts_are_summed_in_float32(num_tokens):
 
     one, seven = mixed(1), mixed(7)
     np.testing.assert_array_equal(seven, (7 * one.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("ngram", [None, NgramEmbedding(max_order=2, num_splits=1, base_rows=30)])
+def test_float32_weights_are_multiplied_in_the_dtype_of_activations(ngram):
+    """As if they had been rounded before; their gradients are float32."""
+    sizes = dict(num_layers=1, num_mtp_layers=1, ngram=ngram, dtype=jnp.bfloat16)
+    graphdef, weights = test_model.fresh(tiny.smallest_config(**sizes))
+    rounded_graphdef, like = moe.abstract_weights(
+        tiny.smallest_config(**sizes, param_dtype=jnp.bfloat16)
+    )
+    rounded = jax.tree.map(lambda w, a: w.astype(a.dtype), weights, like)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(1, 32, (2, 5)), jnp.int32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(graphdef, weights):
+        def loss(weights):
+            model = nnx.merge(graphdef, nnx.State(weights))
+            output = model(tokens)
+            drafted, _ = model.draft(output.hidden, tokens)
+            return jnp.sum(output.logits[..., 0] + drafted[..., 0]), (output.logits, drafted)
+
+        return jax.grad(loss, has_aux=True)(weights)
+
+    gradient, found = run(graphdef, weights)
+    _, expected = run(rounded_graphdef, rounded)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+    cache = moe.LatentCache.zeros(tiny.smallest_config(**sizes), 2, 4)
+    history = jnp.zeros((2, 1), jnp.int32) if ngram else None
+    logits, _ = test_model.call(graphdef, "decode")(
+        weights, tokens[:, 0], jnp.zeros(2, jnp.int32), cache, history=history
+    )
+    assert np.isfinite(logits).all()
+
+
+def test_a_position_before_the_first_writes_nothing():
+    """An index of -1 would be the last entry, which is some other token's."""
+    cache = moe.LatentCache.zeros(tiny.smallest_config(), 2, 4)
+    of_head = attention.Latent(cache.latent[0, 0], cache.rope_key[0, 0])
+    new = jax.tree.map(lambda a: jnp.ones_like(a[:, :2]), of_head)
+    position = jnp.array([[-2, -1], [-1, 0]])
+    layer, rules = jnp.int32(0), ShardingRules()
+    written = cache.write(layer, 0, new, position, rules)
+    for entries in (written.read(layer, 0), mtp.write(of_head, new, position, rules)):
+        for found in entries:
+            np.testing.assert_array_equal(found[..., 0], [[0, 0, 0, 0], [1, 0, 0, 0]])
