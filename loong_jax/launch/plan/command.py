@@ -74,7 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         made = plan.make(asked, timeout_s=chosen.timeout_s, keep=chosen.keep)
     report.show(made, console)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(figures.to_json(made), indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(figures.to_json(made), indent=1, allow_nan=False)
+        chosen.json.write_text(text + "\n", encoding="utf-8")
     if chosen.chart is not None:
         from loong_jax.launch.plan import chart
 

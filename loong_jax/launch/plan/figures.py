@@ -1,6 +1,7 @@
 """The figures of a plan, as values for JSON, with all that they rest on."""
 
 import dataclasses
+import math
 from typing import Any
 
 from loong_jax.launch.plan import times
@@ -19,7 +20,6 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     """Everything that the figures rest on and that no machine has measured."""
     request = plan.request
     chip = request.topology.chip
-    bandwidth = f"{plan.torus_all_to_all / GB:.0f}" if plan.torus_all_to_all else None
     stated = [
         "compiled ahead of time; no TPU ran",
         f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
@@ -33,7 +33,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
         + (", shared by two devices" if chip.num_devices == 2 else ""),
         f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
-        "says so" + (f"; the torus model gives {bandwidth}" if bandwidth else ""),
+        f"says so{_said_of_torus(plan)}",
         "expert traffic: every collective of the experts' scope, weights and gradients included",
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
         f"{request.config.target_ffn_experts:g} experts, no embedding table) + attention over the "
@@ -53,6 +53,21 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
             f"{request.tensor_cuts}"
         )
     return tuple(stated) + plan.warnings
+
+
+def torus_gb_per_s(plan: Plan) -> float | None:
+    """Of the expert all-to-all by the torus model; None where it uses no link, or is not there."""
+    reached = plan.torus_all_to_all
+    return reached / GB if reached and math.isfinite(reached) else None
+
+
+def _said_of_torus(plan: Plan) -> str:
+    if plan.torus_all_to_all is None:
+        return ""
+    reached = torus_gb_per_s(plan)
+    if reached is None:
+        return "; in the torus model its devices share a chip, and it uses no link"
+    return f"; the torus model gives {reached:.0f}"
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -99,7 +114,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "roofline_step_s": reference.step_s / request.num_steps,
             "expert_traffic_hidden_share": reference.hidden_share,
             "tokens_per_s_per_chip": tokens_per_s,
-            "torus_all_to_all_gb_per_s": (plan.torus_all_to_all or 0) / GB or None,
+            "torus_all_to_all_gb_per_s": torus_gb_per_s(plan),
             "flops_per_device": step.cost.flops,
             "hbm_traffic_gb_per_device": step.cost.hbm_bytes / GB,
             "seconds": breakdown(reference),

@@ -167,6 +167,22 @@ def test_a_plan_adds_up():
     )
 
 
+def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
+    """Pairs of devices that share a chip: no bandwidth is finite there, nor named."""
+    topology = Topology.parse("tpu7x:1x1x2")
+    mesh = request.parse_mesh("fsdp=2,expert=2", topology)
+    text = TEXT.replace("{{0,1,2,3}}", "{{0,1},{2,3}}")
+    pairs = dataclasses.replace(
+        COMPILED, text=text, coordinates=((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1))
+    )
+    made = plan.read(make_request(topology=topology, mesh=mesh), pairs, VERSIONS)
+    assert made.torus_all_to_all == float("inf")
+    value = json.loads(json.dumps(figures.to_json(made), allow_nan=False))
+    assert value["torus_all_to_all_gb_per_s"] is None
+    assert any("share a chip" in line for line in value["assumptions"])
+    assert not any("inf" in line.split() for line in value["assumptions"])
+
+
 def test_a_plan_is_shown_and_drawn(tmp_path):
     made = plan.read(make_request(), COMPILED, VERSIONS)
     console = Console(width=120, record=True, file=io.StringIO())
