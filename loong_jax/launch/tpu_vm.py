@@ -191,7 +191,7 @@ class TpuVm:
     def __post_init__(self):
         for field, pattern, rule in (
             ("name", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9, -, at most 63"),
-            ("zone", r"[a-z]+-[a-z]+\d+-[a-z]", "a zone such as us-west4-a"),
+            ("zone", r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone such as us-west4-a"),
             ("project", r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a project"),
             ("bucket", r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[\w.-]+)*", "such as gs://my-bucket"),
             ("runtime_version", r"[a-z0-9][a-z0-9.-]*", "a version such as v2-alpha-tpuv6e"),

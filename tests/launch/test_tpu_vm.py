@@ -147,6 +147,11 @@ def test_bad_input_is_refused_before_anything_is_asked_for(changes, message):
         make_vm(**changes)
 
 
+@pytest.mark.parametrize("zone", ["us-west4-a", "us-south1-ai1b", "us-central1-ai1a"])
+def test_zones_of_one_letter_and_those_for_ai_are_known(zone):
+    assert f"--zone={zone}" in tpu_vm.ask_state(make_vm(zone=zone)).words
+
+
 def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
     words = tpu_vm.train_words(make_vm(topology="v5e:2x2", bucket=None), JOB)
     assert words == ("train", "pod-sft", "--run-dir", "runs/pod-sft-1", *JOB.arguments)
