@@ -64,6 +64,10 @@ class Request:
                 f"expert={self.mesh['expert']} times tensor={self.mesh['tensor']}, over which "
                 "experts are spread where tensor cuts sequences. Choose smaller axes, or heads."
             )
+        if self.num_microbatches < 1:
+            raise ConfigError(
+                f"num_microbatches={self.num_microbatches} must be at least 1. Raise it."
+            )
         shards = self.num_batch_shards * self.num_microbatches
         axes = "+".join(batch_axes(self.tensor_cuts))
         if self.batch < 1 or self.batch % shards:

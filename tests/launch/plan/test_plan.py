@@ -13,6 +13,7 @@ from loong_jax.launch.plan import (
     analytic,
     chart,
     child,
+    command,
     compiled,
     figures,
     plan,
@@ -79,7 +80,7 @@ def test_topologies(text, slices, chips, devices, wraps):
     assert Topology.parse(str(found)) == found
 
 
-@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2"])
+@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2", "0x v6e:2x2"])
 def test_topologies_that_are_refused(text):
     with pytest.raises(ConfigError):
         Topology.parse(text)
@@ -97,6 +98,8 @@ def test_a_request_survives_its_way_to_the_child():
         ({"batch": 6}, "no multiple of 4"),
         ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
         ({"length": 0}, "no positive multiple"),
+        ({"num_microbatches": 0}, "num_microbatches=0 must be at least 1"),
+        ({"num_microbatches": -1}, "num_microbatches=-1 must be at least 1"),
         ({"tensor_cuts": "sequences"}, "only decoding"),
         ({**BY_SEQUENCE, "batch": 6}, "expert.tensor"),
         (
@@ -108,6 +111,28 @@ def test_a_request_survives_its_way_to_the_child():
 def test_requests_that_are_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
         make_request(**changes)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--num-microbatches 0", "--num-microbatches 0 must be at least 1"),
+        ("--slices -1", "--slices -1 must be at least 1"),
+        ("--batch 0", "--batch 0 must be at least 1"),
+        ("--json DIR/missing/plan.json", "missing is no directory. Make it"),
+        ("--chart DIR/missing/plan.svg", "missing is no directory. Make it"),
+        ("--json DIR", "is a directory. Name a file"),
+        ("--chart DIR/plan.txt", "ends in none of .svg"),
+    ],
+)
+def test_what_must_fail_in_the_end_is_refused_before_anything_is_compiled(
+    line, said, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(plan, "make", None)
+    words = f"tiny --topology v5p:2x2x1 {line.replace('DIR', str(tmp_path))}".split()
+    for search in ([], ["--search"]):
+        with pytest.raises(ConfigError, match=said):
+            command.main([*words, *search])
 
 
 def test_models_by_name_and_by_file(tmp_path):
