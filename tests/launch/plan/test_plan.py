@@ -7,6 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
+from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan import (
     advice,
@@ -22,7 +23,8 @@ from loong_jax.launch.plan import (
 )
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.rope import YarnScaling
 from tests.launch.plan import test_roofline
 from tests.launch.plan.asking import asked
 
@@ -147,6 +149,44 @@ def test_models_by_name_and_by_file(tmp_path):
         request.find_model(str(path))
     with pytest.raises(ConfigError, match="neither"):
         request.find_model("longcat")
+
+
+def test_models_of_an_import_and_with_parts_are_read(tmp_path):
+    path = tmp_path / "model.json"
+    yarn = YarnScaling(factor=4.0, original_max_position=256)
+    model = MoEConfig.tiny(yarn=yarn, ngram=NgramEmbedding(max_order=2, base_rows=50))
+    record = {"format_version": 1, "config": configs.to_json(model), "hf_config": None}
+    path.write_text(json.dumps(record))
+    assert request.find_model(str(path)) == model
+    fields = {k: v for k, v in configs.to_json(MoEConfig.tiny()).items() if k != "_kind"}
+    plain = {
+        "yarn": {"factor": 4.0, "original_max_position": 256},
+        "ngram": {"max_order": 2, "base_rows": 50},
+    }
+    path.write_text(json.dumps(fields | plain))
+    assert request.find_model(str(path)) == model
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"vocab_size": 128', "is not JSON"),
+        ("[1]", "of type list"),
+        ('{"config": 3}', "of type int"),
+        ('{"vocab_size": 128}', "missing.*hidden_size"),
+        ('{"_kind": "rl.optimizers.AdamW"}', "holds a rl.optimizers.AdamW"),
+        ('{"yarn": "long"}', "yarn='long'"),
+        ('{"yarn": {"factor": 2.0}}', "original_max_position"),
+        ('{"ngram": {"width": 3}}', "no field 'width'"),
+        ('{"mixing": {"block": 3}}', "that names its _kind"),
+        ('{"dtype": "float3"}', "is no dtype"),
+    ],
+)
+def test_files_that_hold_no_model_are_refused(text, said, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        request.find_model(str(path))
 
 
 @pytest.mark.parametrize("line", ["gather --fp8-dispatch", "gather --choices-per-row 2",
