@@ -186,8 +186,7 @@ def _fields_in(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(
             f"{path} holds a value of type {type(value).__name__}, and a model is an object with "
-            "the fields of "
-            "MoEConfig. Write one."
+            "the fields of MoEConfig. Write one."
         )
     kind = value.get(configs.KIND, _KIND_OF_MODEL)
     if kind != _KIND_OF_MODEL:

@@ -18,6 +18,7 @@ from loong_jax.launch.plan import (
     compiled,
     figures,
     plan,
+    programs,
     report,
     request,
 )
@@ -293,6 +294,25 @@ def test_what_does_not_fit_says_what_to_change():
     value = figures.to_json(made)
     assert (value["fits"], value["roofline_step_s"]) == (False, None)
     assert value["hbm_per_device_gb"] == pytest.approx(150)
+
+
+def test_a_drafting_head_is_active_only_where_the_program_drafts():
+    without, within = MoEConfig.tiny(), MoEConfig.tiny(num_mtp_layers=1)
+    plain, idle = programs.weight_counts(without), programs.weight_counts(within)
+    drafting = programs.weight_counts(within, drafts=True)
+    head = idle["total"] - plain["total"]
+    assert head > 0
+    assert idle["active"] == pytest.approx(plain["active"])
+    assert drafting["active"] == pytest.approx(plain["active"] + head)
+
+
+def test_tables_of_ngrams_are_looked_up_and_not_active():
+    ngram = NgramEmbedding(max_order=2, base_rows=50)
+    counts = programs.weight_counts(MoEConfig.tiny(ngram=ngram))
+    plain = programs.weight_counts(MoEConfig.tiny())
+    table = sum(ngram.rows) * 128 / len(ngram.rows)
+    more = {name: counts[name] - plain[name] for name in ("total", "active")}
+    assert more["active"] == pytest.approx(more["total"] - table)
 
 
 def test_closed_forms_count_the_published_weights():
