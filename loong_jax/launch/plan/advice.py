@@ -56,7 +56,8 @@ def _time(plan: "Plan") -> list[str]:
     timing = plan.reference
     if timing is None:
         return []
-    said = []
+    said: list[str] = []
+    num_steps = plan.request.num_steps
     total, exposed = timing.traffic(of_experts=True)
     if exposed > 0.05 * timing.step_s:
         worst = max(
@@ -72,7 +73,7 @@ def _time(plan: "Plan") -> list[str]:
         )
         said.append(
             f"{exposed / timing.step_s:.0%} of the step is exposed expert traffic "
-            f"({exposed:.3f} of {total:.3f} s): {why}"
+            f"({exposed / num_steps:.3f} of {total / num_steps:.3f} s): {why}"
         )
     _, others = timing.traffic(of_experts=False)
     if others > 0.05 * timing.step_s:

@@ -72,8 +72,9 @@ def _said_of_torus(plan: Plan) -> str:
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values; figures are of one step."""
+    """The plan as JSON values; figures are of one step, the trips of collectives of one call."""
     request, reference = plan.request, plan.reference
+    num_steps = request.num_steps
     result: dict[str, Any] = {
         "model": request.model,
         "topology": str(request.topology),
@@ -112,15 +113,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
             result["decode"] = decode_figures(plan, reference) | cuts
         result |= {
             "roofline_mfu": reference.mfu,
-            "roofline_step_s": reference.step_s / request.num_steps,
+            "roofline_step_s": reference.step_s / num_steps,
             "expert_traffic_hidden_share": reference.hidden_share,
             "tokens_per_s_per_chip": tokens_per_s,
             "torus_all_to_all_gb_per_s": torus_gb_per_s(plan),
-            "flops_per_device": step.cost.flops,
-            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / GB,
-            "seconds": breakdown(reference),
+            "flops_per_device": step.cost.flops / num_steps,
+            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / num_steps / GB,
+            "seconds": breakdown(reference, num_steps),
             "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
-            "by_exchange_bandwidth": [_row_of_table(timing) for timing in plan.timings],
+            "by_exchange_bandwidth": [_row_of_table(t, num_steps) for t in plan.timings],
             "collectives": [row_to_json(row) for row in step.rows],
         }
     return result
@@ -155,31 +156,33 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
 def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
     """What the compiler expects all fusions of a step to take; kernels are not among them."""
     clock = plan.request.topology.chip.clock_hz
-    return None if clock is None else timing.step.estimated_cycles / clock
+    cycles = timing.step.estimated_cycles / plan.request.num_steps
+    return None if clock is None else cycles / clock
 
 
-def breakdown(timing: Timing) -> dict[str, float]:
-    """Where the seconds of a step go; they add up to it."""
+def breakdown(timing: Timing, num_steps: int) -> dict[str, float]:
+    """Where the seconds of one of a call's `num_steps` steps go; they add up to it."""
     step = timing.step
     _, experts = timing.traffic(of_experts=True)
     _, others = timing.traffic(of_experts=False)
-    return {
+    of_call = {
         "products": step.product_s,
         "memory traffic": step.compute_s - step.product_s,
         "exposed expert traffic": experts,
         "exposed other traffic": others,
         "exposed copies and SparseCore": step.exposed_copy_s,
     }
+    return {name: seconds / num_steps for name, seconds in of_call.items()}
 
 
-def _row_of_table(timing: Timing) -> dict[str, float | None]:
+def _row_of_table(timing: Timing, num_steps: int) -> dict[str, float | None]:
     total, exposed = timing.traffic(of_experts=True)
     return {
         "gb_per_s_per_chip": timing.exchange_bandwidth / GB,
         "hidden_share": timing.hidden_share,
-        "expert_traffic_s": total,
-        "exposed_s": exposed,
-        "step_s": timing.step_s,
+        "expert_traffic_s": total / num_steps,
+        "exposed_s": exposed / num_steps,
+        "step_s": timing.step_s / num_steps,
         "mfu": timing.mfu,
     }
 

@@ -280,6 +280,26 @@ def test_decoding_is_measured_against_memory():
     assert "tensor cuts heads" in " ".join(text.split())
 
 
+def test_a_call_of_several_steps_is_told_by_the_step():
+    there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
+    made = plan.read(make_request(mode="decode", num_steps=4), there, VERSIONS)
+    call_s, cost = made.reference.step_s, made.reference.step.cost
+    value = figures.to_json(made)
+    assert value["roofline_step_s"] == pytest.approx(call_s / 4)
+    assert sum(value["seconds"].values()) == pytest.approx(call_s / 4)
+    assert value["flops_per_device"] == pytest.approx(cost.flops / 4)
+    assert value["hbm_traffic_gb_per_device"] == pytest.approx(cost.hbm_bytes / 4e9)
+    row = value["by_exchange_bandwidth"][1]
+    assert row["gb_per_s_per_chip"] == 200
+    assert row["step_s"] == pytest.approx(call_s / 4)
+    assert row["expert_traffic_s"] == pytest.approx(made.reference.traffic(of_experts=True)[0] / 4)
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = console.export_text()
+    assert f"{call_s:.4f}" not in text
+    assert "runs in a call of 4 steps" in text
+
+
 def test_what_does_not_fit_says_what_to_change():
     memory = dict(COMPILED.memory) | {"temp": 90e9}
     made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
