@@ -41,6 +41,10 @@ def _memory(plan: "Plan") -> list[str]:
             f"temporary arrays take {temporary / _GB:.1f} GB: use --num-microbatches "
             f"{2 * request.num_microbatches}"
         )
+    elif temporary > excess and request.mode == "decode":
+        said.append(
+            f"temporary arrays take {temporary / _GB:.1f} GB: use a smaller batch, or more devices"
+        )
     elif temporary > excess:
         said.append(
             f"temporary arrays take {temporary / _GB:.1f} GB: use a smaller batch or length, or "

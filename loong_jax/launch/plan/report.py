@@ -83,13 +83,16 @@ def _memory(plan: Plan) -> Table:
 def _time(plan: Plan) -> Table:
     timing = plan.reference
     assert timing is not None
-    num_steps = plan.request.num_steps
+    num_steps, cost = plan.request.num_steps, timing.step.cost
     tokens = plan.request.num_kept_tokens / timing.step_s / plan.request.topology.num_chips
     table = Table(
         title=f"Roofline: {timing.step_s / num_steps:.4f} s per step, "
         f"MFU {timing.mfu:.1%}, "
         f"{tokens:.0f} tokens/s per chip",
         title_justify="left",
+        caption=f"per device and step: {cost.flops / num_steps / 1e12:.3g} TFLOP, "
+        f"{cost.hbm_bytes / num_steps / GB:.3g} GB of HBM traffic",
+        caption_justify="left",
     )
     table.add_column("of the step")
     table.add_column("s", justify="right")

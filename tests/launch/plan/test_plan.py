@@ -256,6 +256,9 @@ def test_a_plan_is_shown_and_drawn(tmp_path):
     text = console.export_text()
     assert "51.00 of 102.01 GB, fits" in text
     assert "all-to-all" in text
+    cost = made.reference.step.cost
+    assert f"per device and step: {cost.flops / 1e12:.3g} TFLOP" in " ".join(text.split())
+    assert f"{cost.hbm_bytes / 1e9:.3g} GB of HBM traffic" in " ".join(text.split())
     assert "no TPU ran" in text
     chart.save(made, tmp_path / "plan.svg")
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
@@ -307,6 +310,11 @@ def test_what_does_not_fit_says_what_to_change():
     said = " ".join(advice.advise(made))
     assert "over the limit by 29.0 GB" in said
     assert "--num-microbatches 2" in said
+    decoding = dataclasses.replace(COMPILED, memory=memory)
+    made = plan.read(make_request(mode="decode"), decoding, VERSIONS)
+    said = " ".join(advice.advise(dataclasses.replace(made, timings=())))
+    assert "use a smaller batch, or more devices" in said
+    assert "context" not in said
     refused = dataclasses.replace(
         COMPILED, text=None, memory={}, out_of_memory={"used": 150e9, "limit": 102e9}
     )
