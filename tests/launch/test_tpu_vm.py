@@ -162,6 +162,13 @@ def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
     assert [word for word in words if "checkpoints" in word] == ["--checkpoints=/shared/run"]
 
 
+@pytest.mark.parametrize("word", ["--run-dir", "--run-dir=runs/b", "--run_dir=runs/b"])
+def test_a_second_directory_of_the_run_is_refused(word):
+    job = Job(recipe="pod-sft", arguments=(word, "runs/b")[: 1 if "=" in word else 2])
+    with pytest.raises(ConfigError, match=r"--run-dir after --.*runs/pod-sft-1"):
+        tpu_vm.dry_run(make_vm(), job, "run")
+
+
 # ---- the command line
 
 
@@ -195,6 +202,14 @@ def test_what_would_fail_on_the_pod_is_refused_here(words, message, capsys):
     options = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
     assert cli.main(["launch", *words.replace("TOPOLOGY", options).split()]) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("action", ["push", "status", "logs", "stop", "delete"])
+def test_what_starts_nothing_needs_neither_mesh_nor_bucket(action, capsys):
+    """So that machines of another mesh, or without a bucket, can be looked at and deleted."""
+    words = "tpu-vm pod-sft --name a --zone us-west4-a --project my-project --topology v5e:8x8"
+    assert cli.main(["launch", *words.split(), "--dry-run", action]) == 0
+    assert "gcloud" in capsys.readouterr().out
 
 
 # ---- gcloud
@@ -417,6 +432,13 @@ def test_create_does_what_is_left_to_do(cloud):
         cloud("create", ["DENIED"])
     with pytest.raises(LaunchError, match="still WAITING_FOR_RESOURCES after"):
         cloud("create", ["NONE", "WAITING_FOR_RESOURCES"], provision_timeout_h=1e-5)
+
+
+def test_what_is_gone_already_is_deleted(cloud):
+    assert cloud("delete", ["ACTIVE"])[:2] == (0, ["delete"])
+    status, verbs, said = cloud("delete", ["NONE"])
+    assert (status, verbs) == (0, [])
+    assert "nothing to delete" in said[-1]
 
 
 def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
