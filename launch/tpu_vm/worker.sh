@@ -80,23 +80,25 @@ start() {
 }
 
 supervise() {
-    local run_root=$1 status=1 restarts=0 run_dir
+    local run_root=$1 status=42 restarts=0 run_dir child='' # 42: stopped before it began, goes on
+    trap 'touch "$STATE/stopped"; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM
     shift
     run_dir=$(option_value --run-dir "$@")
     cd "$HOME"
-    trap 'touch "$STATE/stopped"; kill -TERM "$child" 2>/dev/null' TERM
     fetch "$run_root" "$run_dir"
-    while :; do
+    while [ ! -f "$STATE/stopped" ]; do # also after the pause, which a trapped signal does not cut
         echo "== $(date -u +%FT%TZ) $(hostname): loong $*"
         touch "$STATE/started"
         "$CODE/.venv/bin/loong" "$@" &
         child=$!
+        [ ! -f "$STATE/stopped" ] || kill -TERM "$child" 2>/dev/null || true
         status=0
         wait "$child" || status=$?
         while kill -0 "$child" 2>/dev/null; do # a trapped signal ends `wait` before the child
             status=0
             wait "$child" || status=$?
         done
+        child=''
         keep "$run_root" "$run_dir"
         echo "== $(date -u +%FT%TZ) $(hostname): exit status $status"
         may_start_again "$status" && [ ! -f "$STATE/stopped" ] || break

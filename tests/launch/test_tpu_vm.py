@@ -282,21 +282,22 @@ def worker(tmp_path):
     script = host / "loong/launch/tpu_vm/worker.sh"
     script.parent.mkdir(parents=True)
     shutil.copy(ROOT / "launch/tpu_vm/worker.sh", script)
-    environment = {"HOME": str(host), "PATH": os.environ["PATH"], "LOONG_PAUSE_S": "0.1"}
+    path = f"{host / 'bin'}:{os.environ['PATH']}"
+    environment = {"HOME": str(host), "PATH": path, "LOONG_PAUSE_S": "0.1"}
 
-    def run(*words: str, exits: str | None = None) -> subprocess.CompletedProcess:
+    def run(*words: str, exits: str | None = None, **settings) -> subprocess.CompletedProcess:
         if exits is not None:
             (host / "exits").write_text(exits + "\n")
         return subprocess.run(
             ["bash", script, *words],
-            env=environment,
+            env=environment | settings,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
 
-    run.host = host
+    run.host, run.environment = host, environment
     yield run
     run("stop")
 
@@ -339,6 +340,28 @@ def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
     assert "ended with exit status 42" in worker("stop").stdout
     assert worker("follow").returncode == PREEMPTED
     assert calls(worker) == 1
+
+
+def test_a_host_that_is_stopped_in_the_pause_says_how_it_ended(worker):
+    worker(*TRAIN, exits="42 0", LOONG_PAUSE_S="2")
+    for _ in range(100):
+        if "exit status 42" in (worker.host / "loong-run/log").read_text():
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert "ended with exit status 42" in worker("stop").stdout
+    assert worker("follow").returncode == PREEMPTED
+    assert calls(worker) == 1
+
+
+def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
+    write_program(worker.host / "bin/gcloud", "touch ~/fetching; sleep 1\n")
+    worker("start", "gs://my-bucket/a/run", *TRAIN[2:], exits="0")
+    for _ in range(100):
+        if (worker.host / "fetching").exists():
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert "ended with exit status 42" in worker("stop").stdout
+    assert calls(worker) == 0
 
 
 def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
