@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What each host of a slice does; `loong launch tpu-vm` calls it. One run at a time.
 #
-#   worker.sh setup                       makes ~/loong/.venv, once for each push
+#   worker.sh setup                       takes in ~/loong.new, makes ~/loong/.venv, once for each push
 #   worker.sh start RUN_ROOT train ...    runs `loong train ...` in the background, again after 42
 #   worker.sh status | follow | stop      how it goes; its log to the end; save on all hosts and stop
 #
@@ -38,10 +38,21 @@ find_python() { # 3.11 or newer; images of Ubuntu 22.04 have 3.10
     done
 }
 
+replace_code() { # by what was unpacked beside it; installed packages stay
+    local new=$CODE.new
+    [ -d "$new" ] || return 0
+    if [ -d "$CODE/.venv" ]; then
+        mv "$CODE/.venv" "$new/.venv"
+    fi
+    rm -rf "$CODE"
+    mv "$new" "$CODE"
+}
+
 setup() {
     if is_running; then
         fail "a run is going on; stop it before its code is replaced"
     fi
+    replace_code
     cd "$CODE"
     local stamp=.venv/tpu.stamp wanted python
     wanted=$(cat pyproject.toml constraints.txt | sha256sum)

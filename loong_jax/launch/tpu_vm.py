@@ -26,6 +26,7 @@ ACTIONS = ("create", "push", "run", "status", "logs", "stop", "delete", "all")
 STARTING = ("create", "run", "all")  # those after which a recipe runs, so that it must fit
 CHECKOUT_HAS = "launch/tpu_vm/worker.sh"
 WORKER = f"loong/{CHECKOUT_HAS}"  # on every host, once pushed
+PUSHED = "loong.new"  # where code is unpacked: a run may be going on with that in loong
 ARCHIVE = "loong.tar.gz"
 
 
@@ -320,8 +321,16 @@ def _wait(vm: TpuVm) -> WaitActive:
 
 
 def _push(vm: TpuVm, archive: str) -> list[Step]:
-    pack = ("git", "archive", "--format=tar.gz", "--prefix=loong/", f"--output={archive}", "HEAD")
-    unpack = ("tar", "-xzf", ARCHIVE), ("bash", WORKER, "setup")
+    pack = (
+        "git",
+        "archive",
+        "--format=tar.gz",
+        f"--prefix={PUSHED}/",
+        f"--output={archive}",
+        "HEAD",
+    )
+    setup = ("bash", f"{PUSHED}/{CHECKOUT_HAS}", "setup")
+    unpack = ("rm", "-rf", PUSHED), ("tar", "-xzf", ARCHIVE), setup
     copy = (
         *("gcloud", "compute", "tpus", "tpu-vm", "scp", archive, f"{vm.name}:{ARCHIVE}"),
         *_where(vm),

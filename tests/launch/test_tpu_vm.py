@@ -1,5 +1,6 @@
 """The way onto a TPU slice: commands as text, refusals, their order against a gcloud of ours."""
 
+import hashlib
 import json
 import os
 import re
@@ -362,6 +363,46 @@ def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
         subprocess.run(["sleep", "0.05"], check=True)
     assert "ended with exit status 42" in worker("stop").stdout
     assert calls(worker) == 0
+
+
+def test_a_push_replaces_code_and_keeps_packages_but_not_under_a_run(worker, tmp_path):
+    pushed, code = tmp_path / "loong.new", worker.host / "loong"
+    write_program(
+        pushed / "launch/tpu_vm/worker.sh", (ROOT / "launch/tpu_vm/worker.sh").read_text()
+    )
+    for name in ("pyproject.toml", "constraints.txt"):
+        (pushed / name).write_text("of the new commit\n")
+    (code / "old.py").write_text("")
+    wanted = hashlib.sha256(b"of the new commit\n" * 2).hexdigest()
+    (code / ".venv/tpu.stamp").write_text(f"{wanted}  -\n")
+    archive = worker.host / tpu_vm.ARCHIVE
+    subprocess.run(["tar", "-czf", archive, "-C", tmp_path, "loong.new"], check=True)
+    command = tpu_vm.steps_of(make_vm(), JOB, "push")[-1].words[-1]
+
+    def push():
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=worker.host,
+            env=worker.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    worker(*TRAIN, exits="wait 0")
+    refused = push()
+    assert refused.returncode == 1
+    assert "a run is going on" in refused.stderr
+    assert (code / "old.py").exists()
+    assert not (code / "pyproject.toml").exists()
+    worker("stop")
+    for _ in range(2):
+        assert "already installed" in push().stdout
+        assert sorted(path.name for path in code.iterdir()) == [
+            ".venv", "constraints.txt", "launch", "pyproject.toml",
+        ]  # fmt: skip
+        assert not (worker.host / "loong.new").exists()
 
 
 def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
