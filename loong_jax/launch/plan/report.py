@@ -32,7 +32,7 @@ def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Con
         timing = None if plan is None else plan.reference
         row += ["-", "-"] if plan is None else _both(plan)
         row.append(f"{estimate.step_s:.3f}")
-        if timing is None:
+        if plan is None or timing is None:
             row += [error[:40] or "does not fit", "-", "-"]
         else:
             hidden = timing.hidden_share
