@@ -226,14 +226,15 @@ def launch(arguments: Arguments) -> int:
 
     chosen = options.parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
     vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
-    config, processes = recipes.get_recipe(recipe)(), distributed.Processes()
-    config = options.parse_train(recipe, "", config, overrides, processes=processes).config
-    if config.mesh.num_devices != vm.slice.num_devices:
-        raise ConfigError(
-            f"{vm.topology} has {vm.slice.num_devices} devices, and the mesh of the recipe is for "
-            f"{config.mesh.num_devices}: {config.mesh}. Choose another topology, or end the "
-            "command with -- --mesh.fsdp N and so on."
-        )
+    if chosen.action in tpu_vm.STARTING:
+        config, processes = recipes.get_recipe(recipe)(), distributed.Processes()
+        config = options.parse_train(recipe, "", config, overrides, processes=processes).config
+        if config.mesh.num_devices != vm.slice.num_devices:
+            raise ConfigError(
+                f"{vm.topology} has {vm.slice.num_devices} devices, and the mesh of the recipe is "
+                f"for {config.mesh.num_devices}: {config.mesh}. Choose another topology, or end "
+                "the command with -- --mesh.fsdp N and so on."
+            )
     if note := vm.slice.generation.note:
         print(f"note: {note}", file=sys.stderr)
     if chosen.dry_run:

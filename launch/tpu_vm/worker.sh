@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What each host of a slice does; `loong launch tpu-vm` calls it. One run at a time.
 #
-#   worker.sh setup                       makes ~/loong/.venv, once for each push
+#   worker.sh setup                       takes in ~/loong.new, makes ~/loong/.venv, once for each push
 #   worker.sh start RUN_ROOT train ...    runs `loong train ...` in the background, again after 42
 #   worker.sh status | follow | stop      how it goes; its log to the end; save on all hosts and stop
 #
@@ -38,10 +38,21 @@ find_python() { # 3.11 or newer; images of Ubuntu 22.04 have 3.10
     done
 }
 
+replace_code() { # by what was unpacked beside it; installed packages stay
+    local new=$CODE.new
+    [ -d "$new" ] || return 0
+    if [ -d "$CODE/.venv" ]; then
+        mv "$CODE/.venv" "$new/.venv"
+    fi
+    rm -rf "$CODE"
+    mv "$new" "$CODE"
+}
+
 setup() {
     if is_running; then
         fail "a run is going on; stop it before its code is replaced"
     fi
+    replace_code
     cd "$CODE"
     local stamp=.venv/tpu.stamp wanted python
     wanted=$(cat pyproject.toml constraints.txt | sha256sum)
@@ -80,23 +91,25 @@ start() {
 }
 
 supervise() {
-    local run_root=$1 status=1 restarts=0 run_dir
+    local run_root=$1 status=42 restarts=0 run_dir child='' # 42: stopped before it began, goes on
+    trap 'touch "$STATE/stopped"; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM
     shift
     run_dir=$(option_value --run-dir "$@")
     cd "$HOME"
-    trap 'touch "$STATE/stopped"; kill -TERM "$child" 2>/dev/null' TERM
     fetch "$run_root" "$run_dir"
-    while :; do
+    while [ ! -f "$STATE/stopped" ]; do # also after the pause, which a trapped signal does not cut
         echo "== $(date -u +%FT%TZ) $(hostname): loong $*"
         touch "$STATE/started"
         "$CODE/.venv/bin/loong" "$@" &
         child=$!
+        [ ! -f "$STATE/stopped" ] || kill -TERM "$child" 2>/dev/null || true
         status=0
         wait "$child" || status=$?
         while kill -0 "$child" 2>/dev/null; do # a trapped signal ends `wait` before the child
             status=0
             wait "$child" || status=$?
         done
+        child=''
         keep "$run_root" "$run_dir"
         echo "== $(date -u +%FT%TZ) $(hostname): exit status $status"
         may_start_again "$status" && [ ! -f "$STATE/stopped" ] || break

@@ -23,8 +23,10 @@ from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch.distributed import PREEMPTED
 
 ACTIONS = ("create", "push", "run", "status", "logs", "stop", "delete", "all")
+STARTING = ("create", "run", "all")  # those after which a recipe runs, so that it must fit
 CHECKOUT_HAS = "launch/tpu_vm/worker.sh"
 WORKER = f"loong/{CHECKOUT_HAS}"  # on every host, once pushed
+PUSHED = "loong.new"  # where code is unpacked: a run may be going on with that in loong
 ARCHIVE = "loong.tar.gz"
 
 
@@ -191,7 +193,7 @@ class TpuVm:
     def __post_init__(self):
         for field, pattern, rule in (
             ("name", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9, -, at most 63"),
-            ("zone", r"[a-z]+-[a-z]+\d+-[a-z]", "a zone such as us-west4-a"),
+            ("zone", r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone such as us-west4-a"),
             ("project", r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a project"),
             ("bucket", r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[\w.-]+)*", "such as gs://my-bucket"),
             ("runtime_version", r"[a-z0-9][a-z0-9.-]*", "a version such as v2-alpha-tpuv6e"),
@@ -215,10 +217,17 @@ class TpuVm:
 def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
     """What follows `loong` on every host.
 
-    Raises ConfigError when the hosts would have no place in common for checkpoints.
+    Raises ConfigError when the hosts would have no place in common for checkpoints, and for a
+    directory of the run other than the one that `worker.sh` keeps.
     """
+    given = [word.partition("=")[0].replace("_", "-") for word in job.arguments]
+    if "--run-dir" in given:
+        raise ConfigError(
+            f"--run-dir after -- would be a second one beside runs/{vm.name}, where every host "
+            "keeps its run. Leave it out; another --name gives another directory."
+        )
     words = ("train", job.recipe, "--run-dir", f"runs/{vm.name}")
-    if not any(word.partition("=")[0] == "--checkpoints" for word in job.arguments):
+    if "--checkpoints" not in given:
         if vm.bucket is not None:
             words += ("--checkpoints", f"{vm.bucket}/{vm.name}/checkpoints")
         elif vm.slice.num_hosts > 1:
@@ -264,7 +273,7 @@ Step = Command | WaitActive
 
 def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[Step]:
     """The commands of one action, with nothing there yet; `archive` is where the code is packed."""
-    started = train_words(vm, job)
+    started = train_words(vm, job) if action in STARTING else ()
     match action:
         case "create":
             return [_create(vm), _wait(vm)]
@@ -312,8 +321,16 @@ def _wait(vm: TpuVm) -> WaitActive:
 
 
 def _push(vm: TpuVm, archive: str) -> list[Step]:
-    pack = ("git", "archive", "--format=tar.gz", "--prefix=loong/", f"--output={archive}", "HEAD")
-    unpack = ("tar", "-xzf", ARCHIVE), ("bash", WORKER, "setup")
+    pack = (
+        "git",
+        "archive",
+        "--format=tar.gz",
+        f"--prefix={PUSHED}/",
+        f"--output={archive}",
+        "HEAD",
+    )
+    setup = ("bash", f"{PUSHED}/{CHECKOUT_HAS}", "setup")
+    unpack = ("rm", "-rf", PUSHED), ("tar", "-xzf", ARCHIVE), setup
     copy = (
         *("gcloud", "compute", "tpus", "tpu-vm", "scp", archive, f"{vm.name}:{ARCHIVE}"),
         *_where(vm),
@@ -395,6 +412,9 @@ def perform(
             say("the machines were taken away")
             return PREEMPTED
         return status
+    if action == "delete" and state_of(vm) is None:
+        say(f"{vm.name}: not there, so there is nothing to delete")
+        return 0
     if action == "push" and not Path(CHECKOUT_HAS).exists():
         raise LaunchError(
             f"{Path.cwd()} holds no {CHECKOUT_HAS}, so it is no checkout of loong_jax. Go to the "

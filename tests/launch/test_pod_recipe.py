@@ -54,6 +54,7 @@ def test_the_flash_recipe_has_the_state_it_names():
     [
         (dict(fsdp=0), "mesh.fsdp=0 must be at least 1"),
         (dict(data=5), "sft.rows=32 cannot be cut into mesh.data=5"),
+        (dict(data=4, fsdp=4, expert=4), "sft.rows=32 cannot be cut into .*, 64 equal parts"),
         (dict(expert=16), "model.num_experts=8 cannot be cut into mesh.expert=16"),
         (dict(tensor=8), "model.num_heads=4 cannot be cut into mesh.tensor=8"),
         (dict(context=5), "sft.row_length=216 cannot be cut into mesh.context=5"),

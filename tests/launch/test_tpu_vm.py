@@ -1,5 +1,6 @@
 """The way onto a TPU slice: commands as text, refusals, their order against a gcloud of ours."""
 
+import hashlib
 import json
 import os
 import re
@@ -147,6 +148,11 @@ def test_bad_input_is_refused_before_anything_is_asked_for(changes, message):
         make_vm(**changes)
 
 
+@pytest.mark.parametrize("zone", ["us-west4-a", "us-south1-ai1b", "us-central1-ai1a"])
+def test_zones_of_one_letter_and_those_for_ai_are_known(zone):
+    assert f"--zone={zone}" in tpu_vm.ask_state(make_vm(zone=zone)).words
+
+
 def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
     words = tpu_vm.train_words(make_vm(topology="v5e:2x2", bucket=None), JOB)
     assert words == ("train", "pod-sft", "--run-dir", "runs/pod-sft-1", *JOB.arguments)
@@ -155,6 +161,13 @@ def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
     by_hand = Job(recipe="pod-sft", arguments=("--checkpoints=/shared/run",))
     words = tpu_vm.train_words(make_vm(bucket=None), by_hand)
     assert [word for word in words if "checkpoints" in word] == ["--checkpoints=/shared/run"]
+
+
+@pytest.mark.parametrize("word", ["--run-dir", "--run-dir=runs/b", "--run_dir=runs/b"])
+def test_a_second_directory_of_the_run_is_refused(word):
+    job = Job(recipe="pod-sft", arguments=(word, "runs/b")[: 1 if "=" in word else 2])
+    with pytest.raises(ConfigError, match=r"--run-dir after --.*runs/pod-sft-1"):
+        tpu_vm.dry_run(make_vm(), job, "run")
 
 
 # ---- the command line
@@ -190,6 +203,14 @@ def test_what_would_fail_on_the_pod_is_refused_here(words, message, capsys):
     options = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
     assert cli.main(["launch", *words.replace("TOPOLOGY", options).split()]) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("action", ["push", "status", "logs", "stop", "delete"])
+def test_what_starts_nothing_needs_neither_mesh_nor_bucket(action, capsys):
+    """So that machines of another mesh, or without a bucket, can be looked at and deleted."""
+    words = "tpu-vm pod-sft --name a --zone us-west4-a --project my-project --topology v5e:8x8"
+    assert cli.main(["launch", *words.split(), "--dry-run", action]) == 0
+    assert "gcloud" in capsys.readouterr().out
 
 
 # ---- gcloud
@@ -262,21 +283,22 @@ def worker(tmp_path):
     script = host / "loong/launch/tpu_vm/worker.sh"
     script.parent.mkdir(parents=True)
     shutil.copy(ROOT / "launch/tpu_vm/worker.sh", script)
-    environment = {"HOME": str(host), "PATH": os.environ["PATH"], "LOONG_PAUSE_S": "0.1"}
+    path = f"{host / 'bin'}:{os.environ['PATH']}"
+    environment = {"HOME": str(host), "PATH": path, "LOONG_PAUSE_S": "0.1"}
 
-    def run(*words: str, exits: str | None = None) -> subprocess.CompletedProcess:
+    def run(*words: str, exits: str | None = None, **settings) -> subprocess.CompletedProcess:
         if exits is not None:
             (host / "exits").write_text(exits + "\n")
         return subprocess.run(
             ["bash", script, *words],
-            env=environment,
+            env=environment | settings,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
 
-    run.host = host
+    run.host, run.environment = host, environment
     yield run
     run("stop")
 
@@ -319,6 +341,68 @@ def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
     assert "ended with exit status 42" in worker("stop").stdout
     assert worker("follow").returncode == PREEMPTED
     assert calls(worker) == 1
+
+
+def test_a_host_that_is_stopped_in_the_pause_says_how_it_ended(worker):
+    worker(*TRAIN, exits="42 0", LOONG_PAUSE_S="2")
+    for _ in range(100):
+        if "exit status 42" in (worker.host / "loong-run/log").read_text():
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert "ended with exit status 42" in worker("stop").stdout
+    assert worker("follow").returncode == PREEMPTED
+    assert calls(worker) == 1
+
+
+def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
+    write_program(worker.host / "bin/gcloud", "touch ~/fetching; sleep 1\n")
+    worker("start", "gs://my-bucket/a/run", *TRAIN[2:], exits="0")
+    for _ in range(100):
+        if (worker.host / "fetching").exists():
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert "ended with exit status 42" in worker("stop").stdout
+    assert calls(worker) == 0
+
+
+def test_a_push_replaces_code_and_keeps_packages_but_not_under_a_run(worker, tmp_path):
+    pushed, code = tmp_path / "loong.new", worker.host / "loong"
+    write_program(
+        pushed / "launch/tpu_vm/worker.sh", (ROOT / "launch/tpu_vm/worker.sh").read_text()
+    )
+    for name in ("pyproject.toml", "constraints.txt"):
+        (pushed / name).write_text("of the new commit\n")
+    (code / "old.py").write_text("")
+    wanted = hashlib.sha256(b"of the new commit\n" * 2).hexdigest()
+    (code / ".venv/tpu.stamp").write_text(f"{wanted}  -\n")
+    archive = worker.host / tpu_vm.ARCHIVE
+    subprocess.run(["tar", "-czf", archive, "-C", tmp_path, "loong.new"], check=True)
+    command = tpu_vm.steps_of(make_vm(), JOB, "push")[-1].words[-1]
+
+    def push():
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=worker.host,
+            env=worker.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    worker(*TRAIN, exits="wait 0")
+    refused = push()
+    assert refused.returncode == 1
+    assert "a run is going on" in refused.stderr
+    assert (code / "old.py").exists()
+    assert not (code / "pyproject.toml").exists()
+    worker("stop")
+    for _ in range(2):
+        assert "already installed" in push().stdout
+        assert sorted(path.name for path in code.iterdir()) == [
+            ".venv", "constraints.txt", "launch", "pyproject.toml",
+        ]  # fmt: skip
+        assert not (worker.host / "loong.new").exists()
 
 
 def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
@@ -412,6 +496,13 @@ def test_create_does_what_is_left_to_do(cloud):
         cloud("create", ["DENIED"])
     with pytest.raises(LaunchError, match="still WAITING_FOR_RESOURCES after"):
         cloud("create", ["NONE", "WAITING_FOR_RESOURCES"], provision_timeout_h=1e-5)
+
+
+def test_what_is_gone_already_is_deleted(cloud):
+    assert cloud("delete", ["ACTIVE"])[:2] == (0, ["delete"])
+    status, verbs, said = cloud("delete", ["NONE"])
+    assert (status, verbs) == (0, [])
+    assert "nothing to delete" in said[-1]
 
 
 def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):

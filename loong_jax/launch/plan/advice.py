@@ -41,6 +41,10 @@ def _memory(plan: "Plan") -> list[str]:
             f"temporary arrays take {temporary / _GB:.1f} GB: use --num-microbatches "
             f"{2 * request.num_microbatches}"
         )
+    elif temporary > excess and request.mode == "decode":
+        said.append(
+            f"temporary arrays take {temporary / _GB:.1f} GB: use a smaller batch, or more devices"
+        )
     elif temporary > excess:
         said.append(
             f"temporary arrays take {temporary / _GB:.1f} GB: use a smaller batch or length, or "
@@ -56,7 +60,8 @@ def _time(plan: "Plan") -> list[str]:
     timing = plan.reference
     if timing is None:
         return []
-    said = []
+    said: list[str] = []
+    num_steps = plan.request.num_steps
     total, exposed = timing.traffic(of_experts=True)
     if exposed > 0.05 * timing.step_s:
         worst = max(
@@ -72,7 +77,7 @@ def _time(plan: "Plan") -> list[str]:
         )
         said.append(
             f"{exposed / timing.step_s:.0%} of the step is exposed expert traffic "
-            f"({exposed:.3f} of {total:.3f} s): {why}"
+            f"({exposed / num_steps:.3f} of {total / num_steps:.3f} s): {why}"
         )
     _, others = timing.traffic(of_experts=False)
     if others > 0.05 * timing.step_s:

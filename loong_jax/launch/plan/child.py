@@ -39,7 +39,9 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
             [getattr(device, "slice_index", 0) or 0, *device.coords[: len(request.topology.shape)]]
             for device in mesh.devices.ravel()
         ],
-        "weights": programs.weight_counts(request.config),
+        "weights": programs.weight_counts(
+            request.config, drafts=request.mode == "decode" and request.num_drafts > 0
+        ),
     }
     with jax.set_mesh(mesh):
         program = programs.build(request, rules)

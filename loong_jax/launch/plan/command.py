@@ -23,6 +23,7 @@ from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 
 NUM_COMPILED = 5  # of the meshes that a search ranks
+CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,8 @@ class PlanOptions:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; 0 where the program fits."""
     chosen = options.parse(PlanOptions, "loong plan", arguments)
+    check_sizes(chosen)
+    check_outputs(chosen)
     topology = Topology.parse(chosen.topology, num_slices=chosen.slices)
     config = make_config(chosen)
     width = None if sys.stdout.isatty() else 130  # a file has no width of its own
@@ -74,12 +77,41 @@ def main(arguments: Sequence[str]) -> int:
         made = plan.make(asked, timeout_s=chosen.timeout_s, keep=chosen.keep)
     report.show(made, console)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(figures.to_json(made), indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(figures.to_json(made), indent=1, allow_nan=False)
+        chosen.json.write_text(text + "\n", encoding="utf-8")
     if chosen.chart is not None:
         from loong_jax.launch.plan import chart
 
         chart.save(made, chosen.chart)
     return 0 if made.fits else 1
+
+
+def check_sizes(chosen: PlanOptions) -> None:
+    """Raises ConfigError where a number that counts something is below 1."""
+    for name in ("slices", "batch", "length", "num_microbatches", "num_steps"):
+        size = getattr(chosen, name)
+        if size is not None and size < 1:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {size} must be at least 1. Raise it, or leave it out."
+            )
+
+
+def check_outputs(chosen: PlanOptions) -> None:
+    """Raises ConfigError where a file could not be written, before anything is compiled."""
+    for option, path in (("--json", chosen.json), ("--chart", chosen.chart)):
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise ConfigError(
+                f"{option} {path}: {path.parent} is no directory. Make it, or name another file."
+            )
+        if path.is_dir():
+            raise ConfigError(f"{option} {path} is a directory. Name a file in it.")
+    if chosen.chart is not None and chosen.chart.suffix not in CHART_SUFFIXES:
+        raise ConfigError(
+            f"--chart {chosen.chart} ends in none of {', '.join(CHART_SUFFIXES)}, which says what "
+            "to draw. Give it such an ending."
+        )
 
 
 def make_config(chosen: PlanOptions) -> MoEConfig:

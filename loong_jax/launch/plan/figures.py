@@ -1,6 +1,7 @@
 """The figures of a plan, as values for JSON, with all that they rest on."""
 
 import dataclasses
+import math
 from typing import Any
 
 from loong_jax.launch.plan import times
@@ -19,7 +20,6 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     """Everything that the figures rest on and that no machine has measured."""
     request = plan.request
     chip = request.topology.chip
-    bandwidth = f"{plan.torus_all_to_all / GB:.0f}" if plan.torus_all_to_all else None
     stated = [
         "compiled ahead of time; no TPU ran",
         f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
@@ -33,11 +33,12 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
         + (", shared by two devices" if chip.num_devices == 2 else ""),
         f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
-        "says so" + (f"; the torus model gives {bandwidth}" if bandwidth else ""),
+        f"says so{_said_of_torus(plan)}",
         "expert traffic: every collective of the experts' scope, weights and gradients included",
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
-        f"{request.config.target_ffn_experts:g} experts, no embedding table) + attention over the "
-        "keys a query may see; recomputation is not counted",
+        f"{request.config.target_ffn_experts:g} experts, no table that is looked up, no "
+        "drafting head that does not run) + attention over the keys a query may see; "
+        "recomputation is not counted",
         "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
         "the exchange are not run; of a branch the cheapest side counts",
     ]
@@ -55,9 +56,25 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     return tuple(stated) + plan.warnings
 
 
+def torus_gb_per_s(plan: Plan) -> float | None:
+    """Of the expert all-to-all by the torus model; None where it uses no link, or is not there."""
+    reached = plan.torus_all_to_all
+    return reached / GB if reached and math.isfinite(reached) else None
+
+
+def _said_of_torus(plan: Plan) -> str:
+    if plan.torus_all_to_all is None:
+        return ""
+    reached = torus_gb_per_s(plan)
+    if reached is None:
+        return "; in the torus model its devices share a chip, and it uses no link"
+    return f"; the torus model gives {reached:.0f}"
+
+
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values; figures are of one step."""
+    """The plan as JSON values; figures are of one step, the trips of collectives of one call."""
     request, reference = plan.request, plan.reference
+    num_steps = request.num_steps
     result: dict[str, Any] = {
         "model": request.model,
         "topology": str(request.topology),
@@ -96,15 +113,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
             result["decode"] = decode_figures(plan, reference) | cuts
         result |= {
             "roofline_mfu": reference.mfu,
-            "roofline_step_s": reference.step_s / request.num_steps,
+            "roofline_step_s": reference.step_s / num_steps,
             "expert_traffic_hidden_share": reference.hidden_share,
             "tokens_per_s_per_chip": tokens_per_s,
-            "torus_all_to_all_gb_per_s": (plan.torus_all_to_all or 0) / GB or None,
-            "flops_per_device": step.cost.flops,
-            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / GB,
-            "seconds": breakdown(reference),
+            "torus_all_to_all_gb_per_s": torus_gb_per_s(plan),
+            "flops_per_device": step.cost.flops / num_steps,
+            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / num_steps / GB,
+            "seconds": breakdown(reference, num_steps),
             "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
-            "by_exchange_bandwidth": [_row_of_table(timing) for timing in plan.timings],
+            "by_exchange_bandwidth": [_row_of_table(t, num_steps) for t in plan.timings],
             "collectives": [row_to_json(row) for row in step.rows],
         }
     return result
@@ -139,31 +156,33 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
 def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
     """What the compiler expects all fusions of a step to take; kernels are not among them."""
     clock = plan.request.topology.chip.clock_hz
-    return None if clock is None else timing.step.estimated_cycles / clock
+    cycles = timing.step.estimated_cycles / plan.request.num_steps
+    return None if clock is None else cycles / clock
 
 
-def breakdown(timing: Timing) -> dict[str, float]:
-    """Where the seconds of a step go; they add up to it."""
+def breakdown(timing: Timing, num_steps: int) -> dict[str, float]:
+    """Where the seconds of one of a call's `num_steps` steps go; they add up to it."""
     step = timing.step
     _, experts = timing.traffic(of_experts=True)
     _, others = timing.traffic(of_experts=False)
-    return {
+    of_call = {
         "products": step.product_s,
         "memory traffic": step.compute_s - step.product_s,
         "exposed expert traffic": experts,
         "exposed other traffic": others,
         "exposed copies and SparseCore": step.exposed_copy_s,
     }
+    return {name: seconds / num_steps for name, seconds in of_call.items()}
 
 
-def _row_of_table(timing: Timing) -> dict[str, float | None]:
+def _row_of_table(timing: Timing, num_steps: int) -> dict[str, float | None]:
     total, exposed = timing.traffic(of_experts=True)
     return {
         "gb_per_s_per_chip": timing.exchange_bandwidth / GB,
         "hidden_share": timing.hidden_share,
-        "expert_traffic_s": total,
-        "exposed_s": exposed,
-        "step_s": timing.step_s,
+        "expert_traffic_s": total / num_steps,
+        "exposed_s": exposed / num_steps,
+        "step_s": timing.step_s / num_steps,
         "mfu": timing.mfu,
     }
 

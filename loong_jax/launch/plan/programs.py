@@ -322,23 +322,26 @@ def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
     return size
 
 
-def weight_counts(config: MoEConfig) -> dict[str, float]:
+def weight_counts(config: MoEConfig, *, drafts: bool = False) -> dict[str, float]:
     """Numbers of weights: all of them, of the experts, and those a token meets.
 
-    Active are all but the embedding table, with K_e of the E experts.
+    Active are all but tables that are looked up, with K_e of the E experts; the drafting head's
+    count where the program drafts, since no other runs it.
     """
     _, weights = abstract_weights(config, ShardingRules())
     leaves = jax.tree_util.tree_leaves_with_path(weights)
     by_kind = {"total": 0.0, "experts": 0.0, "embedding": 0.0}
+    idle = 0.0
     for path, leaf in leaves:
         names = [entry.key for entry in path]
         if parameters.is_controller_state(names):
             continue
         by_kind["total"] += leaf.size
+        if names == ["ngram", "table"] or (names[0] == "mtp" and not drafts):
+            idle += leaf.size
         for kind in ("experts", "embedding"):
             by_kind[kind] += leaf.size if kind in names else 0
     active_share = config.target_ffn_experts / config.num_experts
-    by_kind["active"] = (
-        by_kind["total"] - by_kind["embedding"] - by_kind["experts"] * (1 - active_share)
-    )
+    idle += by_kind["embedding"] + by_kind["experts"] * (1 - active_share)
+    by_kind["active"] = by_kind["total"] - idle
     return by_kind

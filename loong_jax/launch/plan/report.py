@@ -32,11 +32,11 @@ def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Con
         timing = None if plan is None else plan.reference
         row += ["-", "-"] if plan is None else _both(plan)
         row.append(f"{estimate.step_s:.3f}")
-        if timing is None:
+        if plan is None or timing is None:
             row += [error[:40] or "does not fit", "-", "-"]
         else:
             hidden = timing.hidden_share
-            row += [f"{timing.step_s:.3f}", f"{timing.mfu:.1%}"]
+            row += [f"{timing.step_s / plan.request.num_steps:.3f}", f"{timing.mfu:.1%}"]
             row.append("-" if hidden is None else f"{hidden:.1%}")
         sent = (estimate.exchange_bytes, estimate.gather_bytes, estimate.tensor_bytes)
         row.append(", ".join(f"{size / GB:.1f}" for size in sent))
@@ -83,18 +83,22 @@ def _memory(plan: Plan) -> Table:
 def _time(plan: Plan) -> Table:
     timing = plan.reference
     assert timing is not None
+    num_steps, cost = plan.request.num_steps, timing.step.cost
     tokens = plan.request.num_kept_tokens / timing.step_s / plan.request.topology.num_chips
     table = Table(
-        title=f"Roofline: {timing.step_s / plan.request.num_steps:.4f} s per step, "
+        title=f"Roofline: {timing.step_s / num_steps:.4f} s per step, "
         f"MFU {timing.mfu:.1%}, "
         f"{tokens:.0f} tokens/s per chip",
         title_justify="left",
+        caption=f"per device and step: {cost.flops / num_steps / 1e12:.3g} TFLOP, "
+        f"{cost.hbm_bytes / num_steps / GB:.3g} GB of HBM traffic",
+        caption_justify="left",
     )
     table.add_column("of the step")
     table.add_column("s", justify="right")
     table.add_column("share", justify="right")
-    for name, seconds in figures.breakdown(timing).items():
-        table.add_row(name, f"{seconds:.4f}", f"{seconds / timing.step_s:.1%}")
+    for name, seconds in figures.breakdown(timing, num_steps).items():
+        table.add_row(name, f"{seconds:.4f}", f"{seconds * num_steps / timing.step_s:.1%}")
     return table
 
 
@@ -118,9 +122,9 @@ def _exchange(plan: Plan) -> Table:
         hidden = timing.hidden_share
         table.add_row(
             f"{timing.exchange_bandwidth / GB:.0f}",
-            f"{total:.4f}",
+            f"{total / plan.request.num_steps:.4f}",
             "-" if hidden is None else f"{hidden:.1%}",
-            f"{timing.step_s:.4f}",
+            f"{timing.step_s / plan.request.num_steps:.4f}",
             f"{timing.mfu:.1%}",
         )
     return table
@@ -131,6 +135,8 @@ def _collectives(plan: Plan, num_rows: int) -> Table:
     assert timing is not None
     rows = sorted(timing.step.rows, key=lambda row: -row.seconds * row.trips)
     title = f"Collectives, the {min(num_rows, len(rows))} longest of {len(rows)}"
+    if plan.request.num_steps > 1:
+        title += f", runs in a call of {plan.request.num_steps} steps"
     table = Table(title=title, title_justify="left")
     for name in ("kind", "axes", "async", "from"):
         table.add_column(name, overflow="fold")

@@ -10,11 +10,19 @@ from typing import Any, Literal
 from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.topology import Topology
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.sharding import MESH_AXES
 
 Mode = Literal["train", "prefill", "decode"]
 TensorCuts = Literal["heads", "sequences"]
+_KIND_OF_MODEL = configs.kind_name(MoEConfig)
+_NESTED = {  # fields that hold a config, and its kind where there is one only
+    "yarn": configs.kind_name(YarnScaling),
+    "ngram": configs.kind_name(NgramEmbedding),
+    "mixing": None,
+    "exchange": None,
+}
 MODELS = {"longcat-flash": MoEConfig.flash, "tiny": MoEConfig.tiny}
 
 
@@ -63,6 +71,10 @@ class Request:
                 f"num_experts={self.config.num_experts} is no multiple of {num_groups} devices, "
                 f"expert={self.mesh['expert']} times tensor={self.mesh['tensor']}, over which "
                 "experts are spread where tensor cuts sequences. Choose smaller axes, or heads."
+            )
+        if self.num_microbatches < 1:
+            raise ConfigError(
+                f"num_microbatches={self.num_microbatches} must be at least 1. Raise it."
             )
         shards = self.num_batch_shards * self.num_microbatches
         axes = "+".join(batch_axes(self.tensor_cuts))
@@ -151,7 +163,7 @@ def find_model(name: str) -> MoEConfig:
             f"model {name!r} is neither one of {', '.join(MODELS)} nor a file. Name one of them, "
             "or a JSON file with the fields of MoEConfig."
         )
-    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields = _fields_in(path)
     known = {field.name for field in dataclasses.fields(MoEConfig)}
     unknown = sorted(set(fields) - known)
     if unknown:
@@ -159,10 +171,42 @@ def find_model(name: str) -> MoEConfig:
             f"{path} names {', '.join(unknown)}, which MoEConfig has not. Its fields are "
             f"{', '.join(sorted(known))}."
         )
-    for name in ("dtype", "param_dtype"):
-        if name in fields:
-            fields[name] = configs.dtype_of_name(fields[name])
-    return MoEConfig(**fields)
+    kinded = {field: _with_kind(field, value, path) for field, value in fields.items()}
+    return configs.from_json({configs.KIND: _KIND_OF_MODEL, **kinded})
+
+
+def _fields_in(path: Path) -> dict[str, Any]:
+    """The fields of a model in a file of its own, or in the model.json that an import leaves."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}. Correct it.") from error
+    if isinstance(value, dict) and "config" in value:
+        value = value["config"]
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{path} holds a value of type {type(value).__name__}, and a model is an object with "
+            "the fields of MoEConfig. Write one."
+        )
+    kind = value.get(configs.KIND, _KIND_OF_MODEL)
+    if kind != _KIND_OF_MODEL:
+        raise ConfigError(f"{path} holds a {kind}, and a model is a {_KIND_OF_MODEL}. Name one.")
+    return {name: item for name, item in value.items() if name != configs.KIND}
+
+
+def _with_kind(name: str, value: Any, path: Path) -> Any:
+    """A field as `configs.from_json` reads it, which wants the kind of all that is no number."""
+    if name in ("dtype", "param_dtype") and isinstance(value, str):
+        return {configs.KIND: "dtype", "value": value}
+    if name not in _NESTED or value is None:
+        return value
+    if isinstance(value, dict) and (configs.KIND in value or _NESTED[name] is not None):
+        return {configs.KIND: _NESTED[name], **value}
+    raise ConfigError(
+        f"{path} has {name}={value!r}, which is not null nor an object "
+        + ("with its fields" if _NESTED[name] else f"that names its {configs.KIND}")
+        + ". Write one, or leave it out."
+    )
 
 
 def parse_mesh(text: str, topology: Topology) -> dict[str, int]:

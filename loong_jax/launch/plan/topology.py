@@ -41,6 +41,11 @@ class Topology:
             raise ConfigError(
                 f"topology {text!r} names {in_text} slices and --slices {num_slices}. Give one."
             )
+        for slices in (in_text, num_slices):
+            if slices is not None and slices < 1:
+                raise ConfigError(
+                    f"topology {text!r} in {slices} slices: there must be at least 1. Raise it."
+                )
         return cls(chip=chip, shape=shape, num_slices=in_text or num_slices or 1)
 
     def __str__(self) -> str:

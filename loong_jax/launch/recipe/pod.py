@@ -95,6 +95,13 @@ class PodSftRecipe:
                     f"{name}={size} cannot be cut into mesh.{axis}={getattr(mesh, axis)} equal "
                     "parts. Change one of the two."
                 )
+        parts = mesh.data * mesh.fsdp * mesh.expert
+        if self.sft.rows % parts:
+            raise ConfigError(
+                f"sft.rows={self.sft.rows} cannot be cut into mesh.data={mesh.data} times "
+                f"mesh.fsdp={mesh.fsdp} times mesh.expert={mesh.expert}, {parts} equal parts. "
+                "Change one of them."
+            )
         if self.keep_checkpoints < 1:
             raise ConfigError(
                 f"keep_checkpoints={self.keep_checkpoints} must be at least 1. Raise it."

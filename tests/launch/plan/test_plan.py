@@ -7,21 +7,25 @@ import json
 import pytest
 from rich.console import Console
 
+from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan import (
     advice,
     analytic,
     chart,
     child,
+    command,
     compiled,
     figures,
     plan,
+    programs,
     report,
     request,
 )
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.rope import YarnScaling
 from tests.launch.plan import test_roofline
 from tests.launch.plan.asking import asked
 
@@ -79,7 +83,7 @@ def test_topologies(text, slices, chips, devices, wraps):
     assert Topology.parse(str(found)) == found
 
 
-@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2"])
+@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2", "0x v6e:2x2"])
 def test_topologies_that_are_refused(text):
     with pytest.raises(ConfigError):
         Topology.parse(text)
@@ -97,6 +101,8 @@ def test_a_request_survives_its_way_to_the_child():
         ({"batch": 6}, "no multiple of 4"),
         ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
         ({"length": 0}, "no positive multiple"),
+        ({"num_microbatches": 0}, "num_microbatches=0 must be at least 1"),
+        ({"num_microbatches": -1}, "num_microbatches=-1 must be at least 1"),
         ({"tensor_cuts": "sequences"}, "only decoding"),
         ({**BY_SEQUENCE, "batch": 6}, "expert.tensor"),
         (
@@ -108,6 +114,28 @@ def test_a_request_survives_its_way_to_the_child():
 def test_requests_that_are_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
         make_request(**changes)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--num-microbatches 0", "--num-microbatches 0 must be at least 1"),
+        ("--slices -1", "--slices -1 must be at least 1"),
+        ("--batch 0", "--batch 0 must be at least 1"),
+        ("--json DIR/missing/plan.json", "missing is no directory. Make it"),
+        ("--chart DIR/missing/plan.svg", "missing is no directory. Make it"),
+        ("--json DIR", "is a directory. Name a file"),
+        ("--chart DIR/plan.txt", "ends in none of .svg"),
+    ],
+)
+def test_what_must_fail_in_the_end_is_refused_before_anything_is_compiled(
+    line, said, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(plan, "make", None)
+    words = f"tiny --topology v5p:2x2x1 {line.replace('DIR', str(tmp_path))}".split()
+    for search in ([], ["--search"]):
+        with pytest.raises(ConfigError, match=said):
+            command.main([*words, *search])
 
 
 def test_models_by_name_and_by_file(tmp_path):
@@ -122,6 +150,44 @@ def test_models_by_name_and_by_file(tmp_path):
         request.find_model(str(path))
     with pytest.raises(ConfigError, match="neither"):
         request.find_model("longcat")
+
+
+def test_models_of_an_import_and_with_parts_are_read(tmp_path):
+    path = tmp_path / "model.json"
+    yarn = YarnScaling(factor=4.0, original_max_position=256)
+    model = MoEConfig.tiny(yarn=yarn, ngram=NgramEmbedding(max_order=2, base_rows=50))
+    record = {"format_version": 1, "config": configs.to_json(model), "hf_config": None}
+    path.write_text(json.dumps(record))
+    assert request.find_model(str(path)) == model
+    fields = {k: v for k, v in configs.to_json(MoEConfig.tiny()).items() if k != "_kind"}
+    plain = {
+        "yarn": {"factor": 4.0, "original_max_position": 256},
+        "ngram": {"max_order": 2, "base_rows": 50},
+    }
+    path.write_text(json.dumps(fields | plain))
+    assert request.find_model(str(path)) == model
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"vocab_size": 128', "is not JSON"),
+        ("[1]", "of type list"),
+        ('{"config": 3}', "of type int"),
+        ('{"vocab_size": 128}', "missing.*hidden_size"),
+        ('{"_kind": "rl.optimizers.AdamW"}', "holds a rl.optimizers.AdamW"),
+        ('{"yarn": "long"}', "yarn='long'"),
+        ('{"yarn": {"factor": 2.0}}', "original_max_position"),
+        ('{"ngram": {"width": 3}}', "no field 'width'"),
+        ('{"mixing": {"block": 3}}', "that names its _kind"),
+        ('{"dtype": "float3"}', "is no dtype"),
+    ],
+)
+def test_files_that_hold_no_model_are_refused(text, said, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        request.find_model(str(path))
 
 
 @pytest.mark.parametrize("line", ["gather --fp8-dispatch", "gather --choices-per-row 2",
@@ -167,6 +233,22 @@ def test_a_plan_adds_up():
     )
 
 
+def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
+    """Pairs of devices that share a chip: no bandwidth is finite there, nor named."""
+    topology = Topology.parse("tpu7x:1x1x2")
+    mesh = request.parse_mesh("fsdp=2,expert=2", topology)
+    text = TEXT.replace("{{0,1,2,3}}", "{{0,1},{2,3}}")
+    pairs = dataclasses.replace(
+        COMPILED, text=text, coordinates=((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1))
+    )
+    made = plan.read(make_request(topology=topology, mesh=mesh), pairs, VERSIONS)
+    assert made.torus_all_to_all == float("inf")
+    value = json.loads(json.dumps(figures.to_json(made), allow_nan=False))
+    assert value["torus_all_to_all_gb_per_s"] is None
+    assert any("share a chip" in line for line in value["assumptions"])
+    assert not any("inf" in line.split() for line in value["assumptions"])
+
+
 def test_a_plan_is_shown_and_drawn(tmp_path):
     made = plan.read(make_request(), COMPILED, VERSIONS)
     console = Console(width=120, record=True, file=io.StringIO())
@@ -174,6 +256,9 @@ def test_a_plan_is_shown_and_drawn(tmp_path):
     text = console.export_text()
     assert "51.00 of 102.01 GB, fits" in text
     assert "all-to-all" in text
+    cost = made.reference.step.cost
+    assert f"per device and step: {cost.flops / 1e12:.3g} TFLOP" in " ".join(text.split())
+    assert f"{cost.hbm_bytes / 1e9:.3g} GB of HBM traffic" in " ".join(text.split())
     assert "no TPU ran" in text
     chart.save(made, tmp_path / "plan.svg")
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
@@ -198,6 +283,26 @@ def test_decoding_is_measured_against_memory():
     assert "tensor cuts heads" in " ".join(text.split())
 
 
+def test_a_call_of_several_steps_is_told_by_the_step():
+    there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
+    made = plan.read(make_request(mode="decode", num_steps=4), there, VERSIONS)
+    call_s, cost = made.reference.step_s, made.reference.step.cost
+    value = figures.to_json(made)
+    assert value["roofline_step_s"] == pytest.approx(call_s / 4)
+    assert sum(value["seconds"].values()) == pytest.approx(call_s / 4)
+    assert value["flops_per_device"] == pytest.approx(cost.flops / 4)
+    assert value["hbm_traffic_gb_per_device"] == pytest.approx(cost.hbm_bytes / 4e9)
+    row = value["by_exchange_bandwidth"][1]
+    assert row["gb_per_s_per_chip"] == 200
+    assert row["step_s"] == pytest.approx(call_s / 4)
+    assert row["expert_traffic_s"] == pytest.approx(made.reference.traffic(of_experts=True)[0] / 4)
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = console.export_text()
+    assert f"{call_s:.4f}" not in text
+    assert "runs in a call of 4 steps" in text
+
+
 def test_what_does_not_fit_says_what_to_change():
     memory = dict(COMPILED.memory) | {"temp": 90e9}
     made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
@@ -205,6 +310,11 @@ def test_what_does_not_fit_says_what_to_change():
     said = " ".join(advice.advise(made))
     assert "over the limit by 29.0 GB" in said
     assert "--num-microbatches 2" in said
+    decoding = dataclasses.replace(COMPILED, memory=memory)
+    made = plan.read(make_request(mode="decode"), decoding, VERSIONS)
+    said = " ".join(advice.advise(dataclasses.replace(made, timings=())))
+    assert "use a smaller batch, or more devices" in said
+    assert "context" not in said
     refused = dataclasses.replace(
         COMPILED, text=None, memory={}, out_of_memory={"used": 150e9, "limit": 102e9}
     )
@@ -212,6 +322,25 @@ def test_what_does_not_fit_says_what_to_change():
     value = figures.to_json(made)
     assert (value["fits"], value["roofline_step_s"]) == (False, None)
     assert value["hbm_per_device_gb"] == pytest.approx(150)
+
+
+def test_a_drafting_head_is_active_only_where_the_program_drafts():
+    without, within = MoEConfig.tiny(), MoEConfig.tiny(num_mtp_layers=1)
+    plain, idle = programs.weight_counts(without), programs.weight_counts(within)
+    drafting = programs.weight_counts(within, drafts=True)
+    head = idle["total"] - plain["total"]
+    assert head > 0
+    assert idle["active"] == pytest.approx(plain["active"])
+    assert drafting["active"] == pytest.approx(plain["active"] + head)
+
+
+def test_tables_of_ngrams_are_looked_up_and_not_active():
+    ngram = NgramEmbedding(max_order=2, base_rows=50)
+    counts = programs.weight_counts(MoEConfig.tiny(ngram=ngram))
+    plain = programs.weight_counts(MoEConfig.tiny())
+    table = sum(ngram.rows) * 128 / len(ngram.rows)
+    more = {name: counts[name] - plain[name] for name in ("total", "active")}
+    assert more["active"] == pytest.approx(more["total"] - table)
 
 
 def test_closed_forms_count_the_published_weights():
