@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.model import LongcatFlash
@@ -64,7 +65,14 @@ def begin(
 
     `capacity` is that of the caches: room for every token in hand and the draft behind it.
     `temperature` 0 is greedy. Random numbers depend on a sequence's key and the position only.
+
+    Raises ConfigError for a model with an n-gram embedding.
     """
+    if model.config.ngram is not None:
+        raise ConfigError(
+            f"ngram={model.config.ngram} embeds a token by those before it, which speculation does "
+            "not keep. Decode this model without drafts, with `history`."
+        )
     tokens, mask, keys = _placed(model, tokens, mask, keys)
     length = jnp.sum(mask, axis=-1)
     output, cache = model.prefill(tokens, mask)

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from flax import nnx
 
+from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import speculative
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -142,3 +143,12 @@ def test_verified_tokens_have_the_distribution_of_the_target(same):
     observed = np.bincount(np.asarray(token), minlength=5)
     assert scipy.stats.chisquare(observed, target * batch).pvalue > 1e-3
     assert float(accepted.mean()) == pytest.approx(np.minimum(target, proposal).sum(), abs=0.01)
+
+
+def test_a_model_of_n_grams_is_refused():
+    ngram = moe.NgramEmbedding(max_order=2, num_splits=1, base_rows=30)
+    config = tiny.smallest_config(num_mtp_layers=1, ngram=ngram)
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    model, tokens = nnx.merge(graphdef, nnx.State(weights)), jnp.ones((1, 3), jnp.int32)
+    with pytest.raises(ConfigError, match=r"ngram=.*without drafts"):
+        speculative.begin(model, tokens, tokens > 0, keys_of(1), capacity=4)

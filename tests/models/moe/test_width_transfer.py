@@ -129,3 +129,11 @@ def test_another_router_is_refused():
         width_transfer.learning_rate_multipliers(
             {}, config, dataclasses.replace(config, num_experts=2, num_chosen=2)
         )
+
+
+def test_tables_of_n_grams_keep_their_rate_and_what_reads_them_does_not():
+    ngram = moe.NgramEmbedding(max_order=3, num_splits=1, base_rows=30)
+    wide, narrow = (dataclasses.replace(config_of(width), ngram=ngram) for width in (64, 32))
+    of = width_transfer.multiplier(wide, narrow)
+    assert of(("ngram", "table")) == 1
+    assert of(("ngram", "projection")) == 0.5
