@@ -69,6 +69,33 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(convert.shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert.import_hf(PUBLISHED, tmp_path)
+    assert (tmp_path / "model.json").exists()
+    with pytest.raises(CheckpointError, match="another import"):
+        convert.import_hf(PUBLISHED, tmp_path, dtype="bfloat16")
+    convert.import_hf(PUBLISHED, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "weights"]
+
+
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_an_import_replaces_no_weights(tmp_path, step):
+    """Not those of a stage, whose directory has no model.json."""
+    weights = {"head": np.ones((2, 3), np.float32)}
+    stages.save_weights(tmp_path, step, weights)
+    with pytest.raises(CheckpointError, match=f"already holds a checkpoint, of step {step}"):
+        convert.import_hf(PUBLISHED, tmp_path)
+    np.testing.assert_array_equal(stages.load_weights(tmp_path)["head"], weights["head"])
+    assert [p.name for p in tmp_path.iterdir()] == ["weights"]
+
+
 def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
     config = tiny.smallest_config()
     _, weights = moe.init_weights(config, jax.random.key(0))
