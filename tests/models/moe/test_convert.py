@@ -217,6 +217,18 @@ def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch)
     assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
 
 
+def test_a_mesh_that_is_set_changes_nothing(tmp_path, monkeypatch):
+    """Blocks are written to, and tensors cut from, one device of the mesh at a time."""
+    monkeypatch.setattr(hf_load, "BLOCK_BYTES", 2000)
+    config = tiny.smallest_config(num_layers=1)
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    convert.save_weights_hf(config, weights, tmp_path / "saved")
+    rules = ShardingRules(mesh=make_mesh(expert=2, fsdp=2, tensor=2))
+    with jax.set_mesh(rules.mesh):
+        moe.save_hf(moe.load_hf(tmp_path / "saved", rules=rules), tmp_path / "again")
+    assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
+
+
 def test_places_cover_every_weight_exactly_once():
     ngram = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=30)
     config = tiny.smallest_config(num_layers=3, num_mtp_layers=1, ngram=ngram)

@@ -96,12 +96,13 @@ class HfCheckpoint:
         rows = max(1, BLOCK_BYTES // max(1, math.prod(shape[1:]) * dtype.itemsize))
         if rows >= shape[0]:
             return jax.device_put(self.read(leaf, region), device)
-        whole = jnp.zeros(shape, dtype, device=device)
-        begin, end = region[0]
-        for start in range(begin, end, rows):
-            block = self.read(leaf, ((start, min(start + rows, end)), *region[1:]))
-            whole = _write(whole, jax.device_put(block, device), start - begin)
-        return whole
+        with names.without_mesh():
+            whole = jnp.zeros(shape, dtype, device=device)
+            begin, end = region[0]
+            for start in range(begin, end, rows):
+                block = self.read(leaf, ((start, min(start + rows, end)), *region[1:]))
+                whole = _write(whole, jax.device_put(block, device), start - begin)
+            return whole
 
 
 @functools.partial(jax.jit, donate_argnums=0)
