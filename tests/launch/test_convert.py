@@ -40,6 +40,13 @@ def test_commands_there_and_back(tmp_path, capsys):
     assert "already holds a model" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["int8", "nonsense"])
+def test_import_refuses_dtypes_that_destroy_weights(tmp_path, capsys, dtype):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours"), "--dtype", dtype]) == 1
+    assert dtype in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
+
+
 def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     """It reads no block twice, but for the one it was killed in, and ends with the same weights."""
     monkeypatch.setattr(convert, "BLOCK_BYTES", 3000)

@@ -184,6 +184,22 @@ def test_dtypes_are_kept_or_chosen(copy):
 
 
 @pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", jnp.float32, np.dtype(np.float32)], ids=str
+)
+def test_dtypes_have_names(dtype):
+    assert convert.HfCheckpoint(PUBLISHED, dtype).config.param_dtype == jnp.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["int8", np.int32, bool, jnp.complex64, "float64", jnp.float8_e4m3fn, "nonsense", 3, ""],
+)
+def test_refuses_dtypes_that_destroy_weights(dtype):
+    with pytest.raises(ConfigError, match="Choose one of float32, bfloat16, float16"):
+        moe.load_hf(PUBLISHED, dtype=dtype)
+
+
+@pytest.mark.parametrize(
     "sizes",
     [dict(fsdp=2, tensor=2), pytest.param(dict(expert=4, data=2), marks=pytest.mark.slow)],
     ids=str,

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import model as model_room
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import files, hf_config, manifest, names
@@ -35,6 +35,7 @@ class HfCheckpoint:
 
     def __init__(self, directory: Path | str, dtype: DTypeLike | None = None):
         directory = Path(directory)
+        chosen = None if dtype is None else _weight_dtype(dtype)
         self.config_text = _read_text(directory / "config.json")
         try:
             record = json.loads(self.config_text)
@@ -45,7 +46,7 @@ class HfCheckpoint:
         self.found = files.stored_tensors(directory)
         has_mtp = any(name.startswith(names.MTP) for name in self.found)
         embedding = self.found.get(names.EMBEDDING)
-        activations = dtype or (embedding.dtype if embedding else np.dtype(np.float32))
+        activations = chosen or (embedding.dtype if embedding else np.dtype(np.float32))
         self.config = hf_config.read_config(
             record, num_mtp_layers=int(has_mtp), dtype=activations, param_dtype=activations
         )
@@ -54,7 +55,7 @@ class HfCheckpoint:
         self.places = list(names.places(self.config, self.shapes))
         stored_dtypes = manifest.check(self.places, self.found, self.config)
         self.dtypes = {
-            leaf: stored if dtype is None else self.shapes[leaf].dtype
+            leaf: stored if chosen is None else self.shapes[leaf].dtype
             for leaf, stored in stored_dtypes.items()
         }
         self._mapped: dict[Path, np.memmap] = {}
@@ -122,7 +123,8 @@ def load_hf(
     get `dtype`, and routers and norms float32. `rules` say how weights are sharded.
 
     Raises:
-      ConfigError: config.json describes a model that is not built here.
+      ConfigError: config.json describes a model that is not built here, or weights cannot have
+        this `dtype`.
       CheckpointError: a file is missing, damaged or truncated; tensors are missing, extra, of
         another shape or dtype, or scaled otherwise than the published ones.
     """
@@ -136,6 +138,20 @@ def load_hf(
     model = nnx.merge(graphdef, nnx.State(parameters.as_tree(leaves)))
     model.imported_config = checkpoint.config_text
     return model
+
+
+def _weight_dtype(dtype: DTypeLike) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found not in manifest.FLOATS:
+        allowed = ", ".join(known.name for known in manifest.FLOATS)
+        raise ConfigError(
+            f"dtype={dtype if found is None else found.name!r} is none that weights can have. "
+            f"Choose one of {allowed}."
+        )
+    return found
 
 
 def _read_text(path: Path) -> str:

@@ -13,7 +13,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.convert.files import CODES, DTYPES, StoredTensor
 from loong_jax.models.moe.convert.names import EMBEDDING, EMBEDDING_COPY, Place
 
-_FLOATS = tuple(DTYPES[code] for code in ("F32", "BF16", "F16"))
+FLOATS = tuple(DTYPES[code] for code in ("F32", "BF16", "F16"))
 
 
 def check(
@@ -45,9 +45,9 @@ def check(
 
 def _allowed(place: Place, common: np.dtype) -> tuple[np.dtype, ...]:
     if place.leaf.startswith("layers/router/"):
-        return (_FLOATS[0],)
-    norms = (_FLOATS[0],) if len(place.shape) == 1 else ()
-    return (*norms, common if common in _FLOATS else _FLOATS[0])
+        return (FLOATS[0],)
+    norms = (FLOATS[0],) if len(place.shape) == 1 else ()
+    return (*norms, common if common in FLOATS else FLOATS[0])
 
 
 def _check_names(
