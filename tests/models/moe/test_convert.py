@@ -319,7 +319,15 @@ def test_refuses_tensors_that_do_not_belong(copy, change, message):
         moe.load_hf(write(change(tensors)))
 
 
-def test_refuses_alphas_folded_into_the_norms(copy):
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        (["query_norm"], "of q_a_layernorm have mean [^ ]+ with alpha 2.53:"),
+        (["latent_norm"], "of kv_a_layernorm have mean [^ ]+ with alpha 2.53:"),
+        (["query_norm", "latent_norm"], "of q_a_layernorm .* and kv_a_layernorm .*:"),
+    ],
+)
+def test_refuses_alphas_folded_into_the_norms(copy, norms, named):
     tensors, write = copy
     config = tiny.smallest_config(num_layers=1, kv_lora_rank=5, q_lora_rank=5)  # alpha 2.5 both
     _, weights = moe.init_weights(config, jax.random.key(0))
@@ -333,10 +341,10 @@ def test_refuses_alphas_folded_into_the_norms(copy):
     moe.load_hf(directory / "plain")
     folded = jax.tree.map(lambda a: a, weights)
     for i in (0, 1):
-        for name, alpha in (("query_norm", config.q_scale), ("latent_norm", config.kv_scale)):
-            folded["layers"][f"attention_{i}"][name] *= np.float32(alpha)
+        for name in norms:
+            folded["layers"][f"attention_{i}"][name] *= np.float32(config.q_scale)
     convert.save_weights_hf(config, folded, directory / "folded")
-    with pytest.raises(CheckpointError, match="alpha is folded"):
+    with pytest.raises(CheckpointError, match=f"{named} alpha is folded"):
         moe.load_hf(directory / "folded")
     text = (directory / "folded" / "config.json").read_text()
     record = json.loads(text) | {"loong_jax": {"alpha_folded": False}}
