@@ -162,6 +162,17 @@ def test_round_trip_is_the_same_byte_for_byte(tmp_path):
         moe.save_hf(again, tmp_path / "again")
 
 
+def test_one_file_takes_the_place_of_several(tmp_path):
+    """Those of an earlier save, deleted as the message says but for its index."""
+    moe.save_hf(published(), tmp_path, max_shard_bytes=20_000)
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    (tmp_path / "model-00001-of-00002.safetensors.partial").touch()
+    moe.save_hf(published(), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert_same_bytes(tensors_of(tmp_path), tensors_of(PUBLISHED))
+
+
 def test_dtypes_are_kept_or_chosen(copy):
     tensors, write = copy
     kept = {n: t if "router" in n else t.astype(ml_dtypes.bfloat16) for n, t in tensors.items()}

@@ -61,6 +61,8 @@ def save_weights_hf(
         )
     record = hf_config.write_config(config, json.loads(config_text) if config_text else None)
     directory.mkdir(parents=True, exist_ok=True)
+    for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
+        left.unlink(missing_ok=True)  # of an earlier save whose weights were deleted or not written
     places = {place.name: place for place in names.places(config, leaves)}
     sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
     shards = _shards(sizes, max_shard_bytes)
