@@ -365,6 +365,13 @@ def test_refuses_alphas_folded_into_the_norms(copy, norms, named):
     assert json.loads((directory / "again" / "config.json").read_text()) == record
 
 
+@pytest.mark.parametrize("record", ["null", "3", '"a"', "[]"])
+def test_refuses_a_config_that_is_no_object(tmp_path, record):
+    (tmp_path / "config.json").write_text(record)
+    with pytest.raises(CheckpointError, match="no JSON object"):
+        moe.load_hf(tmp_path)
+
+
 def test_refuses_damaged_files(copy):
     _, write = copy
     file = write() / "model.safetensors"
@@ -433,6 +440,44 @@ def test_missing_keys_have_the_published_values():
     assert read(zero_expert_num=None).num_zero_experts == 0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(intermediate_size=None, moe_intermediate_size=None),
+        dict(num_local_experts=None, num_experts_per_tok=None),
+        dict(moe_topk=None, num_experts_per_tok=3),
+        dict(num_layers=None, num_hidden_layers=6),
+        dict(rope_theta=None, rope_parameters={"rope_theta": 1e7}),
+        dict(rope_theta=1e7, rope_parameters={"rope_theta": None}),
+        dict(quantization_config={}),
+        dict(quantization_config=None, rope_scaling=None),
+    ],
+    ids=str,
+)
+def test_null_is_no_second_value(changes):
+    record = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
+    assert convert.read_config(record) == read()
+    assert convert.write_config(read(), record) == record
+
+
+@pytest.mark.parametrize("kind", ["", None])
+def test_no_zero_experts_need_no_type(kind):
+    record = PLAIN | dict(zero_expert_num=0, zero_expert_type=kind)
+    config = convert.read_config(record)
+    assert config.num_zero_experts == 0
+    more = dataclasses.replace(config, num_zero_experts=1)
+    assert convert.read_config(convert.write_config(more, record)).num_zero_experts == 1
+
+
+@pytest.mark.parametrize("value", [None, "1e-5", "3", [1], {}, True, float("nan")])
+@pytest.mark.parametrize(
+    "key", ["rope_theta", "rms_norm_eps", "routed_scaling_factor", "moe_topk", "num_layers"]
+)
+def test_refuses_what_is_no_number(key, value):
+    with pytest.raises(ConfigError, match=key):
+        read(**{key: value})
+
+
 def test_keys_have_several_names():
     assert read(num_layers="absent", num_hidden_layers=6) == read()
     assert read(num_hidden_layers=6) == read(num_hidden_layers=3) == read()
@@ -475,6 +520,18 @@ def test_keys_have_several_names():
         dict(num_hidden_layers=5),
         dict(num_layers="absent", num_hidden_layers=5),
         dict(moe_topk=99),
+        dict(zero_expert_type="", zero_expert_num=2),
+        dict(num_hidden_layers="6"),
+        dict(qk_nope_head_dim=None, qk_head_dim=12),
+        dict(rope_scaling=[]),
+        dict(rope_theta=10**400),
+        dict(num_layers=[3], num_hidden_layers=6),
+        dict(rope_scaling={"rope_type": "yarn", "factor": "4"}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": [4]}),
+        dict(loong_jax=3),
+        dict(loong_jax={"target_ffn_experts": "2"}),
+        dict(ngram_vocab_size_ratio="3", emb_neighbor_num=3, emb_split_num=2),
+        dict(ngram_vocab_size_ratio=3, emb_neighbor_num=3, emb_split_num=2, eos_token_id=[]),
         dict(hidden_size=0),
     ],
     ids=str,

@@ -43,6 +43,11 @@ class HfCheckpoint:
             raise CheckpointError(
                 f"{directory / 'config.json'} is not JSON: {error}. Fetch it again."
             ) from error
+        if not isinstance(record, dict):
+            raise CheckpointError(
+                f"{directory / 'config.json'} holds no JSON object but {str(record)[:40]!r}. Fetch "
+                "it again."
+            )
         self.found = files.stored_tensors(directory)
         has_mtp = any(name.startswith(names.MTP) for name in self.found)
         embedding = self.found.get(names.EMBEDDING)
@@ -59,7 +64,7 @@ class HfCheckpoint:
             for leaf, stored in stored_dtypes.items()
         }
         self._mapped: dict[Path, np.memmap] = {}
-        if (record.get("loong_jax") or {}).get("alpha_folded") is not False:
+        if (record.get(hf_config.OWN) or {}).get("alpha_folded") is not False:
             manifest.refuse_folded_alphas(self.places, self.found, self.config, self._mapped)
         if has_mtp:
             manifest.check_copy(self.found, self._mapped)
