@@ -416,6 +416,33 @@ def test_refuses_an_index_of_another_checkpoint(tmp_path):
     refused(index["weight_map"], f"{first.name} is missing")
 
 
+@pytest.mark.parametrize(
+    ("plain", "spelling"),
+    [
+        ("model.safetensors", "./model.safetensors"),
+        ("s/model.safetensors", "s/model.safetensors"),
+        ("s/model.safetensors", "s/../s/model.safetensors"),
+    ],
+)
+def test_an_index_may_spell_a_file_in_several_ways(copy, plain, spelling):
+    tensors, write = copy
+    directory = write()
+    (directory / "s").mkdir()
+    (directory / "model.safetensors").rename(directory / plain)
+    weight_map = dict.fromkeys(tensors, spelling) | {"lm_head.weight": plain}
+    (directory / files.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    found = files.stored_tensors(directory)
+    assert found.keys() == tensors.keys()
+    assert {tensor.file.resolve() for tensor in found.values()} == {(directory / plain).resolve()}
+
+
+def test_hidden_files_are_no_weights(copy):
+    tensors, write = copy
+    directory = write()
+    (directory / "._model.safetensors").write_bytes(b"of another system")
+    assert files.stored_tensors(directory).keys() == tensors.keys()
+
+
 # --- config.json -------------------------------------------------------------------------------
 
 PLAIN = dict(

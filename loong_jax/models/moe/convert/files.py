@@ -58,17 +58,14 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     CheckpointError on files that are missing, truncated or damaged and on a tensor stored twice.
     """
     weight_map = _read_index(directory / INDEX)
-    if weight_map is None:
-        files = sorted(directory.glob("*.safetensors"))
-    else:
-        files = [directory / name for name in sorted(set(weight_map.values()))]
+    files = _spelled_once(directory, weight_map) if weight_map is not None else unlisted(directory)
     if not files:
         raise CheckpointError(
             f"{directory} holds no *.safetensors file. Name a directory in the published layout: "
             "config.json and safetensors files."
         )
     found: dict[str, StoredTensor] = {}
-    for file in files:
+    for file in sorted(set(files.values())):
         for name, tensor in read_header(file).items():
             if name in found:
                 raise CheckpointError(
@@ -77,18 +74,33 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
                 )
             found[name] = tensor
     for name, file in (weight_map or {}).items():
-        if name not in found or found[name].file.name != file:
+        if name not in found or found[name].file != files[file]:
             raise CheckpointError(
                 f"{INDEX} places {name} in {file}, which does not hold it. Fetch {file} and the "
                 "index again; they are of different checkpoints."
             )
-    unlisted = sorted(set(found) - set(weight_map)) if weight_map is not None else []
-    if unlisted:
+    extra = sorted(set(found) - set(weight_map)) if weight_map is not None else []
+    if extra:
         raise CheckpointError(
-            f"{found[unlisted[0]].file.name} holds {unlisted[0]}, which {INDEX} does not list. "
+            f"{found[extra[0]].file.name} holds {extra[0]}, which {INDEX} does not list. "
             "Fetch both again; they are of different checkpoints."
         )
     return found
+
+
+def unlisted(directory: Path) -> dict[str, Path]:
+    """The files of a directory without an index, by name; not those that begin with a dot."""
+    found = sorted(directory.glob("*.safetensors"))
+    return {file.name: file for file in found if not file.name.startswith(".")}
+
+
+def _spelled_once(directory: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
+    """The file that each name in an index means; two names of one file give the same path."""
+    paths: dict[Path, Path] = {}
+    return {
+        name: paths.setdefault((directory / name).resolve(), directory / name)
+        for name in sorted(set(weight_map.values()))
+    }
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:

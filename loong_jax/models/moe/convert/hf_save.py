@@ -48,7 +48,7 @@ def save_weights_hf(
 ) -> None:
     """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays."""
     directory = Path(directory)
-    if any(directory.glob("*.safetensors")):
+    if files.unlisted(directory):
         raise CheckpointError(
             f"{directory} already holds safetensors files. Name another directory, or delete them."
         )
