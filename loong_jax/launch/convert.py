@@ -16,10 +16,10 @@ import numpy as np
 
 from loong_jax import configs
 from loong_jax.data import json_files
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe import MoEConfig, abstract_weights, parameters
-from loong_jax.models.moe.convert import HfCheckpoint, save_weights_hf
+from loong_jax.models.moe.convert import HfCheckpoint, files, save_weights_hf
 from loong_jax.rl import checkpoint
 
 FORMAT_VERSION = 1
@@ -35,7 +35,7 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     staging = destination / ".import"
     _refuse_other_weights(destination, is_begun=(staging / "source").exists())
     found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
-    staging.mkdir(parents=True, exist_ok=True)
+    files.make_directory(staging)
     _same_import(staging / "source", _fingerprint(found, dtype), destination)
     if not (destination / "model.json").exists():
         _write_model(source, found, staging, destination)
@@ -96,6 +96,16 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
         config, weights, destination, config_text=config_text, max_shard_bytes=max_shard_bytes
     )
     print(f"{len(found)} stacked arrays of {source} written to {destination}")
+
+
+def shard_bytes(gigabytes: float) -> int:
+    """The bytes of `--max-shard-gb`. Raises ConfigError where these are not one at least."""
+    if not 1e-9 <= gigabytes < math.inf:
+        raise ConfigError(
+            f"--max-shard-gb {gigabytes} is no size that a file can have. Give one above 0, such "
+            "as 5."
+        )
+    return max(1, int(gigabytes * 1e9))
 
 
 def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:

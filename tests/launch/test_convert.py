@@ -47,6 +47,24 @@ def test_import_refuses_dtypes_that_destroy_weights(tmp_path, capsys, dtype):
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["import-hf", "file", "out"],
+        ["import-hf", str(PUBLISHED), "file"],
+        ["import-hf", str(PUBLISHED), "file/out"],
+        *(["export-hf", "in", "out", "--max-shard-gb", size] for size in ("nan", "inf", "0", "-1")),
+    ],
+    ids=lambda arguments: " ".join(arguments[-2:]),
+)
+def test_commands_refuse_in_one_line(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     """It reads no block twice, but for the one it was killed in, and ends with the same weights."""
     monkeypatch.setattr(convert, "BLOCK_BYTES", 3000)

@@ -443,6 +443,35 @@ def test_hidden_files_are_no_weights(copy):
     assert files.stored_tensors(directory).keys() == tensors.keys()
 
 
+@pytest.mark.parametrize(
+    "weight_map", [[], ["a"], {"a": 1}, {"a": ["b"]}, {"a": None}, 3, {"a": ""}]
+)
+def test_refuses_an_index_that_names_no_files(copy, weight_map):
+    _, write = copy
+    directory = write()
+    (directory / files.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match="no index of safetensors files"):
+        moe.load_hf(directory)
+
+
+def test_refuses_paths_of_another_kind(copy, tmp_path):
+    _, write = copy
+    directory = write()
+    with pytest.raises(CheckpointError, match=r"config\.json is no directory"):
+        moe.load_hf(directory / "config.json")
+    for target in (directory / "config.json", directory / "config.json" / "x"):
+        with pytest.raises(CheckpointError, match="cannot be written to"):
+            moe.save_hf(published(), target)
+    (directory / "b.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=r"b\.safetensors cannot be read: Is a directory"):
+        moe.load_hf(directory)
+    (directory / "config.json").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match="no text"):
+        moe.load_hf(directory)
+    with pytest.raises(ConfigError, match="max_shard_bytes=0"):
+        moe.save_hf(published(), tmp_path / "out", max_shard_bytes=0)
+
+
 # --- config.json -------------------------------------------------------------------------------
 
 PLAIN = dict(

@@ -6,6 +6,7 @@ after the other. Everything that a header can tell is checked before any tensor 
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,17 +107,19 @@ def _spelled_once(directory: Path, weight_map: Mapping[str, str]) -> dict[str, P
 def read_header(file: Path) -> dict[str, StoredTensor]:
     """The tensors of one file. Raises CheckpointError where header and file do not agree."""
     try:
-        size = file.stat().st_size
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
+                raise CheckpointError(
+                    f"{file} of {size} bytes says that its header has {length}: it is truncated or "
+                    "no safetensors file. Fetch it again."
+                )
+            text = stream.read(length)
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing. Fetch it again.") from None
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
-            raise CheckpointError(
-                f"{file} of {size} bytes says that its header has {length}: it is truncated or no "
-                "safetensors file. Fetch it again."
-            )
-        text = stream.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}. Correct it.") from error
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
@@ -192,15 +195,55 @@ def lay_out(
     }
 
 
+def make_directory(directory: Path) -> None:
+    """Makes it unless it is there. Raises CheckpointError where nothing can be written to it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(directory, os.W_OK) else "no permission to write there"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise CheckpointError(
+            f"{directory} cannot be written to: {reason}. Name a directory that can be."
+        )
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises CheckpointError where it is none, FileNotFoundError without it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{path.parent} is no directory. Name one in the published layout: config.json and "
+            "safetensors files."
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}. Correct it.") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is no text: {error}. Fetch it again.") from error
+
+
 def _read_index(path: Path) -> Mapping[str, str] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(read_text(path))["weight_map"]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} is no index of safetensors files: {error!r}. Fetch it again."
         ) from error
+    if not isinstance(weight_map, dict) or not all(map(_is_file_name, weight_map.values())):
+        raise CheckpointError(
+            f"{path} is no index of safetensors files: its weight_map does not give a file name "
+            "for every tensor. Fetch it again."
+        )
+    return weight_map
+
+
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:

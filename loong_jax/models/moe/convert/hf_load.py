@@ -161,7 +161,7 @@ def _weight_dtype(dtype: DTypeLike) -> np.dtype:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_text(path)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.parent} holds no config.json. Name a directory in the published layout: "
