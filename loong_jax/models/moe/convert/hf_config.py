@@ -357,7 +357,7 @@ def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
         raise ConfigError(
             f"config.json lacks {missing[0]}, and an n-gram embedding needs {_NGRAM_KEYS}. Add it."
         )
-    eos = record.get("eos_token_id", 2)
+    eos: Any = record.get("eos_token_id", 2)
     eos = eos[0] if isinstance(eos, list) and eos else eos
     _check_whole("eos_token_id", eos, smallest=0)
     _check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])

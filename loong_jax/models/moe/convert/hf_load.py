@@ -150,7 +150,7 @@ def _weight_dtype(dtype: DTypeLike) -> np.dtype:
         found = np.dtype(dtype)
     except TypeError:
         found = None
-    if found not in manifest.FLOATS:
+    if found is None or found not in manifest.FLOATS:
         allowed = ", ".join(known.name for known in manifest.FLOATS)
         raise ConfigError(
             f"dtype={dtype if found is None else found.name!r} is none that weights can have. "
