@@ -580,7 +580,7 @@ def test_keys_have_several_names():
         dict(num_hidden_layers="6"),
         dict(qk_nope_head_dim=None, qk_head_dim=12),
         dict(rope_scaling=[]),
-        dict(rope_theta=10**400),
+        dict(rope_theta=float("inf")),
         dict(num_layers=[3], num_hidden_layers=6),
         dict(rope_scaling={"rope_type": "yarn", "factor": "4"}),
         dict(rope_scaling={"rope_type": "yarn", "factor": [4]}),
