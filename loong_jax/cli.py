@@ -198,7 +198,7 @@ def export_hf(arguments: Arguments) -> int:
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
     from loong_jax.launch import convert
 
-    max_shard_bytes = int(chosen.max_shard_gb * 1e9)
+    max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
     convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
     return 0
 

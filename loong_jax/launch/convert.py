@@ -16,10 +16,10 @@ import numpy as np
 
 from loong_jax import configs
 from loong_jax.data import json_files
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe import MoEConfig, abstract_weights, parameters
-from loong_jax.models.moe.convert import HfCheckpoint, save_weights_hf
+from loong_jax.models.moe.convert import HfCheckpoint, files, save_weights_hf
 from loong_jax.rl import checkpoint
 
 FORMAT_VERSION = 1
@@ -30,16 +30,38 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     """Checks the whole manifest of `source`, then copies its weights to `destination`.
 
     Raises ConfigError or CheckpointError where `source` cannot be loaded, and CheckpointError where
-    `destination` already holds a model or an import of another one.
+    `destination` already holds a model, other weights or an import of another model.
     """
-    if (destination / "model.json").exists():
+    staging = destination / ".import"
+    _refuse_other_weights(destination, is_begun=(staging / "source").exists())
+    found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
+    files.make_directory(staging)
+    _same_import(staging / "source", _fingerprint(found, dtype), destination)
+    if not (destination / "model.json").exists():
+        _write_model(source, found, staging, destination)
+    for file in staging.iterdir():  # the mark of what is imported goes last
+        if file.name != "source":
+            file.unlink()
+    shutil.rmtree(staging)
+
+
+def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
+    """Raises CheckpointError on weights that the import, begun earlier or not, did not write."""
+    if (destination / "model.json").exists() and not is_begun:
         raise CheckpointError(
             f"{destination} already holds a model. Name another directory, or delete it."
         )
-    found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
-    staging = destination / ".import"
-    staging.mkdir(parents=True, exist_ok=True)
-    _same_import(staging / "source", _fingerprint(found, dtype), destination)
+    weights = destination / "weights"
+    other = [step for step in checkpoint.steps(weights) if step > 0 or not is_begun]
+    if other:
+        raise CheckpointError(
+            f"{weights} already holds a checkpoint, of step {other[0]}, and an import replaces "
+            "none. Name another directory, or delete it."
+        )
+
+
+def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: Path) -> None:
+    """Writes `weights/`, and then `model.json`, which says that they are whole."""
     leaves = _copy(found, staging)
     print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
     weights = parameters.as_tree(leaves)
@@ -51,7 +73,6 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
         "hf_config": found.config_text,
     }
     json_files.write_json(destination / "model.json", record)
-    shutil.rmtree(staging)
 
 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
@@ -75,6 +96,16 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
         config, weights, destination, config_text=config_text, max_shard_bytes=max_shard_bytes
     )
     print(f"{len(found)} stacked arrays of {source} written to {destination}")
+
+
+def shard_bytes(gigabytes: float) -> int:
+    """The bytes of `--max-shard-gb`. Raises ConfigError where these are not one at least."""
+    if not 1e-9 <= gigabytes < math.inf:
+        raise ConfigError(
+            f"--max-shard-gb {gigabytes} is no size that a file can have. Give one above 0, such "
+            "as 5."
+        )
+    return max(1, int(gigabytes * 1e9))
 
 
 def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:

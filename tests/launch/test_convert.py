@@ -40,6 +40,31 @@ def test_commands_there_and_back(tmp_path, capsys):
     assert "already holds a model" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["int8", "nonsense"])
+def test_import_refuses_dtypes_that_destroy_weights(tmp_path, capsys, dtype):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours"), "--dtype", dtype]) == 1
+    assert dtype in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["import-hf", "file", "out"],
+        ["import-hf", str(PUBLISHED), "file"],
+        ["import-hf", str(PUBLISHED), "file/out"],
+        *(["export-hf", "in", "out", "--max-shard-gb", size] for size in ("nan", "inf", "0", "-1")),
+    ],
+    ids=lambda arguments: " ".join(arguments[-2:]),
+)
+def test_commands_refuse_in_one_line(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     """It reads no block twice, but for the one it was killed in, and ends with the same weights."""
     monkeypatch.setattr(convert, "BLOCK_BYTES", 3000)
@@ -67,6 +92,33 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     for leaf, found in parameters.by_path(stages.load_weights(tmp_path / "ours")).items():
         expected = read(whole, leaf, tuple((0, size) for size in found.shape))
         np.testing.assert_array_equal(found, expected)
+
+
+def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(convert.shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert.import_hf(PUBLISHED, tmp_path)
+    assert (tmp_path / "model.json").exists()
+    with pytest.raises(CheckpointError, match="another import"):
+        convert.import_hf(PUBLISHED, tmp_path, dtype="bfloat16")
+    convert.import_hf(PUBLISHED, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "weights"]
+
+
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_an_import_replaces_no_weights(tmp_path, step):
+    """Not those of a stage, whose directory has no model.json."""
+    weights = {"head": np.ones((2, 3), np.float32)}
+    stages.save_weights(tmp_path, step, weights)
+    with pytest.raises(CheckpointError, match=f"already holds a checkpoint, of step {step}"):
+        convert.import_hf(PUBLISHED, tmp_path)
+    np.testing.assert_array_equal(stages.load_weights(tmp_path)["head"], weights["head"])
+    assert [p.name for p in tmp_path.iterdir()] == ["weights"]
 
 
 def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):

@@ -162,6 +162,17 @@ def test_round_trip_is_the_same_byte_for_byte(tmp_path):
         moe.save_hf(again, tmp_path / "again")
 
 
+def test_one_file_takes_the_place_of_several(tmp_path):
+    """Those of an earlier save, deleted as the message says but for its index."""
+    moe.save_hf(published(), tmp_path, max_shard_bytes=20_000)
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    (tmp_path / "model-00001-of-00002.safetensors.partial").touch()
+    moe.save_hf(published(), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert_same_bytes(tensors_of(tmp_path), tensors_of(PUBLISHED))
+
+
 def test_dtypes_are_kept_or_chosen(copy):
     tensors, write = copy
     kept = {n: t if "router" in n else t.astype(ml_dtypes.bfloat16) for n, t in tensors.items()}
@@ -181,6 +192,22 @@ def test_dtypes_are_kept_or_chosen(copy):
     assert narrow["layers/experts/down"].dtype == jnp.bfloat16
     assert narrow["layers/attention_0/query_norm"].dtype == jnp.float32
     assert narrow["layers/router/kernel"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", jnp.float32, np.dtype(np.float32)], ids=str
+)
+def test_dtypes_have_names(dtype):
+    assert convert.HfCheckpoint(PUBLISHED, dtype).config.param_dtype == jnp.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["int8", np.int32, bool, jnp.complex64, "float64", jnp.float8_e4m3fn, "nonsense", 3, ""],
+)
+def test_refuses_dtypes_that_destroy_weights(dtype):
+    with pytest.raises(ConfigError, match="Choose one of float32, bfloat16, float16"):
+        moe.load_hf(PUBLISHED, dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +241,18 @@ def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch)
     one_layer = expected["layers/experts/gate_up"][0].nbytes
     assert max(largest) < one_layer
     moe.save_hf(model, tmp_path / "again")
+    assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
+
+
+def test_a_mesh_that_is_set_changes_nothing(tmp_path, monkeypatch):
+    """Blocks are written to, and tensors cut from, one device of the mesh at a time."""
+    monkeypatch.setattr(hf_load, "BLOCK_BYTES", 2000)
+    config = tiny.smallest_config(num_layers=1)
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    convert.save_weights_hf(config, weights, tmp_path / "saved")
+    rules = ShardingRules(mesh=make_mesh(expert=2, fsdp=2, tensor=2))
+    with jax.set_mesh(rules.mesh):
+        moe.save_hf(moe.load_hf(tmp_path / "saved", rules=rules), tmp_path / "again")
     assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
 
 
@@ -291,7 +330,15 @@ def test_refuses_tensors_that_do_not_belong(copy, change, message):
         moe.load_hf(write(change(tensors)))
 
 
-def test_refuses_alphas_folded_into_the_norms(copy):
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        (["query_norm"], "of q_a_layernorm have mean [^ ]+ with alpha 2.53:"),
+        (["latent_norm"], "of kv_a_layernorm have mean [^ ]+ with alpha 2.53:"),
+        (["query_norm", "latent_norm"], "of q_a_layernorm .* and kv_a_layernorm .*:"),
+    ],
+)
+def test_refuses_alphas_folded_into_the_norms(copy, norms, named):
     tensors, write = copy
     config = tiny.smallest_config(num_layers=1, kv_lora_rank=5, q_lora_rank=5)  # alpha 2.5 both
     _, weights = moe.init_weights(config, jax.random.key(0))
@@ -305,10 +352,10 @@ def test_refuses_alphas_folded_into_the_norms(copy):
     moe.load_hf(directory / "plain")
     folded = jax.tree.map(lambda a: a, weights)
     for i in (0, 1):
-        for name, alpha in (("query_norm", config.q_scale), ("latent_norm", config.kv_scale)):
-            folded["layers"][f"attention_{i}"][name] *= np.float32(alpha)
+        for name in norms:
+            folded["layers"][f"attention_{i}"][name] *= np.float32(config.q_scale)
     convert.save_weights_hf(config, folded, directory / "folded")
-    with pytest.raises(CheckpointError, match="alpha is folded"):
+    with pytest.raises(CheckpointError, match=f"{named} alpha is folded"):
         moe.load_hf(directory / "folded")
     text = (directory / "folded" / "config.json").read_text()
     record = json.loads(text) | {"loong_jax": {"alpha_folded": False}}
@@ -316,6 +363,13 @@ def test_refuses_alphas_folded_into_the_norms(copy):
     model = moe.load_hf(directory / "folded")
     moe.save_hf(model, directory / "again")
     assert json.loads((directory / "again" / "config.json").read_text()) == record
+
+
+@pytest.mark.parametrize("record", ["null", "3", '"a"', "[]"])
+def test_refuses_a_config_that_is_no_object(tmp_path, record):
+    (tmp_path / "config.json").write_text(record)
+    with pytest.raises(CheckpointError, match="no JSON object"):
+        moe.load_hf(tmp_path)
 
 
 def test_refuses_damaged_files(copy):
@@ -362,6 +416,62 @@ def test_refuses_an_index_of_another_checkpoint(tmp_path):
     refused(index["weight_map"], f"{first.name} is missing")
 
 
+@pytest.mark.parametrize(
+    ("plain", "spelling"),
+    [
+        ("model.safetensors", "./model.safetensors"),
+        ("s/model.safetensors", "s/model.safetensors"),
+        ("s/model.safetensors", "s/../s/model.safetensors"),
+    ],
+)
+def test_an_index_may_spell_a_file_in_several_ways(copy, plain, spelling):
+    tensors, write = copy
+    directory = write()
+    (directory / "s").mkdir()
+    (directory / "model.safetensors").rename(directory / plain)
+    weight_map = dict.fromkeys(tensors, spelling) | {"lm_head.weight": plain}
+    (directory / files.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    found = files.stored_tensors(directory)
+    assert found.keys() == tensors.keys()
+    assert {tensor.file.resolve() for tensor in found.values()} == {(directory / plain).resolve()}
+
+
+def test_hidden_files_are_no_weights(copy):
+    tensors, write = copy
+    directory = write()
+    (directory / "._model.safetensors").write_bytes(b"of another system")
+    assert files.stored_tensors(directory).keys() == tensors.keys()
+
+
+@pytest.mark.parametrize(
+    "weight_map", [[], ["a"], {"a": 1}, {"a": ["b"]}, {"a": None}, 3, {"a": ""}]
+)
+def test_refuses_an_index_that_names_no_files(copy, weight_map):
+    _, write = copy
+    directory = write()
+    (directory / files.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match="no index of safetensors files"):
+        moe.load_hf(directory)
+
+
+def test_refuses_paths_of_another_kind(copy, tmp_path):
+    _, write = copy
+    directory = write()
+    with pytest.raises(CheckpointError, match=r"config\.json is no directory"):
+        moe.load_hf(directory / "config.json")
+    for target in (directory / "config.json", directory / "config.json" / "x"):
+        with pytest.raises(CheckpointError, match="cannot be written to"):
+            moe.save_hf(published(), target)
+    (directory / "b.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=r"b\.safetensors cannot be read: Is a directory"):
+        moe.load_hf(directory)
+    (directory / "config.json").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match="no text"):
+        moe.load_hf(directory)
+    with pytest.raises(ConfigError, match="max_shard_bytes=0"):
+        moe.save_hf(published(), tmp_path / "out", max_shard_bytes=0)
+
+
 # --- config.json -------------------------------------------------------------------------------
 
 PLAIN = dict(
@@ -384,6 +494,44 @@ def test_missing_keys_have_the_published_values():
         moe.MoEConfig.flash(), dtype=jnp.float32, param_dtype=jnp.float32
     )
     assert read(zero_expert_num=None).num_zero_experts == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(intermediate_size=None, moe_intermediate_size=None),
+        dict(num_local_experts=None, num_experts_per_tok=None),
+        dict(moe_topk=None, num_experts_per_tok=3),
+        dict(num_layers=None, num_hidden_layers=6),
+        dict(rope_theta=None, rope_parameters={"rope_theta": 1e7}),
+        dict(rope_theta=1e7, rope_parameters={"rope_theta": None}),
+        dict(quantization_config={}),
+        dict(quantization_config=None, rope_scaling=None),
+    ],
+    ids=str,
+)
+def test_null_is_no_second_value(changes):
+    record = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
+    assert convert.read_config(record) == read()
+    assert convert.write_config(read(), record) == record
+
+
+@pytest.mark.parametrize("kind", ["", None])
+def test_no_zero_experts_need_no_type(kind):
+    record = PLAIN | dict(zero_expert_num=0, zero_expert_type=kind)
+    config = convert.read_config(record)
+    assert config.num_zero_experts == 0
+    more = dataclasses.replace(config, num_zero_experts=1)
+    assert convert.read_config(convert.write_config(more, record)).num_zero_experts == 1
+
+
+@pytest.mark.parametrize("value", [None, "1e-5", "3", [1], {}, True, float("nan")])
+@pytest.mark.parametrize(
+    "key", ["rope_theta", "rms_norm_eps", "routed_scaling_factor", "moe_topk", "num_layers"]
+)
+def test_refuses_what_is_no_number(key, value):
+    with pytest.raises(ConfigError, match=key):
+        read(**{key: value})
 
 
 def test_keys_have_several_names():
@@ -428,6 +576,18 @@ def test_keys_have_several_names():
         dict(num_hidden_layers=5),
         dict(num_layers="absent", num_hidden_layers=5),
         dict(moe_topk=99),
+        dict(zero_expert_type="", zero_expert_num=2),
+        dict(num_hidden_layers="6"),
+        dict(qk_nope_head_dim=None, qk_head_dim=12),
+        dict(rope_scaling=[]),
+        dict(rope_theta=float("inf")),
+        dict(num_layers=[3], num_hidden_layers=6),
+        dict(rope_scaling={"rope_type": "yarn", "factor": "4"}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": [4]}),
+        dict(loong_jax=3),
+        dict(loong_jax={"target_ffn_experts": "2"}),
+        dict(ngram_vocab_size_ratio="3", emb_neighbor_num=3, emb_split_num=2),
+        dict(ngram_vocab_size_ratio=3, emb_neighbor_num=3, emb_split_num=2, eos_token_id=[]),
         dict(hidden_size=0),
     ],
     ids=str,

@@ -6,6 +6,7 @@ after the other. Everything that a header can tell is checked before any tensor 
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,17 +59,14 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     CheckpointError on files that are missing, truncated or damaged and on a tensor stored twice.
     """
     weight_map = _read_index(directory / INDEX)
-    if weight_map is None:
-        files = sorted(directory.glob("*.safetensors"))
-    else:
-        files = [directory / name for name in sorted(set(weight_map.values()))]
+    files = _spelled_once(directory, weight_map) if weight_map is not None else unlisted(directory)
     if not files:
         raise CheckpointError(
             f"{directory} holds no *.safetensors file. Name a directory in the published layout: "
             "config.json and safetensors files."
         )
     found: dict[str, StoredTensor] = {}
-    for file in files:
+    for file in sorted(set(files.values())):
         for name, tensor in read_header(file).items():
             if name in found:
                 raise CheckpointError(
@@ -77,34 +75,51 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
                 )
             found[name] = tensor
     for name, file in (weight_map or {}).items():
-        if name not in found or found[name].file.name != file:
+        if name not in found or found[name].file != files[file]:
             raise CheckpointError(
                 f"{INDEX} places {name} in {file}, which does not hold it. Fetch {file} and the "
                 "index again; they are of different checkpoints."
             )
-    unlisted = sorted(set(found) - set(weight_map)) if weight_map is not None else []
-    if unlisted:
+    extra = sorted(set(found) - set(weight_map)) if weight_map is not None else []
+    if extra:
         raise CheckpointError(
-            f"{found[unlisted[0]].file.name} holds {unlisted[0]}, which {INDEX} does not list. "
+            f"{found[extra[0]].file.name} holds {extra[0]}, which {INDEX} does not list. "
             "Fetch both again; they are of different checkpoints."
         )
     return found
 
 
+def unlisted(directory: Path) -> dict[str, Path]:
+    """The files of a directory without an index, by name; not those that begin with a dot."""
+    found = sorted(directory.glob("*.safetensors"))
+    return {file.name: file for file in found if not file.name.startswith(".")}
+
+
+def _spelled_once(directory: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
+    """The file that each name in an index means; two names of one file give the same path."""
+    paths: dict[Path, Path] = {}
+    return {
+        name: paths.setdefault((directory / name).resolve(), directory / name)
+        for name in sorted(set(weight_map.values()))
+    }
+
+
 def read_header(file: Path) -> dict[str, StoredTensor]:
     """The tensors of one file. Raises CheckpointError where header and file do not agree."""
     try:
-        size = file.stat().st_size
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
+                raise CheckpointError(
+                    f"{file} of {size} bytes says that its header has {length}: it is truncated or "
+                    "no safetensors file. Fetch it again."
+                )
+            text = stream.read(length)
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing. Fetch it again.") from None
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
-            raise CheckpointError(
-                f"{file} of {size} bytes says that its header has {length}: it is truncated or no "
-                "safetensors file. Fetch it again."
-            )
-        text = stream.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}. Correct it.") from error
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
@@ -180,15 +195,55 @@ def lay_out(
     }
 
 
+def make_directory(directory: Path) -> None:
+    """Makes it unless it is there. Raises CheckpointError where nothing can be written to it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(directory, os.W_OK) else "no permission to write there"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise CheckpointError(
+            f"{directory} cannot be written to: {reason}. Name a directory that can be."
+        )
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises CheckpointError where it is none, FileNotFoundError without it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{path.parent} is no directory. Name one in the published layout: config.json and "
+            "safetensors files."
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}. Correct it.") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is no text: {error}. Fetch it again.") from error
+
+
 def _read_index(path: Path) -> Mapping[str, str] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(read_text(path))["weight_map"]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} is no index of safetensors files: {error!r}. Fetch it again."
         ) from error
+    if not isinstance(weight_map, dict) or not all(map(_is_file_name, weight_map.values())):
+        raise CheckpointError(
+            f"{path} is no index of safetensors files: its weight_map does not give a file name "
+            "for every tensor. Fetch it again."
+        )
+    return weight_map
+
+
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:

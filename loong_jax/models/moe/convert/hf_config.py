@@ -51,7 +51,6 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "model_type": ("longcat_flash", "longcat_flash_ngram"),
     "attention_method": ("MLA",),
     "hidden_act": ("silu",),
-    "zero_expert_type": ("identity",),
     "attention_bias": (False,),
     "router_bias": (False,),
     "norm_topk_prob": (False,),
@@ -60,14 +59,15 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "mla_scale_kv_lora": (True,),
     "sliding_window": (None,),
     "n_shared_experts": (0,),
-    "quantization_config": (None,),
+    "quantization_config": (None, {}),
 }
 # Beginnings of keys that belong to other members of the family.
 _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
 _NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
-_OWN = "loong_jax"
+OWN = "loong_jax"
 _OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens", "residual_gain")
+_MAY_BE_NULL = ("zero_expert_num", "chunk_tokens")
 
 
 def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
@@ -80,12 +80,14 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
       ConfigError: a value contradicts another, or changes the model into one not built here.
     """
     record = _published_names(record)
+    _check_numbers(record)
     _refuse_other_models(record)
     fields = {field: record.get(key, default) for field, (key, default) in _KEYS.items()}
     fields["num_zero_experts"] = fields["num_zero_experts"] or 0
     fields["rope_theta"], fields["yarn"] = _read_rope(record)
     fields["ngram"] = _read_ngram(record, fields["vocab_size"])
-    own = record.get(_OWN) or {}
+    own = _object(record, OWN)
+    _check_own(own)
     fields |= {"target_ffn_experts": _published_ratio(fields)}
     fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
     return MoEConfig(**(fields | changes))
@@ -113,16 +115,18 @@ def write_config(config: MoEConfig, original: Mapping[str, Any] | None = None) -
         for key in _NGRAM_KEYS:
             record.pop(key, None)
         record |= _write_ngram(config)
-    named = record | {_OWN: None}
+    if config.num_zero_experts and record.get("zero_expert_type") == "":
+        record["zero_expert_type"] = "identity"
+    named = record | {OWN: None}
     own = {
         name: getattr(config, name)
         for name in _OWN_FIELDS
         if getattr(config, name) != getattr(read_config(named), name)
     }
-    kept = {k: v for k, v in (record.get(_OWN) or {}).items() if k not in _OWN_FIELDS}
-    record.pop(_OWN, None)
+    kept = {k: v for k, v in (record.get(OWN) or {}).items() if k not in _OWN_FIELDS}
+    record.pop(OWN, None)
     if kept | own:
-        record[_OWN] = kept | own
+        record[OWN] = kept | own
     for key in ("torch_dtype", "dtype"):
         if record.get(key) is not None:
             record[key] = np.dtype(config.param_dtype).name
@@ -155,21 +159,30 @@ def _published_names(record: Mapping[str, Any]) -> Json:
     """The record with aliases under their published names; refuses two values for one size."""
     named = dict(record)
     for alias, key in _ALIASES.items():
-        if alias in record and named.setdefault(key, record[alias]) != record[alias]:
+        value = record.get(alias)
+        if value is None:
+            continue
+        if named.get(key) is None:
+            named[key] = value
+        if named[key] != value:
             raise ConfigError(
                 f"config.json has {key}={named[key]!r} and {alias}={record[alias]!r}, two names of "
                 "one size. Remove the wrong one."
             )
     sub_layers = named.get("num_hidden_layers")  # each logical layer holds two attentions
-    if sub_layers is not None and "num_layers" not in named:
+    if sub_layers is None:
+        return named
+    _check_whole("num_hidden_layers", sub_layers)
+    if named.get("num_layers") is None:
         if sub_layers % 2:
             raise ConfigError(
                 f"config.json has num_hidden_layers={sub_layers} and no num_layers. Attentions are "
                 "counted there, two to a layer. Give num_layers."
             )
         named["num_layers"] = sub_layers // 2
-    layers = named.get("num_layers", _KEYS["num_layers"][1])
-    if sub_layers not in (None, layers, 2 * layers):
+    layers = named["num_layers"]
+    _check_whole("num_layers", layers)
+    if sub_layers not in (layers, 2 * layers):
         raise ConfigError(
             f"config.json has num_layers={layers} and num_hidden_layers={sub_layers}, which must "
             "be as many or twice as many. Remove num_hidden_layers."
@@ -177,8 +190,57 @@ def _published_names(record: Mapping[str, Any]) -> Json:
     return named
 
 
+def _check_numbers(record: Json) -> None:
+    """Raises ConfigError where a key that decides a size or a factor is null or no number."""
+    for key, default in _KEYS.values():
+        value = record.get(key, default)
+        if value is None and key in _MAY_BE_NULL:
+            continue
+        if isinstance(default, int):
+            _check_whole(key, value, smallest=int(key not in _MAY_BE_NULL))
+        else:
+            _check_number(key, value)
+
+
+def _check_own(own: Json) -> None:
+    for name in _OWN_FIELDS:
+        if name in own and not (name in _MAY_BE_NULL and own[name] is None):
+            check = _check_whole if name == "chunk_tokens" else _check_number
+            check(f"{OWN}.{name}", own[name])
+
+
+def _check_number(key: str, value: Any) -> None:
+    """Not nan, infinite, or an integer that is too large for a float either."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and -1e300 < value < 1e300):
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no finite number. Correct it, or take "
+            "config.json from the checkpoint again."
+        )
+
+
+def _check_whole(key: str, value: Any, smallest: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no whole number >= {smallest}. Correct it, "
+            "or take config.json from the checkpoint again."
+        )
+
+
+def _object(record: Json, key: str) -> Json:
+    """The object under `key`, empty where there is none."""
+    value = record.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no JSON object. Correct it or remove it."
+        )
+    return value or {}
+
+
 def _refuse_other_models(record: Json) -> None:
-    for key, allowed in _REQUIRED.items():
+    zero_experts = record.get("zero_expert_num", _KEYS["num_zero_experts"][1])
+    kinds = {"zero_expert_type": ("identity",) if zero_experts else ("identity", "")}
+    for key, allowed in (_REQUIRED | kinds).items():
         value = record.get(key)
         if value is not None and value not in allowed:
             raise ConfigError(
@@ -225,7 +287,7 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
     """The base of the rotary frequencies and how they are stretched."""
     rope: Json = {}
     for key in ("rope_scaling", "rope_parameters"):
-        for name, value in (record.get(key) or {}).items():
+        for name, value in _object(record, key).items():
             if rope.setdefault(name, value) != value:
                 raise ConfigError(
                     f"config.json gives {name} twice, as {rope[name]!r} in rope_scaling and "
@@ -234,11 +296,12 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
     theta = rope.pop("rope_theta", None)
     if theta is None:
         theta = record.get("rope_theta", 1e7)
-    elif record.get("rope_theta", theta) != theta:
+    elif record.get("rope_theta") not in (None, theta):
         raise ConfigError(
             f"config.json has rope_theta={record['rope_theta']} and {theta} in rope_parameters. "
             "Remove one of the two."
         )
+    _check_number("rope_theta", theta)
     kind = rope.pop("rope_type", None) or rope.get("type") or "default"
     rope.pop("type", None)
     known = {**dict.fromkeys(_YARN_KEYS), "attention_factor": None, **_ROPE_NEUTRAL}
@@ -252,6 +315,9 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
         )
     if kind == "default":
         return float(theta), None
+    for key in (*_YARN_KEYS, "attention_factor"):
+        if rope.get(key) is not None:
+            _check_number(key, rope[key])
     length = record.get("max_position_embeddings", _KEYS["max_position"][1])
     original = rope.get("original_max_position_embeddings") or length
     yarn = YarnScaling(
@@ -291,12 +357,17 @@ def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
         raise ConfigError(
             f"config.json lacks {missing[0]}, and an n-gram embedding needs {_NGRAM_KEYS}. Add it."
         )
-    eos = record.get("eos_token_id", 2)
+    eos: Any = record.get("eos_token_id", 2)
+    eos = eos[0] if isinstance(eos, list) and eos else eos
+    _check_whole("eos_token_id", eos, smallest=0)
+    _check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])
+    for key in ("emb_neighbor_num", "emb_split_num"):
+        _check_whole(key, record[key])
     return NgramEmbedding(
         max_order=record["emb_neighbor_num"],
         num_splits=record["emb_split_num"],
         base_rows=int(record["ngram_vocab_size_ratio"] * vocab_size),
-        eos_token=eos[0] if isinstance(eos, list) else eos,
+        eos_token=eos,
     )
 
 

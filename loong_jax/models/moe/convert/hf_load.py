@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import model as model_room
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import files, hf_config, manifest, names
@@ -35,6 +35,7 @@ class HfCheckpoint:
 
     def __init__(self, directory: Path | str, dtype: DTypeLike | None = None):
         directory = Path(directory)
+        chosen = None if dtype is None else _weight_dtype(dtype)
         self.config_text = _read_text(directory / "config.json")
         try:
             record = json.loads(self.config_text)
@@ -42,10 +43,15 @@ class HfCheckpoint:
             raise CheckpointError(
                 f"{directory / 'config.json'} is not JSON: {error}. Fetch it again."
             ) from error
+        if not isinstance(record, dict):
+            raise CheckpointError(
+                f"{directory / 'config.json'} holds no JSON object but {str(record)[:40]!r}. Fetch "
+                "it again."
+            )
         self.found = files.stored_tensors(directory)
         has_mtp = any(name.startswith(names.MTP) for name in self.found)
         embedding = self.found.get(names.EMBEDDING)
-        activations = dtype or (embedding.dtype if embedding else np.dtype(np.float32))
+        activations = chosen or (embedding.dtype if embedding else np.dtype(np.float32))
         self.config = hf_config.read_config(
             record, num_mtp_layers=int(has_mtp), dtype=activations, param_dtype=activations
         )
@@ -54,11 +60,11 @@ class HfCheckpoint:
         self.places = list(names.places(self.config, self.shapes))
         stored_dtypes = manifest.check(self.places, self.found, self.config)
         self.dtypes = {
-            leaf: stored if dtype is None else self.shapes[leaf].dtype
+            leaf: stored if chosen is None else self.shapes[leaf].dtype
             for leaf, stored in stored_dtypes.items()
         }
         self._mapped: dict[Path, np.memmap] = {}
-        if (record.get("loong_jax") or {}).get("alpha_folded") is not False:
+        if (record.get(hf_config.OWN) or {}).get("alpha_folded") is not False:
             manifest.refuse_folded_alphas(self.places, self.found, self.config, self._mapped)
         if has_mtp:
             manifest.check_copy(self.found, self._mapped)
@@ -96,12 +102,13 @@ class HfCheckpoint:
         rows = max(1, BLOCK_BYTES // max(1, math.prod(shape[1:]) * dtype.itemsize))
         if rows >= shape[0]:
             return jax.device_put(self.read(leaf, region), device)
-        whole = jnp.zeros(shape, dtype, device=device)
-        begin, end = region[0]
-        for start in range(begin, end, rows):
-            block = self.read(leaf, ((start, min(start + rows, end)), *region[1:]))
-            whole = _write(whole, jax.device_put(block, device), start - begin)
-        return whole
+        with names.without_mesh():
+            whole = jnp.zeros(shape, dtype, device=device)
+            begin, end = region[0]
+            for start in range(begin, end, rows):
+                block = self.read(leaf, ((start, min(start + rows, end)), *region[1:]))
+                whole = _write(whole, jax.device_put(block, device), start - begin)
+            return whole
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -121,7 +128,8 @@ def load_hf(
     get `dtype`, and routers and norms float32. `rules` say how weights are sharded.
 
     Raises:
-      ConfigError: config.json describes a model that is not built here.
+      ConfigError: config.json describes a model that is not built here, or weights cannot have
+        this `dtype`.
       CheckpointError: a file is missing, damaged or truncated; tensors are missing, extra, of
         another shape or dtype, or scaled otherwise than the published ones.
     """
@@ -137,9 +145,23 @@ def load_hf(
     return model
 
 
+def _weight_dtype(dtype: DTypeLike) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found not in manifest.FLOATS:
+        allowed = ", ".join(known.name for known in manifest.FLOATS)
+        raise ConfigError(
+            f"dtype={dtype if found is None else found.name!r} is none that weights can have. "
+            f"Choose one of {allowed}."
+        )
+    return found
+
+
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_text(path)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.parent} holds no config.json. Name a directory in the published layout: "

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.convert import files, hf_config, names
@@ -25,8 +25,8 @@ def save_hf(
     """Writes config.json and safetensors files, with an index where there are several.
 
     Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
-    but for what was changed. Raises CheckpointError where the directory already holds weights, or
-    where this process cannot see all of them.
+    but for what was changed. Raises CheckpointError where the directory already holds weights or
+    cannot be written to, or where this process cannot see all of the model's.
     """
     _, state = nnx.split(model, graph=False)
     save_weights_hf(
@@ -48,7 +48,9 @@ def save_weights_hf(
 ) -> None:
     """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays."""
     directory = Path(directory)
-    if any(directory.glob("*.safetensors")):
+    if not max_shard_bytes >= 1:
+        raise ConfigError(f"max_shard_bytes={max_shard_bytes} is below 1. Raise it.")
+    if files.unlisted(directory):
         raise CheckpointError(
             f"{directory} already holds safetensors files. Name another directory, or delete them."
         )
@@ -60,7 +62,9 @@ def save_weights_hf(
             "export it in one process with `loong export-hf`."
         )
     record = hf_config.write_config(config, json.loads(config_text) if config_text else None)
-    directory.mkdir(parents=True, exist_ok=True)
+    files.make_directory(directory)
+    for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
+        left.unlink(missing_ok=True)  # of an earlier save whose weights were deleted or not written
     places = {place.name: place for place in names.places(config, leaves)}
     sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
     shards = _shards(sizes, max_shard_bytes)
@@ -103,7 +107,8 @@ def _fetch(leaves: Mapping[str, Any], place: Place) -> np.ndarray:
     for shard in array.addressable_shards:
         region = names.region_of(shard.index, array.shape)
         if shard.replica_id == 0 and (common := names.meet(region, place.region)):
-            part = np.asarray(shard.data[names.within(common, region)])
+            with names.without_mesh():  # cut on the device, so that no whole shard is copied
+                part = np.asarray(shard.data[names.within(common, region)])
             held[names.within(common, place.region)] = part
     return place.turn_back(held)
 

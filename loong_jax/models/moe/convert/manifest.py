@@ -13,7 +13,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.convert.files import CODES, DTYPES, StoredTensor
 from loong_jax.models.moe.convert.names import EMBEDDING, EMBEDDING_COPY, Place
 
-_FLOATS = tuple(DTYPES[code] for code in ("F32", "BF16", "F16"))
+FLOATS = tuple(DTYPES[code] for code in ("F32", "BF16", "F16"))
 
 
 def check(
@@ -45,9 +45,9 @@ def check(
 
 def _allowed(place: Place, common: np.dtype) -> tuple[np.dtype, ...]:
     if place.leaf.startswith("layers/router/"):
-        return (_FLOATS[0],)
-    norms = (_FLOATS[0],) if len(place.shape) == 1 else ()
-    return (*norms, common if common in _FLOATS else _FLOATS[0])
+        return (FLOATS[0],)
+    norms = (FLOATS[0],) if len(place.shape) == 1 else ()
+    return (*norms, common if common in FLOATS else FLOATS[0])
 
 
 def _check_names(
@@ -115,26 +115,28 @@ def refuse_folded_alphas(
     config: MoEConfig,
     mapped: _Mapped,
 ) -> None:
-    """Raises CheckpointError where alpha_q and alpha_kv are already in the norms on latents.
+    """Raises CheckpointError where alpha_q or alpha_kv is already in the norms on latents.
 
     Serving engines put them there when they load; here they are applied in every call, and a
     checkpoint saved from such an engine would be scaled twice. A fold is told by the mean weight
     of these norms, which is near 1 otherwise: within a quarter of the way from 1 to alpha, in
     logarithms, from alpha. An alpha between 0.78 and 1.28 tells nothing.
     """
-    told: list[tuple[bool, float, float]] = []
-    for leaf, alpha in (("query_norm", config.q_scale), ("latent_norm", config.kv_scale)):
+    norms = (
+        ("query_norm", "q_a_layernorm", config.q_scale),
+        ("latent_norm", "kv_a_layernorm", config.kv_scale),
+    )
+    folded: list[tuple[str, float, float]] = []
+    for leaf, name, alpha in norms:
         own = [found[place.name] for place in expected if place.leaf.endswith(leaf)]
         mean = float(np.mean([tensor.view(mapped).astype(np.float64).mean() for tensor in own]))
         way = math.log(alpha)
-        if abs(way) > 0.25:
-            is_folded = mean > 0 and abs(math.log(mean) - way) < abs(way) / 4
-            told.append((is_folded, mean, alpha))
-    if told and all(is_folded for is_folded, _, _ in told):
-        _, mean, alpha = told[0]
+        if abs(way) > 0.25 and mean > 0 and abs(math.log(mean) - way) < abs(way) / 4:
+            folded.append((name, mean, alpha))
+    if folded:
+        means = " and ".join(f"{n} have mean {m:.3g} with alpha {a:.3g}" for n, m, a in folded)
         raise CheckpointError(
-            f"the norms on latents (q_a_layernorm, kv_a_layernorm) have mean weight {mean:.3g}, "
-            f"and alpha is {alpha:.3g}: alpha is folded into them, as serving engines do when they "
+            f"the weights of {means}: alpha is folded into them, as serving engines do when they "
             "load, and would be applied twice. Divide these weights by alpha, or take the "
             'published ones. If they were trained to this, add "loong_jax": {"alpha_folded": '
             "false} to config.json."

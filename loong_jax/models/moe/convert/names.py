@@ -7,8 +7,10 @@ no tensors. Source: the published checkpoints.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from loong_jax.models.moe.config import MoEConfig
@@ -139,6 +141,14 @@ def within(part: Bounds, whole: Bounds) -> tuple[slice, ...]:
         slice(start - origin, stop - origin)
         for (start, stop), (origin, _) in zip(part, whole, strict=True)
     )
+
+
+def without_mesh() -> AbstractContextManager:
+    """Within it, a program runs where its arrays lie, on one device of a mesh if need be.
+
+    Under a mesh that `jax.set_mesh` set it would be refused.
+    """
+    return jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
 
 
 def region_of(index: Sequence[slice], shape: Sequence[int]) -> Region:
