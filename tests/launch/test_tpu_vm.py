@@ -9,6 +9,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -328,16 +330,21 @@ def test_a_host_does_not_repeat_an_error(worker):
     assert calls(worker) == 1
 
 
+def wait_until(is_so: Callable[[], object]) -> None:
+    for _ in range(200):
+        if is_so():
+            return
+        time.sleep(0.05)
+    pytest.fail("waited for 10 s")
+
+
 def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
     worker(*TRAIN, exits="wait 0")
     assert "going on already" in worker(*TRAIN).stdout
     refused = worker("setup")
     assert refused.returncode == 1
     assert "stop it" in refused.stderr
-    for _ in range(100):
-        if calls(worker):
-            break
-        subprocess.run(["sleep", "0.05"], check=True)
+    wait_until(lambda: calls(worker))
     assert "ended with exit status 42" in worker("stop").stdout
     assert worker("follow").returncode == PREEMPTED
     assert calls(worker) == 1
@@ -345,10 +352,7 @@ def test_a_host_that_is_stopped_saves_and_stays_stopped(worker):
 
 def test_a_host_that_is_stopped_in_the_pause_says_how_it_ended(worker):
     worker(*TRAIN, exits="42 0", LOONG_PAUSE_S="2")
-    for _ in range(100):
-        if "exit status 42" in (worker.host / "loong-run/log").read_text():
-            break
-        subprocess.run(["sleep", "0.05"], check=True)
+    wait_until(lambda: "exit status 42" in (worker.host / "loong-run/log").read_text())
     assert "ended with exit status 42" in worker("stop").stdout
     assert worker("follow").returncode == PREEMPTED
     assert calls(worker) == 1
@@ -357,10 +361,7 @@ def test_a_host_that_is_stopped_in_the_pause_says_how_it_ended(worker):
 def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
     write_program(worker.host / "bin/gcloud", "touch ~/fetching; sleep 1\n")
     worker("start", "gs://my-bucket/a/run", *TRAIN[2:], exits="0")
-    for _ in range(100):
-        if (worker.host / "fetching").exists():
-            break
-        subprocess.run(["sleep", "0.05"], check=True)
+    wait_until(lambda: (worker.host / "fetching").exists())
     assert "ended with exit status 42" in worker("stop").stdout
     assert calls(worker) == 0
 

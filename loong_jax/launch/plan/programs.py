@@ -18,7 +18,6 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.request import Request
 from loong_jax.models.moe import parameters, router
 from loong_jax.models.moe.attention import Latent
@@ -55,24 +54,11 @@ def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
     embedding and the head are cut along F and V: over 512 devices a part is whole tiles of TPU
     memory, and their gradients are scattered as they are summed, where 12 of 6144 rows are summed
     whole. Decoding gathers nothing: each step reads all weights.
-
-    Raises ConfigError on a mesh that the mode has no program for.
     """
-    size = mesh.shape
-    if request.mode == "prefill" and size["context"] > 1:
-        raise ConfigError(
-            f"context={size['context']} cuts sequences, and a prefill that is planned reads the "
-            "logits of their last tokens where they lie whole. Use data, expert or tensor instead."
-        )
-    if request.mode == "decode" and size["fsdp"] > 1 and size["tensor"] > 1:
-        raise ConfigError(
-            f"fsdp={size['fsdp']} and tensor={size['tensor']} both cut the weights of a decoding "
-            "step, which gathers none. Use data or expert in the place of fsdp."
-        )
-    return _rules(request, mesh).cutting()
+    return _rules_on(request, mesh).cutting()
 
 
-def _rules(request: Request, mesh: Mesh) -> ShardingRules:
+def _rules_on(request: Request, mesh: Mesh) -> ShardingRules:
     if request.mode == "decode":
         rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
         return rules_on(mesh=mesh)

@@ -101,6 +101,14 @@ def test_a_request_survives_its_way_to_the_child():
         ({"batch": 6}, "no multiple of 4"),
         ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
         ({"length": 0}, "no positive multiple"),
+        (
+            BY_SEQUENCE | {"mesh": request.parse_mesh("fsdp=2,tensor=2", V5P)},
+            "fsdp=2 and tensor=2",
+        ),
+        (
+            {"mode": "prefill", "mesh": request.parse_mesh("expert=2,context=2", V5P)},
+            "context=2 cuts sequences",
+        ),
         ({"num_microbatches": 0}, "num_microbatches=0 must be at least 1"),
         ({"num_microbatches": -1}, "num_microbatches=-1 must be at least 1"),
         ({"tensor_cuts": "sequences"}, "only decoding"),

@@ -1,0 +1,158 @@
+"""config.json in all its spellings: what is read from it, what is refused, what is written back."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import convert
+from loong_jax.testing import tiny
+
+PLAIN = dict(
+    vocab_size=40, hidden_size=32, num_layers=3, num_attention_heads=2, q_lora_rank=8,
+    kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, ffn_hidden_size=16,
+    expert_ffn_hidden_size=8, n_routed_experts=4, zero_expert_num=2, moe_topk=3,
+)  # fmt: skip
+
+
+def read(**changes):
+    return convert.read_config({k: v for k, v in (PLAIN | changes).items() if v != "absent"})
+
+
+def test_missing_keys_have_the_published_values():
+    config = read()
+    assert (config.gate_scale, config.rms_norm_eps, config.lora_norm_eps) == (6.0, 1e-5, 1e-6)
+    assert (config.rope_theta, config.max_position, config.yarn) == (1e7, 131_072, None)
+    assert config.target_ffn_experts == 2.0  # K E / (E + Z)
+    assert convert.read_config({}) == dataclasses.replace(
+        moe.MoEConfig.flash(), dtype=jnp.float32, param_dtype=jnp.float32
+    )
+    assert read(zero_expert_num=None).num_zero_experts == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(intermediate_size=None, moe_intermediate_size=None),
+        dict(num_local_experts=None, num_experts_per_tok=None),
+        dict(moe_topk=None, num_experts_per_tok=3),
+        dict(num_layers=None, num_hidden_layers=6),
+        dict(rope_theta=None, rope_parameters={"rope_theta": 1e7}),
+        dict(rope_theta=1e7, rope_parameters={"rope_theta": None}),
+        dict(quantization_config={}),
+        dict(quantization_config=None, rope_scaling=None),
+    ],
+    ids=str,
+)
+def test_null_is_no_second_value(changes):
+    record = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
+    assert convert.read_config(record) == read()
+    assert convert.write_config(read(), record) == record
+
+
+@pytest.mark.parametrize("kind", ["", None])
+def test_no_zero_experts_need_no_type(kind):
+    record = PLAIN | dict(zero_expert_num=0, zero_expert_type=kind)
+    config = convert.read_config(record)
+    assert config.num_zero_experts == 0
+    more = dataclasses.replace(config, num_zero_experts=1)
+    assert convert.read_config(convert.write_config(more, record)).num_zero_experts == 1
+
+
+@pytest.mark.parametrize("value", [None, "1e-5", "3", [1], {}, True, float("nan")])
+@pytest.mark.parametrize(
+    "key", ["rope_theta", "rms_norm_eps", "routed_scaling_factor", "moe_topk", "num_layers"]
+)
+def test_refuses_what_is_no_number(key, value):
+    with pytest.raises(ConfigError, match=key):
+        read(**{key: value})
+
+
+def test_keys_have_several_names():
+    assert read(num_layers="absent", num_hidden_layers=6) == read()
+    assert read(num_hidden_layers=6) == read(num_hidden_layers=3) == read()
+    aliases = dict(num_local_experts=4, num_experts_per_tok=3, intermediate_size=16)
+    gone = dict(n_routed_experts="absent", moe_topk="absent", ffn_hidden_size="absent")
+    assert read(**aliases, **gone) == read()
+    assert read(rope_theta=5.0) == read(rope_parameters={"rope_theta": 5.0, "rope_type": "default"})
+    assert read(rope_scaling=None, rope_theta=1e7, head_dim=64, use_cache=True) == read()
+    yarn = dict(factor=4, original_max_position_embeddings=16, mscale=1, mscale_all_dim=1)
+    old = read(rope_theta=5.0, rope_scaling=yarn | {"type": "yarn"})
+    new = read(rope_parameters=yarn | {"rope_type": "yarn", "rope_theta": 5.0})
+    assert old == new
+    assert old.yarn == moe.YarnScaling(
+        factor=4.0, original_max_position=16, mscale=1.0, mscale_all_dim=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(rope_scaling={"rope_type": "linear", "factor": 2.0}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "truncate": False}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "surprise": 1}),
+        dict(rope_theta=5.0, rope_parameters={"rope_theta": 6.0}),
+        dict(rope_parameters={"partial_rotary_factor": 0.5}),
+        dict(router_bias=True),
+        dict(attention_bias=True),
+        dict(tie_word_embeddings=True),
+        dict(norm_topk_prob=True),
+        dict(hidden_act="gelu"),
+        dict(zero_expert_type="constant"),
+        dict(model_type="deepseek_v3"),
+        dict(mla_scale_q_lora=False),
+        dict(num_key_value_heads=1),
+        dict(qk_head_dim=13),
+        dict(index_topk=2048),
+        dict(ngram_vocab_size_ratio=3),
+        dict(quantization_config={"bits": 8}),
+        dict(intermediate_size=17),
+        dict(num_hidden_layers=5),
+        dict(num_layers="absent", num_hidden_layers=5),
+        dict(moe_topk=99),
+        dict(zero_expert_type="", zero_expert_num=2),
+        dict(num_hidden_layers="6"),
+        dict(qk_nope_head_dim=None, qk_head_dim=12),
+        dict(rope_scaling=[]),
+        dict(rope_theta=float("inf")),
+        dict(num_layers=[3], num_hidden_layers=6),
+        dict(rope_scaling={"rope_type": "yarn", "factor": "4"}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": [4]}),
+        dict(loong_jax=3),
+        dict(loong_jax={"target_ffn_experts": "2"}),
+        dict(ngram_vocab_size_ratio="3", emb_neighbor_num=3, emb_split_num=2),
+        dict(ngram_vocab_size_ratio=3, emb_neighbor_num=3, emb_split_num=2, eos_token_id=[]),
+        dict(hidden_size=0),
+    ],
+    ids=str,
+)
+def test_refuses_models_that_are_not_built_here(changes):
+    with pytest.raises(ConfigError):
+        read(**changes)
+
+
+def test_configs_survive_their_json():
+    yarn = moe.YarnScaling(factor=2.0, original_max_position=64, mscale=0.5, beta_fast=20.0)
+    for config in (
+        moe.MoEConfig.flash(),
+        moe.MoEConfig.lite(),
+        moe.MoEConfig.tiny(yarn=yarn, lora_norm_eps=1e-5),
+        tiny.smallest_config(chunk_tokens=None, residual_gain=0.5),
+    ):
+        record = json.loads(json.dumps(convert.write_config(config)))
+        back = convert.read_config(record, dtype=config.dtype, param_dtype=config.param_dtype)
+        assert back == config
+        assert convert.write_config(back, record) == record
+
+
+def test_a_changed_config_changes_its_own_keys_only():
+    record = PLAIN | dict(eos_token_id=2, rope_parameters={"rope_theta": 1e4}, mystery=[1])
+    config = convert.read_config(record)
+    changed = dataclasses.replace(config, gate_scale=2.0, num_layers=6, rope_theta=2e4)
+    written = convert.write_config(changed, record)
+    assert convert.read_config(written) == changed
+    assert (written["mystery"], written["eos_token_id"]) == ([1], 2)
+    assert "rope_parameters" not in written
