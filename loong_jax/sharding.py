@@ -165,13 +165,28 @@ class ShardingRules:
         partition = self.partition(*names)
         return None if self.mesh is None else NamedSharding(self.mesh, partition)
 
+    def spec_of(self, shape: Sequence[int], *names: str | None) -> NamedSharding | None:
+        """As `spec`, for an array of this shape.
+
+        Raises ConfigError where a dimension is no multiple of the devices that it is cut over.
+        """
+        for size, name in zip(shape, names, strict=False):
+            if name is not None and size % self.parts(name):
+                axes = ", ".join(f"{axis}={self.size(axis)}" for axis in self.axes(name))
+                raise ConfigError(
+                    f"an array of shape {tuple(shape)} is cut along {name!r}, where it has {size}, "
+                    f"over {self.parts(name)} devices ({axes}), which do not divide that. Choose "
+                    "another mesh or another size, or change the rule."
+                )
+        return self.spec(*names)
+
     def like(self, x: Array) -> NamedSharding | None:
         """The sharding that `x` has: what a sub-layer gives its output, back in the residual."""
         return None if self.mesh is None else jax.typeof(x).sharding
 
     def place(self, x: Array, *names: str | None) -> Array:
-        """Moves an array to the sharding of its logical axes."""
-        sharding = self.spec(*names)
+        """Moves an array to the sharding of its logical axes; raises as `spec_of`."""
+        sharding = self.spec_of(x.shape, *names)
         return x if sharding is None else jax.sharding.reshard(x, sharding)
 
     def gathered(self, *names: str | None) -> PartitionSpec:

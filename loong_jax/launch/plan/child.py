@@ -40,7 +40,8 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
             for device in mesh.devices.ravel()
         ],
         "weights": programs.weight_counts(
-            request.config, drafts=request.mode == "decode" and request.num_drafts > 0
+            programs.config_of(request),
+            drafts=request.mode == "decode" and request.num_drafts > 0,
         ),
     }
     with jax.set_mesh(mesh):

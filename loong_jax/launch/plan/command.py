@@ -35,7 +35,8 @@ class PlanOptions:
     Example: loong plan longcat-flash --topology v5p:4x4x8 --mesh expert=128
     """
 
-    model: tyro.conf.Positional[str]  # longcat-flash, tiny, or a JSON file of MoEConfig's fields
+    # longcat-flash, longcat-flash-lite, tiny, or a JSON file of MoEConfig's fields
+    model: tyro.conf.Positional[str]
     topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
     slices: int | None = None  # as many slices, if the topology does not say
     mode: Mode = "train"

@@ -84,15 +84,19 @@ def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...
 
 def build(request: Request, rules: ShardingRules) -> Program:
     """The program of the request's mode, its arguments sharded by `rules`."""
-    config = request.config
-    if request.num_drafts:
-        config = dataclasses.replace(config, num_mtp_layers=1)
-    graphdef, weights = abstract_weights(config, rules)
+    graphdef, weights = abstract_weights(config_of(request), rules)
     if request.mode == "train":
         return _train(request, rules, graphdef, weights)
     if request.mode == "prefill":
         return _prefill(request, rules, graphdef, weights)
     return _decode(request, rules, graphdef, weights)
+
+
+def config_of(request: Request) -> MoEConfig:
+    """The config of the program: where it drafts, with a head, which its model may not have."""
+    if request.num_drafts:
+        return dataclasses.replace(request.config, num_mtp_layers=1)
+    return request.config
 
 
 def abstract_weights(config: MoEConfig, rules: ShardingRules) -> tuple[nnx.GraphDef, Weights]:
@@ -211,20 +215,27 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     if request.num_drafts:
         head = (_array(rules, (*lead[2:], w), config.dtype, *axes[2:]) for w in widths)
         cache = cache, Latent._make(head)
+    history = None
+    if config.ngram is not None:
+        shape = (request.batch, config.ngram.max_order - 1)
+        history = _array(rules, shape, jnp.int32, "act_batch", None)
 
-    def decode(weights, cache, tokens, positions):
+    def decode(weights, cache, tokens, positions, history):
         model = nnx.merge(graphdef, nnx.State(weights))
 
         def step(carry, _):
-            tokens, positions, cache = carry
+            tokens, positions, cache, history = carry
+            before = history
+            if history is not None:
+                history = jnp.concatenate([history[:, 1:], tokens[:, :1]], axis=1)
             if request.num_drafts:
-                tokens, cache = _draft(model, tokens, positions, *cache)
+                tokens, cache = _draft(model, tokens, positions, *cache, before)
             else:
-                logits, _, cache = model.extend(tokens, positions, cache)
+                logits, _, cache = model.extend(tokens, positions, cache, None, before)
                 tokens = _best(logits)
-            return (tokens, positions + 1, cache), None
+            return (tokens, positions + 1, cache, history), None
 
-        carry = tokens, positions, cache
+        carry = tokens, positions, cache, history
         if request.num_steps == 1:
             carry, _ = step(carry, None)
         else:
@@ -237,23 +248,30 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     )
     return Program(
         decode,
-        (weights, cache, tokens, positions),
+        (weights, cache, tokens, positions, history),
         (1,),
-        ("weights", "cache", "batch", "batch"),
+        ("weights", "cache", "batch", "batch", "batch"),
         {
-            "in_shardings": (free_weights, free_cache, None, None),
+            "in_shardings": (free_weights, free_cache, None, None, None),
             "out_shardings": (None, free_cache),
         },
     )
 
 
-def _draft(model: LongcatFlash, tokens: Array, positions: Array, cache: LatentCache, head: Latent):
+def _draft(
+    model: LongcatFlash,
+    tokens: Array,
+    positions: Array,
+    cache: LatentCache,
+    head: Latent,
+    history: Array | None,
+):
     """The last of the tokens that the model makes of these, as if it kept all, and new drafts.
 
     The head reads all rows for the first draft, as `speculative.speculate` does, and one row for
     each further one.
     """
-    logits, hidden, cache = model.extend(tokens, positions, cache)
+    logits, hidden, cache = model.extend(tokens, positions, cache, None, history)
     rows, places = _best(logits), positions
     made = [rows[:, -1:]]
     while len(made) < tokens.shape[1]:

@@ -23,7 +23,11 @@ _NESTED = {  # fields that hold a config, and its kind where there is one only
     "mixing": None,
     "exchange": None,
 }
-MODELS = {"longcat-flash": MoEConfig.flash, "tiny": MoEConfig.tiny}
+MODELS = {
+    "longcat-flash": MoEConfig.flash,
+    "longcat-flash-lite": MoEConfig.lite,
+    "tiny": MoEConfig.tiny,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

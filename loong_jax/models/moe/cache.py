@@ -23,8 +23,8 @@ class LatentCache(NamedTuple):
         cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
     ) -> "LatentCache":
         """An empty cache for `batch` sequences of at most `capacity` tokens."""
-        spec = (rules or ShardingRules()).spec(*_AXES)
         lead = (config.num_layers, 2, batch, capacity)
+        spec = (rules or ShardingRules()).spec_of(lead, *_AXES)
         return cls(
             jnp.zeros((*lead, config.kv_lora_rank), config.dtype, device=spec),
             jnp.zeros((*lead, config.qk_rope_head_dim), config.dtype, device=spec),

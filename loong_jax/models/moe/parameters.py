@@ -34,9 +34,10 @@ def kernel(
     """A matrix that keeps the variance of what it multiplies: normal, deviation fan_in^-1/2.
 
     `fan_in` is the second dimension from the right unless given; `gain` multiplies the deviation.
+    Raises ConfigError where the mesh does not divide the shape.
     """
     deviation = gain / math.sqrt(shape[-2] if fan_in is None else fan_in)
-    spec = rules.spec(*names)
+    spec = rules.spec_of(shape, *names)
     value = _normal(rngs.params(), deviation, tuple(shape), jnp.dtype(dtype), spec)
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
 
@@ -56,7 +57,7 @@ def _draw(key, deviation, shape, dtype, spec):
 
 def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules) -> nnx.Param:
     """Weights of a norm, float32."""
-    spec = rules.spec(*names)
+    spec = rules.spec_of(shape, *names)
     value = jnp.ones(tuple(shape), jnp.float32, out_sharding=spec)
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
 

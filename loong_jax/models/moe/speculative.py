@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from loong_jax.errors import ConfigError
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.model import LongcatFlash
@@ -39,6 +38,7 @@ class Speculation(NamedTuple):
     position: Int[Array, "B"]  # of that token
     draft: Int[Array, "B"]  # proposed behind it
     draft_probability: Float[Array, "B V"]  # what the draft was drawn from
+    history: Int[Array, "B before"]  # tokens before it, for an n-gram embedding
     cache: LatentCache
     draft_cache: Latent
     num_proposed: Int[Array, "B"]
@@ -65,14 +65,8 @@ def begin(
 
     `capacity` is that of the caches: room for every token in hand and the draft behind it.
     `temperature` 0 is greedy. Random numbers depend on a sequence's key and the position only.
-
-    Raises ConfigError for a model with an n-gram embedding.
     """
-    if model.config.ngram is not None:
-        raise ConfigError(
-            f"ngram={model.config.ngram} embeds a token by those before it, which speculation does "
-            "not keep. Decode this model without drafts, with `history`."
-        )
+    ngram = model.config.ngram
     tokens, mask, keys = _placed(model, tokens, mask, keys)
     length = jnp.sum(mask, axis=-1)
     output, cache = model.prefill(tokens, mask)
@@ -88,6 +82,7 @@ def begin(
         length,
         _draw(keys, length + 1, _DRAFT, probability),
         probability,
+        _last(tokens, length, 0 if ngram is None else ngram.max_order - 1),
         LatentCache(*(jnp.pad(a, ((0, 0),) * 3 + room) for a in cache)),
         Latent(*(jnp.pad(a, ((0, 0), *room)) for a in draft_cache)),
         num_proposed=none,
@@ -110,7 +105,7 @@ def speculate(
     position = state.position
     keys, active = _placed(model, keys, jnp.ones_like(position, bool) if active is None else active)
     pair = jnp.stack([state.token, state.draft], axis=1)
-    logits, hidden, cache = model.extend(pair, position, state.cache, active)
+    logits, hidden, cache = model.extend(pair, position, state.cache, active, state.history)
     target = distribution(logits, temperature)
     accepted, first = verify(
         target[:, 0],
@@ -124,11 +119,13 @@ def speculate(
     draft_logits, draft_cache = model.draft_extend(hidden, tokens, position, state.draft_cache)
     num_new = 1 + accepted.astype(jnp.int32)
     probability = distribution(_at(draft_logits, num_new - 1), temperature)
+    before = jnp.concatenate([state.history, state.token[:, None], first[:, None]], axis=1)
     moved = Speculation(
         jnp.where(accepted, second, first),
         position + num_new,
         _draw(keys, position + num_new + 1, _DRAFT, probability),
         probability,
+        jnp.where(accepted[:, None], before[:, 2:], before[:, 1:-1]),
         cache,
         draft_cache,
         state.num_proposed + 1,
@@ -231,6 +228,16 @@ def _at(rows: Float[Array, "B T V"], index: Int[Array, "B"]) -> Float[Array, "B 
     """Row `index` of each sequence, by a masked sum, which any sharding admits."""
     is_wanted_BT = jnp.arange(rows.shape[1])[None] == index[:, None]
     return jnp.sum(jnp.where(is_wanted_BT[..., None], rows, 0.0), axis=1)
+
+
+def _last(tokens, length, count):
+    """The last `count` of the first `length` tokens of each row, 0 in place of those before it."""
+    index_1T = jnp.arange(tokens.shape[1])[None]
+    columns = [
+        jnp.sum(jnp.where(index_1T == length[:, None] - distance, tokens, 0), axis=1)
+        for distance in range(count, 0, -1)
+    ]
+    return jnp.stack(columns, axis=1) if columns else tokens[:, :0]
 
 
 def _placed(model, *arrays):

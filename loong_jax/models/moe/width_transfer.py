@@ -26,9 +26,19 @@ import jax
 import optax
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 
 Multipliers = dict[str, Any]  # nested dicts of floats, as the weights
+
+# What routes tokens and scales what they meet; the rule says nothing about a change of it.
+_ALIKE = (
+    "num_experts",
+    "num_zero_experts",
+    "num_chosen",
+    "target_ffn_experts",
+    "gate_scale",
+    "ngram",
+)
 
 
 def reaches(config: MoEConfig) -> dict[str, float]:
@@ -56,18 +66,24 @@ def reaches(config: MoEConfig) -> dict[str, float]:
     }
 
 
+def _plain(value: Any) -> Any:
+    """What must be alike of a setting: of an n-gram embedding its orders, not its rows."""
+    return value.orders if isinstance(value, NgramEmbedding) else value
+
+
 def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[tuple[Any, ...]], float]:
     """What the rate of the weight at a path is multiplied by: reach in the proxy over reach here.
 
     Paths are keys of nested dicts, outermost first. Raises ConfigError where the proxy differs in
     more than widths and depth.
     """
-    if (config.num_experts, config.num_chosen) != (proxy.num_experts, proxy.num_chosen):
-        raise ConfigError(
-            f"num_experts={config.num_experts} and num_chosen={config.num_chosen} differ from the "
-            f"proxy's {proxy.num_experts} and {proxy.num_chosen}: the rule transfers widths only. "
-            "Give the proxy the same router."
-        )
+    for name in _ALIKE:
+        here, there = (_plain(getattr(c, name)) for c in (config, proxy))
+        if here != there:
+            raise ConfigError(
+                f"{name}={here} differs from the proxy's {there}: the rule transfers widths only. "
+                "Give the proxy the same."
+            )
     wide, narrow = reaches(config), reaches(proxy)
 
     def of(path: tuple[Any, ...]) -> float:

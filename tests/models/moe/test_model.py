@@ -348,6 +348,29 @@ def test_sharded_decode_equals_single_device(sizes):
         )
 
 
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (dict(expert=8), r"'expert', where it has 4, over 8 devices \(expert=8\)"),
+        (dict(tensor=4), r"'heads', where it has 2, over 4 devices \(tensor=4\)"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_the_model_is_refused(sizes, message):
+    rules = ShardingRules(mesh=make_mesh(**sizes))
+    with pytest.raises(ConfigError, match=message):
+        moe.abstract_weights(CONFIG, rules)
+
+
+def test_tokens_and_caches_that_the_mesh_does_not_divide_are_refused():
+    rules = ShardingRules(mesh=make_mesh(data=2))
+    graphdef, weights = moe.abstract_weights(CONFIG, rules)
+    message = r"shape \(3, 8\) is cut along 'act_batch', where it has 3, over 2 devices"
+    with jax.set_mesh(rules.mesh), pytest.raises(ConfigError, match=message):
+        jax.eval_shape(call(graphdef), weights, jnp.zeros((3, 8), jnp.int32))
+    with pytest.raises(ConfigError, match="'act_batch', where it has 3"):
+        moe.LatentCache.zeros(CONFIG, 3, 8, rules)
+
+
 def test_fresh_weights_do_not_depend_on_the_mesh():
     _, alone = moe.init_weights(CONFIG, jax.random.key(3))
     rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))

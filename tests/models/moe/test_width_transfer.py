@@ -123,12 +123,24 @@ def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
     assert logits[-1] / logits[0] > 4
 
 
-def test_another_router_is_refused():
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(num_experts=2),
+        dict(num_zero_experts=1),
+        dict(num_chosen=2),
+        dict(target_ffn_experts=1.5),
+        dict(gate_scale=1.0),
+        dict(ngram=moe.NgramEmbedding(max_order=2, num_splits=1, base_rows=30)),
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_proxy_that_differs_in_more_than_widths_is_refused(change):
     config = config_of(32)
-    with pytest.raises(ConfigError, match="num_experts"):
-        width_transfer.learning_rate_multipliers(
-            {}, config, dataclasses.replace(config, num_experts=2, num_chosen=2)
-        )
+    with pytest.raises(ConfigError, match=f"{next(iter(change))}=.* differs from the proxy's"):
+        width_transfer.multiplier(config, dataclasses.replace(config, **change))
+    deeper = dataclasses.replace(config, num_layers=3, residual_gain=0.5, num_mtp_layers=0)
+    assert width_transfer.multiplier(config, deeper)(("head",)) == 1
 
 
 def test_tables_of_n_grams_keep_their_rate_and_what_reads_them_does_not():
