@@ -169,7 +169,12 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
     graphs = []
     jax.eval_shape(lambda: graphs.append(init()[0]))
     policy = longcat_policy(
-        graphs[0], recipe.model, recipe.bias, recipe.losses, rates_of=recipe.rates_of
+        graphs[0],
+        recipe.model,
+        recipe.bias,
+        recipe.losses,
+        rates_of=recipe.rates_of,
+        watches_exchange=rules.parts("expert") > 1,
     )
 
     def fresh():

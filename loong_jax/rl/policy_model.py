@@ -148,12 +148,16 @@ def longcat_policy(
     bias: BiasController | float,
     losses: AuxiliaryLosses = auxiliary.NONE,
     rates_of: MoEConfig | None = None,
+    *,
+    watches_exchange: bool = False,
 ) -> PolicyModel:
     """LongCat-Flash as a policy.
 
     `bias` controls the router biases; a number is the rate of the published law, 0 to hold them.
     `rates_of` is the config, narrower say, for which the learning rate was chosen: see
-    `width_transfer`. Raises ConfigError where losses or `rates_of` do not fit the model.
+    `width_transfer`. `watches_exchange` says in supervised training which share of the choices of
+    experts found the buffers of the exchange full and waited for a later round. Raises ConfigError
+    where losses or `rates_of` do not fit the model.
     """
     losses.refuse_misfit(config)
     controller = bias if isinstance(bias, BiasController) else BiasController(rate=bias)
@@ -180,7 +184,12 @@ def longcat_policy(
 
     def forward_with_losses(weights, batch):
         model, output = run(weights, batch)
-        return output.logits, output.load, *auxiliary.terms(model, output, batch, losses)
+        added, metrics = auxiliary.terms(model, output, batch, losses)
+        if watches_exchange:
+            choices = jnp.sum(output.load[:, : config.num_experts])
+            waited = jnp.sum(output.num_overflowed) / jnp.maximum(choices, 1)
+            metrics["exchange/overflowed_share"] = waited
+        return output.logits, output.load, added, metrics
 
     def routing_metrics(weights, batch, loss):
         kernel = weights["layers"]["router"]["kernel"]
@@ -223,7 +232,7 @@ def longcat_policy(
         load_metrics=load_metrics,
         forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
-        forward_with_losses=forward_with_losses if losses.are_any else None,
+        forward_with_losses=forward_with_losses if losses.are_any or watches_exchange else None,
         routing_metrics=routing_metrics,
         rate_multiplier=None if rates_of is None else width_transfer.multiplier(config, rates_of),
     )

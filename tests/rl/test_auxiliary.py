@@ -1,5 +1,6 @@
 """Auxiliary losses in the supervised step: what they add, whom they reach, what a mesh changes."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -146,6 +147,22 @@ def test_a_mesh_changes_no_loss():
     assert float(total) == pytest.approx(float(expected_total), rel=1e-5)
     for name, value in expected.items():
         assert float(found[name]) == pytest.approx(float(value), rel=1e-4), name
+
+
+@pytest.mark.parametrize(("factor", "overflows"), [(0.25, True), (8.0, False)])
+def test_choices_that_wait_for_a_later_round_are_a_metric(factor, overflows):
+    rules = ShardingRules(mesh=make_mesh(expert=2))
+    config = dataclasses.replace(CONFIG, exchange=moe.PaddedExchange(buffer_factor=factor))
+    graphdef, weights = moe.init_weights(config, jax.random.key(0), rules)
+    model = longcat_policy(graphdef, config, LAW, watches_exchange=True)
+    with jax.set_mesh(rules.mesh):
+        _, load, added, metrics = jax.jit(model.forward_with_losses)(weights, batch())
+    assert float(added) == 0
+    assert set(metrics) == {"exchange/overflowed_share"}
+    share = float(metrics["exchange/overflowed_share"])
+    waited = share * float(load[:, : config.num_experts].sum())
+    assert waited == pytest.approx(round(waited), abs=1e-3)
+    assert 0.3 < share < 1 if overflows else share == 0
 
 
 @pytest.mark.slow

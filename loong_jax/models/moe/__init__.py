@@ -4,6 +4,7 @@ from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
 from loong_jax.models.moe.convert import load_hf, save_hf
+from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
 from loong_jax.models.moe.growth import stack_config, stack_layers
 from loong_jax.models.moe.model import (
     LongcatFlash,
@@ -21,11 +22,14 @@ from loong_jax.models.moe.sizes import num_active_params, num_params
 __all__ = [
     "BiasController",
     "ControllerMemory",
+    "GatherExchange",
     "LatentCache",
     "LongcatFlash",
     "MoEConfig",
     "ModelOutput",
     "NgramEmbedding",
+    "PaddedExchange",
+    "RaggedExchange",
     "Weights",
     "YarnScaling",
     "abstract_weights",
