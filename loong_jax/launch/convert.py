@@ -37,7 +37,12 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
     files.make_directory(staging)
     _same_import(staging / "source", _fingerprint(found, dtype), destination)
-    if not (destination / "model.json").exists():
+    if (destination / "model.json").exists():
+        print(
+            f"{source}: {len(found.places)} tensors were read before, and "
+            f"{destination / 'weights'} is whole; what was left of the import is deleted"
+        )
+    else:
         _write_model(source, found, staging, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":

@@ -94,7 +94,7 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch):
+def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         patched.setattr(convert.shutil, "rmtree", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -102,7 +102,11 @@ def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch)
     assert (tmp_path / "model.json").exists()
     with pytest.raises(CheckpointError, match="another import"):
         convert.import_hf(PUBLISHED, tmp_path, dtype="bfloat16")
+    capsys.readouterr()
     convert.import_hf(PUBLISHED, tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{PUBLISHED}: 102 tensors were read before")
+    assert str(tmp_path / "weights") in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "weights"]
 
 
