@@ -1,6 +1,8 @@
 """`loong import-hf` and `loong export-hf`, and an import that is killed."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -140,3 +142,35 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
     stages.save_weights(stage, 4, weights | {"head": weights["head"][:, 1:]})
     with pytest.raises(CheckpointError, match=r"Put the model\.json beside it"):
         convert.export_hf(stage, tmp_path / "other", max_shard_bytes=10**9)
+
+
+# --- exports -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "auto"])
+def test_config_json_comes_back_to_the_byte(tmp_path, value):
+    """Line ends of another system, and a dtype that the tensors do not have."""
+    shutil.copytree(PUBLISHED, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    text = path.read_text().replace('"dtype": null', f'"dtype": "{value}"').replace("\n", "\r\n")
+    path.write_bytes(text.encode())
+    for dtype, expected in ((None, value), ("float32", value), ("float16", "float16")):
+        ours, back = tmp_path / f"ours-{dtype}", tmp_path / f"back-{dtype}"
+        convert.import_hf(tmp_path / "theirs", ours, dtype=dtype)
+        convert.export_hf(ours, back, max_shard_bytes=10**9)
+        written = (back / "config.json").read_bytes()
+        assert json.loads(written)["dtype"] == expected
+        assert (written == text.encode()) == (expected == value)
+
+
+def test_an_import_that_noted_no_dtype_is_exported_with_that_of_its_weights(tmp_path):
+    """One of an earlier version."""
+    shutil.copytree(PUBLISHED, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(path.read_text().replace('"dtype": null', '"dtype": "bfloat16"'))
+    convert.import_hf(tmp_path / "theirs", tmp_path / "ours")
+    record = json.loads((tmp_path / "ours" / "model.json").read_text())
+    record.pop("hf_dtype")
+    (tmp_path / "ours" / "model.json").write_text(json.dumps(record))
+    convert.export_hf(tmp_path / "ours", tmp_path / "back", max_shard_bytes=10**9)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["dtype"] == "float32"

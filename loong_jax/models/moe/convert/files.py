@@ -209,9 +209,12 @@ def make_directory(directory: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises CheckpointError where it is none, FileNotFoundError without it."""
+    """The text of a file with the line ends that it has.
+
+    Raises CheckpointError where it is none, FileNotFoundError without it.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
         raise
     except NotADirectoryError:

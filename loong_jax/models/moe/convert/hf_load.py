@@ -59,6 +59,7 @@ class HfCheckpoint:
         self.shapes = parameters.by_path(abstract)
         self.places = list(names.places(self.config, self.shapes))
         stored_dtypes = manifest.check(self.places, self.found, self.config)
+        self.stored_dtype = self.found[names.EMBEDDING].dtype.name
         self.dtypes = {
             leaf: stored if chosen is None else self.shapes[leaf].dtype
             for leaf, stored in stored_dtypes.items()
@@ -142,6 +143,7 @@ def load_hf(
     }
     model = nnx.merge(graphdef, nnx.State(parameters.as_tree(leaves)))
     model.imported_config = checkpoint.config_text
+    model.imported_dtype = checkpoint.stored_dtype
     return model
 
 

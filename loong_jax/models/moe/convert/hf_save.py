@@ -1,5 +1,6 @@
 """From a model to a directory in the published layout, one tensor at a time."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ def save_hf(
         nnx.to_pure_dict(state),
         directory,
         config_text=model.imported_config,
+        stored_dtype=model.imported_dtype,
         max_shard_bytes=max_shard_bytes,
     )
 
@@ -44,9 +46,13 @@ def save_weights_hf(
     directory: Path | str,
     *,
     config_text: str | None = None,
+    stored_dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays."""
+    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays.
+
+    `config_text` is the config.json that they came with, beside an embedding of `stored_dtype`.
+    """
     directory = Path(directory)
     if not max_shard_bytes >= 1:
         raise ConfigError(f"max_shard_bytes={max_shard_bytes} is below 1. Raise it.")
@@ -61,7 +67,7 @@ def save_weights_hf(
             f"{hidden[0]} lies in part on devices of other processes. Save a checkpoint, and "
             "export it in one process with `loong export-hf`."
         )
-    record = hf_config.write_config(config, json.loads(config_text) if config_text else None)
+    text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
     files.make_directory(directory)
     for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
         left.unlink(missing_ok=True)  # of an earlier save whose weights were deleted or not written
@@ -77,11 +83,20 @@ def save_weights_hf(
         weight_map |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        _write_text(directory / files.INDEX, json.dumps(index, indent=2) + "\n")
-    text = json.dumps(record, indent=2) + "\n"
-    if config_text is not None and record == json.loads(config_text):
-        text = config_text  # as it came, to the byte
-    _write_text(directory / "config.json", text)
+        _write(directory / files.INDEX, (json.dumps(index, indent=2) + "\n").encode())
+    _write(directory / "config.json", text)
+
+
+def _config_text(
+    config: MoEConfig, dtype: np.dtype, original: str | None, stored_dtype: str | None
+) -> bytes:
+    """config.json for weights of `dtype`; as it came, to the byte, where nothing has changed."""
+    config = dataclasses.replace(config, param_dtype=dtype)
+    known = json.loads(original) if original else None
+    record = hf_config.write_config(config, known, stored_dtype)
+    if original and record == known:
+        return original.encode()
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
@@ -121,7 +136,7 @@ def _is_visible(array: Any) -> bool:
     return not isinstance(array, jax.Array) or array.is_fully_addressable
 
 
-def _write_text(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_bytes(content)
     partial.replace(path)
