@@ -84,8 +84,9 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     """Writes the weights of `source` in the published layout.
 
-    The config is that of `source`/model.json, or of the run that `source` is a stage of. Raises
-    CheckpointError where there is none, or where the weights are not of that config.
+    The config is that of `source`/model.json, or of the run that `source` is a stage of. An export
+    that was killed is started over. Raises CheckpointError where there is no config, where the
+    weights are not of it, or where `destination` holds what no such export put there.
     """
     config, config_text = read_model(source)
     record = _model_record(source) or {}

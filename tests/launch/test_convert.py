@@ -1,15 +1,19 @@
-"""`loong import-hf` and `loong export-hf`, and an import that is killed."""
+"""`loong import-hf` and `loong export-hf`, killed and not."""
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from loong_jax import cli, configs
+from loong_jax import cli, configs, crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, stages
 from loong_jax.models import moe
@@ -145,6 +149,44 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
 
 
 # --- exports -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["ShardWritten:2", "FileMoved:2"])
+def test_an_export_killed_by_a_signal_is_started_over(tmp_path, capsys, point):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    arguments = ["export-hf", str(tmp_path / "ours"), str(tmp_path / "out"), "--max-shard-gb"]
+    environment = os.environ | {crash_point.VARIABLE: point, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "loong_jax.cli", *arguments, "5e-5"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert cli.main(["import-hf", str(tmp_path / "out"), str(tmp_path / "other")]) == 1
+    assert "an export that was not finished" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert cli.main([*arguments, "5e-5"]) == 0
+    arguments[2] = str(tmp_path / "whole")
+    assert cli.main([*arguments, "5e-5"]) == 0
+    again, whole = (
+        {p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("out", "whole")
+    )
+    assert again == whole
+
+
+def test_an_export_refuses_a_config_of_others_in_one_line(tmp_path, capsys):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text("{}")
+    capsys.readouterr()
+    assert cli.main(["export-hf", str(tmp_path / "ours"), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "already holds config.json" in said
+    assert {p.name: p.read_text() for p in (tmp_path / "out").iterdir()} == {"config.json": "{}"}
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "auto"])

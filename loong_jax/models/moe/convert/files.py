@@ -195,6 +195,16 @@ def lay_out(
     }
 
 
+def is_dangling(index: Path) -> bool:
+    """Whether it is an index and none of the files that it names is there."""
+    try:
+        weight_map = _read_index(index)
+    except CheckpointError:
+        return False
+    named = set((weight_map or {}).values())
+    return not any(os.path.lexists(index.parent / name) for name in named)
+
+
 def make_directory(directory: Path) -> None:
     """Makes it unless it is there. Raises CheckpointError where nothing can be written to it."""
     try:

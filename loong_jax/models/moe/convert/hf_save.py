@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.convert import files, hf_config, names
+from loong_jax.models.moe.convert import files, hf_config, names, unfinished
 from loong_jax.models.moe.convert.names import Place
 from loong_jax.models.moe.model import LongcatFlash
 
@@ -26,8 +27,9 @@ def save_hf(
     """Writes config.json and safetensors files, with an index where there are several.
 
     Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
-    but for what was changed. Raises CheckpointError where the directory already holds weights or
-    cannot be written to, or where this process cannot see all of the model's.
+    but for what was changed. A save that was killed is started over by the next one to the same
+    directory. Raises CheckpointError where that already holds weights or another config.json or
+    cannot be written to, or where this process cannot see all of the model's weights.
     """
     _, state = nnx.split(model, graph=False)
     save_weights_hf(
@@ -56,10 +58,6 @@ def save_weights_hf(
     directory = Path(directory)
     if not max_shard_bytes >= 1:
         raise ConfigError(f"max_shard_bytes={max_shard_bytes} is below 1. Raise it.")
-    if files.unlisted(directory):
-        raise CheckpointError(
-            f"{directory} already holds safetensors files. Name another directory, or delete them."
-        )
     leaves = parameters.by_path(weights)
     hidden = [leaf for leaf, array in leaves.items() if not _is_visible(array)]
     if hidden:
@@ -68,23 +66,14 @@ def save_weights_hf(
             "export it in one process with `loong export-hf`."
         )
     text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
+    unfinished.refuse_others(directory, text)
     files.make_directory(directory)
-    for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
-        left.unlink(missing_ok=True)  # of an earlier save whose weights were deleted or not written
-    places = {place.name: place for place in names.places(config, leaves)}
-    sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
-    shards = _shards(sizes, max_shard_bytes)
-    weight_map = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        file = "model.safetensors" if len(shards) == 1 else file
-        entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
-        files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
-        weight_map |= dict.fromkeys(shard, file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        _write(directory / files.INDEX, (json.dumps(index, indent=2) + "\n").encode())
-    _write(directory / "config.json", text)
+    with unfinished.begun(directory) as export:
+        written = list(_write(export.aside, config, leaves, max_shard_bytes))
+        (export.aside / "config.json").write_bytes(text)
+        for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
+            left.unlink(missing_ok=True)  # of a save whose weights were deleted or not written
+        unfinished.finish(export, [*written, "config.json"])
 
 
 def _config_text(
@@ -97,6 +86,28 @@ def _config_text(
     if original and record == known:
         return original.encode()
     return (json.dumps(record, indent=2) + "\n").encode()
+
+
+def _write(
+    directory: Path, config: MoEConfig, leaves: Mapping[str, Any], max_shard_bytes: int
+) -> Iterator[str]:
+    """Writes shards, and an index where there are several; yields the name of each when whole."""
+    places = {place.name: place for place in names.places(config, leaves)}
+    sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
+    shards = _shards(sizes, max_shard_bytes)
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        file = "model.safetensors" if len(shards) == 1 else file
+        entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
+        files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
+        crash_point.reach("ShardWritten")
+        weight_map |= dict.fromkeys(shard, file)
+        yield file
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (directory / files.INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        yield files.INDEX
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
@@ -134,9 +145,3 @@ def _num_bytes(array: Any, place: Place) -> int:
 
 def _is_visible(array: Any) -> bool:
     return not isinstance(array, jax.Array) or array.is_fully_addressable
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
