@@ -50,7 +50,8 @@ class ImportHfOptions:
 class ExportHfOptions:
     """Writes a checkpoint of ours in the published layout: config.json and safetensors files.
 
-    SRC is what import-hf made, a stage of a run, or the directory of its checkpoints. Example:
+    SRC is what import-hf made, a stage of a run, or the directory of its checkpoints. An export
+    that was killed is started over when the same command runs again. Example:
     loong export-hf runs/quickstart/stages/general exported
     """
 

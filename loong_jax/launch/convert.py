@@ -37,7 +37,12 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
     files.make_directory(staging)
     _same_import(staging / "source", _fingerprint(found, dtype), destination)
-    if not (destination / "model.json").exists():
+    if (destination / "model.json").exists():
+        print(
+            f"{source}: {len(found.places)} tensors were read before, and "
+            f"{destination / 'weights'} is whole; what was left of the import is deleted"
+        )
+    else:
         _write_model(source, found, staging, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":
@@ -71,6 +76,7 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
         "versions": configs.versions(),
         "config": configs.to_json(found.config),
         "hf_config": found.config_text,
+        "hf_dtype": found.stored_dtype,
     }
     json_files.write_json(destination / "model.json", record)
 
@@ -78,10 +84,12 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     """Writes the weights of `source` in the published layout.
 
-    The config is that of `source`/model.json, or of the run that `source` is a stage of. Raises
-    CheckpointError where there is none, or where the weights are not of that config.
+    The config is that of `source`/model.json, or of the run that `source` is a stage of. An export
+    that was killed is started over. Raises CheckpointError where there is no config, where the
+    weights are not of it, or where `destination` holds what no such export put there.
     """
     config, config_text = read_model(source)
+    record = _model_record(source) or {}
     weights = checkpoints.load_weights(source)
     _, abstract = abstract_weights(config)
     expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
@@ -93,7 +101,12 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
             f"{expected.get(odd)}. Put the model.json beside it that belongs to the weights."
         )
     save_weights_hf(
-        config, weights, destination, config_text=config_text, max_shard_bytes=max_shard_bytes
+        config,
+        weights,
+        destination,
+        config_text=config_text,
+        stored_dtype=record.get("hf_dtype"),
+        max_shard_bytes=max_shard_bytes,
     )
     print(f"{len(found)} stacked arrays of {source} written to {destination}")
 
@@ -155,16 +168,8 @@ def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
 
 def read_model(source: Path) -> tuple[MoEConfig, str | None]:
     """The config of the weights in `source`, and the config.json that they came with, if any."""
-    for directory in (source, source.parent):
-        path = directory / "model.json"
-        if path.exists():
-            record = json_files.read_json(path)
-            if record.get("format_version") != FORMAT_VERSION:
-                raise CheckpointError(
-                    f"{path} has format_version={record.get('format_version')!r}, not "
-                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
-                )
-            return configs.from_json(record["config"]), record["hf_config"]
+    if record := _model_record(source):
+        return configs.from_json(record["config"]), record["hf_config"]
     for directory in source.resolve().parents:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
@@ -174,3 +179,18 @@ def read_model(source: Path) -> tuple[MoEConfig, str | None]:
         f"{source} has no model.json and is no stage of a run, so its config is unknown. Name a "
         "stage of a run, or a directory that `loong import-hf` made."
     )
+
+
+def _model_record(source: Path) -> dict[str, Any] | None:
+    """The model.json of the weights in `source`, None where there is none."""
+    for directory in (source, source.parent):
+        path = directory / "model.json"
+        if path.exists():
+            record = json_files.read_json(path)
+            if record.get("format_version") != FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{path} has format_version={record.get('format_version')!r}, not "
+                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
+                )
+            return record
+    return None

@@ -1,13 +1,19 @@
-"""`loong import-hf` and `loong export-hf`, and an import that is killed."""
+"""`loong import-hf` and `loong export-hf`, killed and not."""
 
 import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from loong_jax import cli, configs
+from loong_jax import cli, configs, crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, stages
 from loong_jax.models import moe
@@ -94,7 +100,7 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch):
+def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         patched.setattr(convert.shutil, "rmtree", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -102,7 +108,11 @@ def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch)
     assert (tmp_path / "model.json").exists()
     with pytest.raises(CheckpointError, match="another import"):
         convert.import_hf(PUBLISHED, tmp_path, dtype="bfloat16")
+    capsys.readouterr()
     convert.import_hf(PUBLISHED, tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{PUBLISHED}: 102 tensors were read before")
+    assert str(tmp_path / "weights") in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "weights"]
 
 
@@ -136,3 +146,73 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
     stages.save_weights(stage, 4, weights | {"head": weights["head"][:, 1:]})
     with pytest.raises(CheckpointError, match=r"Put the model\.json beside it"):
         convert.export_hf(stage, tmp_path / "other", max_shard_bytes=10**9)
+
+
+# --- exports -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["ShardWritten:2", "FileMoved:2"])
+def test_an_export_killed_by_a_signal_is_started_over(tmp_path, capsys, point):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    arguments = ["export-hf", str(tmp_path / "ours"), str(tmp_path / "out"), "--max-shard-gb"]
+    environment = os.environ | {crash_point.VARIABLE: point, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "loong_jax.cli", *arguments, "5e-5"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert cli.main(["import-hf", str(tmp_path / "out"), str(tmp_path / "other")]) == 1
+    assert "an export that was not finished" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert cli.main([*arguments, "5e-5"]) == 0
+    arguments[2] = str(tmp_path / "whole")
+    assert cli.main([*arguments, "5e-5"]) == 0
+    again, whole = (
+        {p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("out", "whole")
+    )
+    assert again == whole
+
+
+def test_an_export_refuses_a_config_of_others_in_one_line(tmp_path, capsys):
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text("{}")
+    capsys.readouterr()
+    assert cli.main(["export-hf", str(tmp_path / "ours"), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "already holds config.json" in said
+    assert {p.name: p.read_text() for p in (tmp_path / "out").iterdir()} == {"config.json": "{}"}
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "auto"])
+def test_config_json_comes_back_to_the_byte(tmp_path, value):
+    """Line ends of another system, and a dtype that the tensors do not have."""
+    shutil.copytree(PUBLISHED, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    text = path.read_text().replace('"dtype": null', f'"dtype": "{value}"').replace("\n", "\r\n")
+    path.write_bytes(text.encode())
+    for dtype, expected in ((None, value), ("float32", value), ("float16", "float16")):
+        ours, back = tmp_path / f"ours-{dtype}", tmp_path / f"back-{dtype}"
+        convert.import_hf(tmp_path / "theirs", ours, dtype=dtype)
+        convert.export_hf(ours, back, max_shard_bytes=10**9)
+        written = (back / "config.json").read_bytes()
+        assert json.loads(written)["dtype"] == expected
+        assert (written == text.encode()) == (expected == value)
+
+
+def test_an_import_that_noted_no_dtype_is_exported_with_that_of_its_weights(tmp_path):
+    """One of an earlier version."""
+    shutil.copytree(PUBLISHED, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(path.read_text().replace('"dtype": null', '"dtype": "bfloat16"'))
+    convert.import_hf(tmp_path / "theirs", tmp_path / "ours")
+    record = json.loads((tmp_path / "ours" / "model.json").read_text())
+    record.pop("hf_dtype")
+    (tmp_path / "ours" / "model.json").write_text(json.dumps(record))
+    convert.export_hf(tmp_path / "ours", tmp_path / "back", max_shard_bytes=10**9)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["dtype"] == "float32"

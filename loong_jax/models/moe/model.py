@@ -63,6 +63,7 @@ class LongcatFlash(nnx.Module):
         self.config, self.rules = config, rules or ShardingRules()
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
+        self.imported_dtype: str | None = None  # of the embedding in the files beside it
         vocab, embed = config.vocab_size, config.hidden_size
         self.embedding = parameters.kernel(
             (vocab, embed), ("vocab", "vocab_embed"), config.param_dtype, rngs, self.rules, fan_in=1

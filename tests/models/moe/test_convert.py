@@ -473,3 +473,62 @@ def test_refuses_paths_of_another_kind(copy, tmp_path):
 
 
 # --- config.json -------------------------------------------------------------------------------
+
+
+def saved_config(model, directory) -> bytes:
+    moe.save_hf(model, directory)
+    return (directory / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\n", "\r\n", 3),
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("{", '{"\u00e9\u2028": NaN, "\\u00e9": -0.0,', 1),
+        lambda text: text.replace("{", '{"loong_jax": {"lora_norm_eps": 1e-6},', 1),
+        lambda text: text.replace("{", '{"loong_jax": {},', 1),
+        lambda text: text.replace("{", '{"loong_jax": null,', 1),
+    ],
+    ids=["CRLF", "CR", "mixed", "no end", "odd", "own default", "own empty", "own null"],
+)
+def test_config_json_comes_back_to_the_byte(copy, change):
+    _, write = copy
+    directory = write()
+    text = change((PUBLISHED / "config.json").read_text()).encode()
+    (directory / "config.json").write_bytes(text)
+    assert saved_config(moe.load_hf(directory), directory.parent / "saved") == text
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+@pytest.mark.parametrize("value", ["bfloat16", "auto", "torch.float32", "float32", "", None])
+def test_a_dtype_in_config_json_is_kept_while_weights_keep_theirs(copy, key, value):
+    """Whatever it says of the float32 tensors that lie beside it."""
+    _, write = copy
+    directory = write(dtype="absent") if key == "torch_dtype" else write()
+    record = json.loads((directory / "config.json").read_text()) | {key: value}
+    text = json.dumps(record, indent=3)
+    (directory / "config.json").write_text(text)
+    saved = directory.parent
+    assert saved_config(moe.load_hf(directory), saved / "one") == text.encode()
+    same = moe.load_hf(directory, dtype="float32")
+    assert saved_config(same, saved / "two") == text.encode()
+    assert saved_config(moe.load_hf(saved / "two"), saved / "three") == text.encode()
+    narrow = moe.load_hf(directory, dtype="float16")
+    written = json.loads(saved_config(narrow, saved / "narrow"))
+    assert written == record | {key: None if value is None else "float16"}
+
+
+def test_the_dtype_written_is_that_of_the_weights(tmp_path):
+    """Not the one that the config would give them."""
+    config = tiny.smallest_config(num_layers=1)
+    _, weights = moe.init_weights(config, jax.random.key(0))
+    narrow = {
+        path: leaf if "router" in path else leaf.astype(jnp.bfloat16)
+        for path, leaf in parameters.by_path(weights).items()
+    }
+    convert.save_weights_hf(config, parameters.as_tree(narrow), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    assert moe.load_hf(tmp_path).config.param_dtype == jnp.bfloat16

@@ -195,6 +195,16 @@ def lay_out(
     }
 
 
+def is_dangling(index: Path) -> bool:
+    """Whether it is an index and none of the files that it names is there."""
+    try:
+        weight_map = _read_index(index)
+    except CheckpointError:
+        return False
+    named = set((weight_map or {}).values())
+    return not any(os.path.lexists(index.parent / name) for name in named)
+
+
 def make_directory(directory: Path) -> None:
     """Makes it unless it is there. Raises CheckpointError where nothing can be written to it."""
     try:
@@ -209,9 +219,12 @@ def make_directory(directory: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises CheckpointError where it is none, FileNotFoundError without it."""
+    """The text of a file with the line ends that it has.
+
+    Raises CheckpointError where it is none, FileNotFoundError without it.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
         raise
     except NotADirectoryError:

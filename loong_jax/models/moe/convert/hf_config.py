@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
@@ -93,10 +94,16 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
     return MoEConfig(**(fields | changes))
 
 
-def write_config(config: MoEConfig, original: Mapping[str, Any] | None = None) -> Json:
+def write_config(
+    config: MoEConfig,
+    original: Mapping[str, Any] | None = None,
+    stored_dtype: DTypeLike | None = None,
+) -> Json:
     """A config.json that `read_config` reads as `config`.
 
-    `original`, the record that was imported, is kept as it is but for what has changed since.
+    `original`, the record that was imported, is kept as it is but for what has changed since. What
+    it says of dtypes, true or not, is kept if the weights beside it were of `stored_dtype` and
+    `config.param_dtype` is that one.
     """
     record: Json = dict(_new_record(config) if original is None else original)
     known = read_config(record)
@@ -117,20 +124,24 @@ def write_config(config: MoEConfig, original: Mapping[str, Any] | None = None) -
         record |= _write_ngram(config)
     if config.num_zero_experts and record.get("zero_expert_type") == "":
         record["zero_expert_type"] = "identity"
-    named = record | {OWN: None}
-    own = {
-        name: getattr(config, name)
-        for name in _OWN_FIELDS
-        if getattr(config, name) != getattr(read_config(named), name)
-    }
-    kept = {k: v for k, v in (record.get(OWN) or {}).items() if k not in _OWN_FIELDS}
-    record.pop(OWN, None)
-    if kept | own:
-        record[OWN] = kept | own
-    for key in ("torch_dtype", "dtype"):
-        if record.get(key) is not None:
-            record[key] = np.dtype(config.param_dtype).name
+    if _own_fields_that_differ(config, record):
+        own = _own_fields_that_differ(config, record | {OWN: None})
+        kept = {k: v for k, v in (record.get(OWN) or {}).items() if k not in _OWN_FIELDS}
+        record.pop(OWN, None)
+        if kept | own:
+            record[OWN] = kept | own
+    if stored_dtype is None or np.dtype(stored_dtype) != np.dtype(config.param_dtype):
+        for key in ("torch_dtype", "dtype"):
+            if record.get(key) is not None:
+                record[key] = np.dtype(config.param_dtype).name
     return record
+
+
+def _own_fields_that_differ(config: MoEConfig, record: Json) -> Json:
+    """Those of `config` that `record` does not give."""
+    known = read_config(record)
+    fields = {name: getattr(config, name) for name in _OWN_FIELDS}
+    return {name: value for name, value in fields.items() if value != getattr(known, name)}
 
 
 def _new_record(config: MoEConfig) -> Json:

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import model as model_room
 from loong_jax.models.moe import parameters
-from loong_jax.models.moe.convert import files, hf_config, manifest, names
+from loong_jax.models.moe.convert import files, hf_config, manifest, names, unfinished
 from loong_jax.models.moe.convert.names import Place, Region
 from loong_jax.sharding import ShardingRules
 
@@ -36,6 +36,7 @@ class HfCheckpoint:
     def __init__(self, directory: Path | str, dtype: DTypeLike | None = None):
         directory = Path(directory)
         chosen = None if dtype is None else _weight_dtype(dtype)
+        unfinished.refuse_unfinished(directory)
         self.config_text = _read_text(directory / "config.json")
         try:
             record = json.loads(self.config_text)
@@ -59,6 +60,7 @@ class HfCheckpoint:
         self.shapes = parameters.by_path(abstract)
         self.places = list(names.places(self.config, self.shapes))
         stored_dtypes = manifest.check(self.places, self.found, self.config)
+        self.stored_dtype = self.found[names.EMBEDDING].dtype.name
         self.dtypes = {
             leaf: stored if chosen is None else self.shapes[leaf].dtype
             for leaf, stored in stored_dtypes.items()
@@ -130,8 +132,9 @@ def load_hf(
     Raises:
       ConfigError: config.json describes a model that is not built here, or weights cannot have
         this `dtype`.
-      CheckpointError: a file is missing, damaged or truncated; tensors are missing, extra, of
-        another shape or dtype, or scaled otherwise than the published ones.
+      CheckpointError: a file is missing, damaged or truncated; an export to the directory was not
+        finished; tensors are missing, extra, of another shape or dtype, or scaled otherwise than
+        the published ones.
     """
     checkpoint = HfCheckpoint(directory, dtype)
     graphdef, abstract = model_room.abstract_weights(checkpoint.config, rules)
@@ -142,6 +145,7 @@ def load_hf(
     }
     model = nnx.merge(graphdef, nnx.State(parameters.as_tree(leaves)))
     model.imported_config = checkpoint.config_text
+    model.imported_dtype = checkpoint.stored_dtype
     return model
 
 

@@ -1,7 +1,8 @@
 """From a model to a directory in the published layout, one tensor at a time."""
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.convert import files, hf_config, names
+from loong_jax.models.moe.convert import files, hf_config, names, unfinished
 from loong_jax.models.moe.convert.names import Place
 from loong_jax.models.moe.model import LongcatFlash
 
@@ -25,8 +27,9 @@ def save_hf(
     """Writes config.json and safetensors files, with an index where there are several.
 
     Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
-    but for what was changed. Raises CheckpointError where the directory already holds weights or
-    cannot be written to, or where this process cannot see all of the model's.
+    but for what was changed. A save that was killed is started over by the next one to the same
+    directory. Raises CheckpointError where that already holds weights or another config.json or
+    cannot be written to, or where this process cannot see all of the model's weights.
     """
     _, state = nnx.split(model, graph=False)
     save_weights_hf(
@@ -34,6 +37,7 @@ def save_hf(
         nnx.to_pure_dict(state),
         directory,
         config_text=model.imported_config,
+        stored_dtype=model.imported_dtype,
         max_shard_bytes=max_shard_bytes,
     )
 
@@ -44,16 +48,16 @@ def save_weights_hf(
     directory: Path | str,
     *,
     config_text: str | None = None,
+    stored_dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays."""
+    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays.
+
+    `config_text` is the config.json that they came with, beside an embedding of `stored_dtype`.
+    """
     directory = Path(directory)
     if not max_shard_bytes >= 1:
         raise ConfigError(f"max_shard_bytes={max_shard_bytes} is below 1. Raise it.")
-    if files.unlisted(directory):
-        raise CheckpointError(
-            f"{directory} already holds safetensors files. Name another directory, or delete them."
-        )
     leaves = parameters.by_path(weights)
     hidden = [leaf for leaf, array in leaves.items() if not _is_visible(array)]
     if hidden:
@@ -61,10 +65,33 @@ def save_weights_hf(
             f"{hidden[0]} lies in part on devices of other processes. Save a checkpoint, and "
             "export it in one process with `loong export-hf`."
         )
-    record = hf_config.write_config(config, json.loads(config_text) if config_text else None)
+    text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
+    unfinished.refuse_others(directory, text)
     files.make_directory(directory)
-    for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
-        left.unlink(missing_ok=True)  # of an earlier save whose weights were deleted or not written
+    with unfinished.begun(directory) as export:
+        written = list(_write(export.aside, config, leaves, max_shard_bytes))
+        (export.aside / "config.json").write_bytes(text)
+        for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
+            left.unlink(missing_ok=True)  # of a save whose weights were deleted or not written
+        unfinished.finish(export, [*written, "config.json"])
+
+
+def _config_text(
+    config: MoEConfig, dtype: np.dtype, original: str | None, stored_dtype: str | None
+) -> bytes:
+    """config.json for weights of `dtype`; as it came, to the byte, where nothing has changed."""
+    config = dataclasses.replace(config, param_dtype=dtype)
+    known = json.loads(original) if original else None
+    record = hf_config.write_config(config, known, stored_dtype)
+    if original and record == known:
+        return original.encode()
+    return (json.dumps(record, indent=2) + "\n").encode()
+
+
+def _write(
+    directory: Path, config: MoEConfig, leaves: Mapping[str, Any], max_shard_bytes: int
+) -> Iterator[str]:
+    """Writes shards, and an index where there are several; yields the name of each when whole."""
     places = {place.name: place for place in names.places(config, leaves)}
     sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
     shards = _shards(sizes, max_shard_bytes)
@@ -74,14 +101,13 @@ def save_weights_hf(
         file = "model.safetensors" if len(shards) == 1 else file
         entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
         files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
+        crash_point.reach("ShardWritten")
         weight_map |= dict.fromkeys(shard, file)
+        yield file
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        _write_text(directory / files.INDEX, json.dumps(index, indent=2) + "\n")
-    text = json.dumps(record, indent=2) + "\n"
-    if config_text is not None and record == json.loads(config_text):
-        text = config_text  # as it came, to the byte
-    _write_text(directory / "config.json", text)
+        (directory / files.INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        yield files.INDEX
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
@@ -119,9 +145,3 @@ def _num_bytes(array: Any, place: Place) -> int:
 
 def _is_visible(array: Any) -> bool:
     return not isinstance(array, jax.Array) or array.is_fully_addressable
-
-
-def _write_text(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -1,0 +1,132 @@
+"""An export that may be killed: its files lie aside until all are whole, and a mark says so.
+
+The mark is in the directory before anything else and goes last. While files are written it is
+empty; once all are whole it notes the size and time of each, and they are moved to their places. So
+a file that a killed export moved is told from all others, and the next export starts over. Loaders
+refuse a directory with a mark. An export that goes on holds a lock on it.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from loong_jax import crash_point
+from loong_jax.errors import CheckpointError
+from loong_jax.models.moe.convert import files
+
+MARK = ".loong_export"
+ASIDE = ".loong_export.files"  # a directory beside the mark
+
+
+class Begun(NamedTuple):
+    """An export to `directory`, whose files are written to `aside` first."""
+
+    directory: Path
+    aside: Path
+    mark: IO[str]
+
+
+def refuse_unfinished(directory: Path) -> None:
+    """Raises CheckpointError where an export to `directory` goes on or was killed."""
+    if os.path.exists(directory / MARK):  # False where nothing can be read
+        raise CheckpointError(
+            f"{directory} holds an export that was not finished, as {MARK} in it says. Repeat the "
+            "export, which starts over, or name another directory."
+        )
+
+
+def refuse_others(directory: Path, config_text: bytes) -> None:
+    """Raises CheckpointError on files in the way that no unfinished export put there.
+
+    A config.json of the content that will be written is none, nor an index whose files are gone.
+    """
+    own = _own(directory)
+    others = [name for name in files.unlisted(directory) if name not in own]
+    config, index = directory / "config.json", directory / files.INDEX
+    if os.path.lexists(config) and config.name not in own and _content(config) != config_text:
+        others.append(config.name)
+    if os.path.lexists(index) and index.name not in own and not files.is_dangling(index):
+        others.append(index.name)
+    if others:
+        raise CheckpointError(
+            f"{directory} already holds {others[0]}, and an export replaces no file but those of "
+            "an export that was not finished. Name another directory, or delete such files."
+        )
+
+
+@contextlib.contextmanager
+def begun(directory: Path) -> Iterator[Begun]:
+    """An export, after what an unfinished one left is deleted.
+
+    It is unfinished until `finish`, whatever ends it. Raises CheckpointError where another process
+    exports to `directory`.
+    """
+    aside = directory / ASIDE
+    with (directory / MARK).open("a", encoding="utf-8") as mark:
+        _lock(mark, directory)
+        for name in _own(directory):
+            (directory / name).unlink()
+        mark.truncate(0)
+        if aside.exists():
+            shutil.rmtree(aside)
+        aside.mkdir()
+        crash_point.reach("ExportBegun")
+        yield Begun(directory, aside, mark)
+
+
+def finish(export: Begun, names: Sequence[str]) -> None:
+    """Moves the files to their places, in this order, and removes the mark."""
+    export.mark.write(json.dumps({name: _seen(export.aside / name) for name in names}))
+    export.mark.flush()
+    crash_point.reach("ExportWhole")
+    for name in names:
+        (export.aside / name).replace(export.directory / name)
+        crash_point.reach("FileMoved")
+    export.aside.rmdir()
+    (export.directory / MARK).unlink()
+
+
+def _own(directory: Path) -> set[str]:
+    """Names of the files in `directory` that an unfinished export moved there, unchanged since."""
+    try:
+        noted = json.loads((directory / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no mark, or one from before anything was moved
+        return set()
+    pairs = noted.items() if isinstance(noted, dict) else ()
+    return {name for name, seen in pairs if _seen(directory / name) == seen}
+
+
+def _seen(file: Path) -> list[int] | None:
+    """What tells a file from another one of its name."""
+    try:
+        status = file.lstat()
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _lock(mark: IO[str], directory: Path) -> None:
+    """Held until the file is closed, or its process dies."""
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_mine = os.fstat(mark.fileno()).st_nlink > 0  # not removed by one that just ended
+    except BlockingIOError:
+        is_mine = False
+    except OSError:  # a file system without locks
+        is_mine = True
+    if not is_mine:
+        raise CheckpointError(
+            f"another process exports to {directory}. Wait for it, or name another directory."
+        )

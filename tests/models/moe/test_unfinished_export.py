@@ -1,0 +1,179 @@
+"""Exports that are killed, files that no export of ours wrote, and loading what is half-written."""
+
+import fcntl
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loong_jax import crash_point
+from loong_jax.errors import CheckpointError
+from loong_jax.models import moe
+from loong_jax.models.moe.convert import files, hf_save, unfinished
+
+PUBLISHED = Path(__file__).parent / "fixtures" / "published"
+SHARD_BYTES = 40_000  # three files and an index
+NUM_MOVED = 5  # with the index and config.json
+
+
+@functools.cache
+def published():
+    return moe.load_hf(PUBLISHED)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Name -> content of an export that was not killed."""
+    directory = tmp_path_factory.mktemp("whole")
+    save(directory)
+    return contents(directory)
+
+
+def save(directory):
+    moe.save_hf(published(), directory, max_shard_bytes=SHARD_BYTES)
+
+
+def contents(directory):
+    """Name -> content of every file, those of subdirectories too."""
+    return {
+        str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
+    }
+
+
+def die_at(patched, wanted, number):
+    """Raises at the crash point of that name and number, as SIGKILL would end the process."""
+    reached = []
+
+    def reach(name):
+        reached.append(name)
+        if name == wanted and reached.count(name) == number:
+            raise KeyboardInterrupt
+
+    patched.setattr(crash_point, "reach", reach)
+
+
+def killed(monkeypatch, directory, point):
+    with monkeypatch.context() as patched:
+        die_at(patched, *point)
+        with pytest.raises(KeyboardInterrupt):
+            save(directory)
+
+
+POINTS = [("ExportBegun", 1), ("ShardWritten", 1), ("ShardWritten", 2), ("ShardWritten", 3)]
+POINTS += [("ExportWhole", 1), *(("FileMoved", n) for n in range(1, NUM_MOVED + 1))]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_a_killed_export_is_started_over(tmp_path, monkeypatch, whole, point):
+    """The same files in the end; until then nobody loads half of them."""
+    assert len(whole) == NUM_MOVED
+    killed(monkeypatch, tmp_path, point)
+    with pytest.raises(CheckpointError, match=r"export that was not finished.*[Rr]epeat"):
+        moe.load_hf(tmp_path)
+    save(tmp_path)
+    assert contents(tmp_path) == whole
+    moe.load_hf(tmp_path)
+    with pytest.raises(CheckpointError, match="already holds"):
+        save(tmp_path)
+
+
+def test_an_export_is_killed_again_and_again(tmp_path, monkeypatch, whole):
+    for point in [*reversed(POINTS), ("FileMoved", 3), ("ShardWritten", 2)]:
+        killed(monkeypatch, tmp_path, point)
+    moe.save_hf(published(), tmp_path)  # as one file
+    assert sorted(contents(tmp_path)) == ["config.json", "model.safetensors"]
+
+
+def test_an_export_killed_within_a_file_is_started_over(tmp_path, monkeypatch, whole):
+    fetch, fetched = hf_save._fetch, []
+
+    def dies(leaves, place):
+        fetched.append(place)
+        if len(fetched) == 100:
+            raise KeyboardInterrupt
+        return fetch(leaves, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hf_save, "_fetch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path)
+    save(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("point", [("ShardWritten", 2), ("FileMoved", 2), ("FileMoved", 5)])
+@pytest.mark.parametrize("name", ["other.safetensors", "config.json", "model-of.safetensors"])
+def test_what_others_put_beside_an_unfinished_export_is_refused(tmp_path, monkeypatch, point, name):
+    killed(monkeypatch, tmp_path, point)
+    foreign = tmp_path / name
+    foreign.write_text("{}")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"already holds {name}.*[Dd]elete"):
+        save(tmp_path)
+    assert contents(tmp_path) == before
+    foreign.unlink()
+    save(tmp_path)
+    moe.load_hf(tmp_path)
+
+
+def test_a_file_of_an_unfinished_export_that_was_replaced_is_refused(tmp_path, monkeypatch):
+    killed(monkeypatch, tmp_path, ("FileMoved", 2))
+    moved = min(tmp_path.glob("*.safetensors"))
+    moved.write_bytes(b"of another model")
+    with pytest.raises(CheckpointError, match=f"already holds {moved.name}"):
+        save(tmp_path)
+    assert moved.read_bytes() == b"of another model"
+
+
+def test_files_of_a_finished_export_are_refused(tmp_path, whole):
+    save(tmp_path)
+    with pytest.raises(CheckpointError, match="already holds"):
+        save(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("content", ["{}", '{"model_type": "llama"}', "", "not JSON"])
+def test_a_config_of_others_is_refused(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"already holds config\.json.*Name another"):
+        save(tmp_path)
+    assert contents(tmp_path) == {"config.json": content.encode()}
+
+
+def test_a_config_with_other_line_ends_is_of_others(tmp_path):
+    text = (PUBLISHED / "config.json").read_bytes().replace(b"\n", b"\r\n")
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match=r"already holds config\.json"):
+        save(tmp_path)
+    assert contents(tmp_path) == {"config.json": text}
+
+
+def test_the_config_that_would_be_written_is_no_obstacle(tmp_path, whole):
+    shutil.copy(PUBLISHED / "config.json", tmp_path)
+    save(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_an_index_of_files_that_are_there_is_refused(tmp_path):
+    """They lie in a directory of their own."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "a.safetensors").touch()
+    index = json.dumps({"weight_map": {"a": "s/a.safetensors"}})
+    (tmp_path / files.INDEX).write_text(index)
+    with pytest.raises(CheckpointError, match=f"already holds {files.INDEX}"):
+        save(tmp_path)
+    assert (tmp_path / files.INDEX).read_text() == index
+
+
+def test_two_exports_at_once_are_refused(tmp_path, monkeypatch, whole):
+    killed(monkeypatch, tmp_path, ("ShardWritten", 1))
+    before = contents(tmp_path)
+    with (tmp_path / unfinished.MARK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointError, match="another process"):
+            save(tmp_path)
+    assert contents(tmp_path) == before
+    save(tmp_path)
+    assert contents(tmp_path) == whole
