@@ -19,7 +19,7 @@ from loong_jax import cli
 from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch import tpu_vm
 from loong_jax.launch.distributed import PREEMPTED
-from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive
+from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive, actions
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
@@ -514,8 +514,8 @@ def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
         tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
     slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
     with pytest.raises(LaunchError, match="was not done"):
-        tpu_vm._run(slow, print)
+        actions._run(slow, print)
     with pytest.raises(LaunchError, match="failed with exit status 1, to fail"):
-        tpu_vm._run(Command(what="fail", words=("false",)), print)
+        actions._run(Command(what="fail", words=("false",)), print)
     with pytest.raises(LaunchError, match="there is no 'gcloudx' here"):
-        tpu_vm._run(Command(what="look", words=("gcloudx",)), print)
+        actions._run(Command(what="look", words=("gcloudx",)), print)
