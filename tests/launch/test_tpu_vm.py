@@ -366,6 +366,23 @@ def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
     assert calls(worker) == 0
 
 
+@pytest.mark.parametrize("written", ["metrics.jsonl", "summary.json"])
+def test_a_host_keeps_what_its_process_wrote_and_nothing_else(worker, written):
+    write_program(worker.host / "bin/gcloud", 'echo "$*" >>"$HOME/asked"\n')
+    start = ("start", "gs://my-bucket/a/run", *TRAIN[2:])
+    loong = worker.host / "loong/.venv/bin/loong"
+    for writes, num_kept in (("sleep 0", 0), (f"sleep 0.1; touch runs/a/{written}", 1)):
+        write_program(loong, writes + "\n")
+        assert worker(*start).returncode == 0
+        assert worker("follow").returncode == 0
+        kept = [
+            line
+            for line in (worker.host / "asked").read_text().splitlines()
+            if line.endswith("runs/a gs://my-bucket/a/run")
+        ]
+        assert len(kept) == num_kept
+
+
 def test_a_push_replaces_code_and_keeps_packages_but_not_under_a_run(worker, tmp_path):
     pushed, code = tmp_path / "loong.new", worker.host / "loong"
     write_program(
