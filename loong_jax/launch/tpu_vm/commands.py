@@ -105,6 +105,7 @@ class Command:
     what: str
     words: tuple[str, ...]
     timeout_s: float = 300.0
+    remedy: str = "Repeat the action."  # for want of time
 
     def __str__(self) -> str:
         return f"# {self.what}\n{shlex.join(self.words)}"
@@ -140,7 +141,7 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
             words = ("bash", WORKER, "start", _run_root(vm), *started)
             return [_ssh(vm, "start the same command on every host", words, timeout_s=600)]
         case "status":
-            return [ask_state(vm), _ssh(vm, "ask every host", ("bash", WORKER, "status"))]
+            return [ask_state(vm), ask_hosts(vm)]
         case "logs":
             return [follow(vm)]
         case "stop":
@@ -156,6 +157,11 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
 def ask_state(vm: TpuVm) -> Command:
     words = (*_queued("describe", vm), "--format", "value(state.state)")
     return Command(what="state of the queued resource", words=words)
+
+
+def ask_hosts(vm: TpuVm, worker: str = "all") -> Command:
+    what = "ask every host" if worker == "all" else f"ask host {worker}"
+    return _ssh(vm, what, ("bash", WORKER, "status"), worker=worker)
 
 
 def create(vm: TpuVm) -> Command:
@@ -202,8 +208,15 @@ def _push(vm: TpuVm, archive: str) -> list[Step]:
 
 
 def follow(vm: TpuVm) -> Command:
-    words, limit_s = ("bash", WORKER, "follow"), vm.follow_timeout_h * 3600
-    return _ssh(vm, "follow host 0 to the end", words, worker="0", timeout_s=limit_s)
+    command = _ssh(
+        vm,
+        "follow host 0 to the end",
+        ("bash", WORKER, "follow"),
+        worker="0",
+        timeout_s=vm.follow_timeout_h * 3600,
+        flags=("--ssh-flag=-oServerAliveInterval=30",),  # a dead connection ends after 90 s
+    )
+    return dataclasses.replace(command, remedy="Repeat the action, or raise --follow-timeout-h.")
 
 
 def delete(vm: TpuVm) -> Command:
@@ -212,7 +225,12 @@ def delete(vm: TpuVm) -> Command:
 
 
 def _ssh(
-    vm: TpuVm, what: str, *commands: tuple[str, ...], worker: str = "all", timeout_s: float = 300.0
+    vm: TpuVm,
+    what: str,
+    *commands: tuple[str, ...],
+    worker: str = "all",
+    timeout_s: float = 300.0,
+    flags: tuple[str, ...] = (),
 ) -> Command:
     remote = " && ".join(shlex.join(command) for command in commands)
     words = (
@@ -220,6 +238,7 @@ def _ssh(
         *_where(vm),
         f"--worker={worker}",
         *_reach(vm),
+        *flags,
         *("--command", remote),
     )
     return Command(what=what, words=words, timeout_s=timeout_s)
