@@ -145,7 +145,10 @@ fetch() { # what an earlier machine left
 }
 
 keep() { # only the host of process 0 has written here since the start
-    if [ "$1" != - ] && [ "$2/metrics.jsonl" -nt "$STATE/started" ]; then
+    local written
+    written=$(find "$2" -maxdepth 1 -newer "$STATE/started" \
+        '(' -name metrics.jsonl -o -name summary.json ')' 2>/dev/null || true)
+    if [ "$1" != - ] && [ -n "$written" ]; then
         gcloud storage rsync --recursive --exclude='checkpoints/.*' "$2" "$1" ||
             echo "could not keep $2 in $1"
     fi

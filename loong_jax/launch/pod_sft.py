@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import PodSftRecipe
 from loong_jax.models import moe
+from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
 from loong_jax.rl.policy_model import PolicyModel, longcat_policy
@@ -31,12 +32,15 @@ from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
 from loong_jax.rl.trainer import TrainState
 from loong_jax.sharding import ShardingRules, make_mesh
 
+SUMMARY = "summary.json"
+
 
 def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) -> int:
     """Runs, or resumes, `recipe`; returns the exit status.
 
-    That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) and all have
-    saved the same step. Process 0 alone writes `run_dir`: config.json, metrics.jsonl, summary.json.
+    That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) before the
+    last one and all have saved the same step. Process 0 alone writes `run_dir`: config.json,
+    metrics.jsonl, summary.json.
     """
     distributed.initialize(processes)
     if recipe.mesh.num_devices != jax.device_count():
@@ -73,6 +77,7 @@ def _train(
         configs.refuse_changes(saved, given, run_dir=run_dir)
     distributed.first_does(lambda: _open_run(recipe, run_dir))
     if last is not None and last >= stage.num_steps:
+        distributed.first_does(lambda: _complete_summary(recipe, run_dir, last))
         distributed.say(f"done before, {last} steps")
         return 0
     settings = sft.SftSettings(
@@ -105,13 +110,13 @@ def _train(
             step += 1
             if log is not None:
                 log.step(step, numbers)
-            if preemption.reached(step):
+            is_told, is_last = preemption.reached(step), step == stage.num_steps
+            if is_told or is_last or step % stage.checkpoint_every == 0:
                 save()
+            if is_told and not is_last:
                 distributed.say(f"preempted; the same command again goes on from step {step}")
                 return PREEMPTED
-            if step % stage.checkpoint_every == 0 or step == stage.num_steps:
-                save()
-    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers))
+    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers, _this_program()))
     distributed.say(f"done, {step} steps")
     return 0
 
@@ -223,18 +228,45 @@ def _refuse_separate_disks(directory: str) -> None:
         )
 
 
+def _complete_summary(recipe: PodSftRecipe, run_dir: Path, step: int) -> None:
+    """Writes the summary of a run that ended without one, or with that of fewer steps.
+
+    Its numbers are those of the log, {} where that lacks the last step. What made that step is no
+    longer known.
+    """
+    if json_files.read_json(run_dir / SUMMARY, {}).get("steps") == step:
+        return
+    lines = [line for line in metrics_log.read_metrics(run_dir) if line["step"] == step]
+    head = ("stage", "step", "time_s")
+    numbers = {name: value for line in lines for name, value in line.items() if name not in head}
+    _write_summary(recipe, run_dir, step, numbers, made_by={})
+
+
+def _this_program() -> dict[str, Any]:
+    return {
+        "num_processes": jax.process_count(),
+        "platform": jax.default_backend(),
+        "versions": configs.versions(),
+    }
+
+
 def _write_summary(
-    recipe: PodSftRecipe, run_dir: Path, step: int, numbers: dict[str, float]
+    recipe: PodSftRecipe,
+    run_dir: Path,
+    step: int,
+    numbers: Mapping[str, float | None],
+    made_by: Mapping[str, Any],
 ) -> None:
+    """`made_by` describes the program that made the last step; null for what it lacks."""
     json_files.write_json(
-        run_dir / "summary.json",
+        run_dir / SUMMARY,
         {
             "recipe": recipe.name,
             "steps": step,
-            "num_processes": jax.process_count(),
-            "num_devices": jax.device_count(),
-            "platform": jax.default_backend(),
-            "versions": configs.versions(),
+            "num_processes": made_by.get("num_processes"),
+            "num_devices": recipe.mesh.num_devices,
+            "platform": made_by.get("platform"),
+            "versions": made_by.get("versions"),
             "last_step": numbers,
         },
     )

@@ -11,12 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.distributed import PREEMPTED
+from loong_jax.launch.recipe import MeshSettings, PodSftRecipe
 from loong_jax.models.moe import MoEConfig
+from loong_jax.rl.sharded_feed import first_cursors
 from loong_jax.testing import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +128,76 @@ def final_arrays(pod: Pod) -> dict[str, np.ndarray]:
         names = reader.metadata(path).item_metadata.tree
         kinds = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
         return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=kinds))
+
+
+# ---- one process
+
+
+def two_steps() -> PodSftRecipe:
+    recipe = recipes.get_recipe("pod-sft")()
+    stage = dataclasses.replace(recipe.sft, num_steps=2, rows=8, checkpoint_every=1000)
+    return dataclasses.replace(recipe, mesh=MeshSettings(fsdp=8), sft=stage)
+
+
+@pytest.fixture
+def sigterm_in_step(monkeypatch):
+    """Steps count and do no more; `sigterm_in_step(n)` sends this process SIGTERM in step n."""
+    told_in = []
+
+    def compile_counter(recipe, settings, rules):
+        def fresh():
+            return jnp.zeros((), jnp.int32), first_cursors(rules)
+
+        template = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), fresh()
+        )
+        return pod_sft._Programs(
+            policy=None, fresh=fresh, template=template, train_step=None, routing_metrics=None
+        )
+
+    def count(programs, state, batch, looks_at_routers):
+        if int(state) + 1 in told_in:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return state + 1, {"loss": 1 / (1 + int(state)), "tokens_per_s": 7.0}
+
+    monkeypatch.setattr(pod_sft, "_compile", compile_counter)
+    monkeypatch.setattr(pod_sft, "_step", count)
+    return told_in.append
+
+
+def summary_of(run_dir: Path) -> dict:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def test_a_run_that_is_told_to_stop_in_its_last_step_is_done(tmp_path, sigterm_in_step, capsys):
+    recipe, run_dir = two_steps(), tmp_path / "run"
+    sigterm_in_step(1)
+    assert pod_sft.train(recipe, run_dir) == PREEMPTED
+    assert not (run_dir / "summary.json").exists()
+    sigterm_in_step(2)
+    assert pod_sft.train(recipe, run_dir) == 0
+    assert "done, 2 steps" in capsys.readouterr().out
+    whole = summary_of(run_dir)
+    assert (whole["steps"], whole["num_processes"], whole["num_devices"]) == (2, 1, 8)
+    assert whole["last_step"] == {"loss": 0.5, "tokens_per_s": 7.0}
+
+    (run_dir / "summary.json").unlink()  # as where a kill comes between the save and the summary
+    assert pod_sft.train(recipe, run_dir) == 0
+    assert "done before, 2 steps" in capsys.readouterr().out
+    unknown = dict.fromkeys(("num_processes", "platform", "versions"))
+    assert summary_of(run_dir) == whole | unknown
+
+    (run_dir / "summary.json").write_text(json.dumps(whole))
+    assert pod_sft.train(recipe, run_dir) == 0
+    assert summary_of(run_dir) == whole
+
+    (run_dir / "summary.json").write_text(json.dumps(whole | {"steps": 1}))  # of a shorter run
+    (run_dir / "metrics.jsonl").unlink()
+    assert pod_sft.train(recipe, run_dir) == 0
+    assert summary_of(run_dir) == whole | unknown | {"last_step": {}}
+
+
+# ---- four processes
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from loong_jax import cli
 from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch import tpu_vm
 from loong_jax.launch.distributed import PREEMPTED
-from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive
+from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive, actions
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
@@ -33,7 +33,9 @@ FLAGS = {
     "queued-resources describe": {"--project", "--zone", "--format"},
     "queued-resources delete": {"--project", "--zone", "--force", "--quiet"},
     "tpu-vm scp": {"--project", "--zone", "--worker", "--internal-ip", "--quiet"},
-    "tpu-vm ssh": {"--project", "--zone", "--worker", "--internal-ip", "--quiet", "--command"},
+    "tpu-vm ssh": {
+        "--project", "--zone", "--worker", "--internal-ip", "--quiet", "--ssh-flag", "--command",
+    },
 }  # fmt: skip
 
 
@@ -366,6 +368,23 @@ def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
     assert calls(worker) == 0
 
 
+@pytest.mark.parametrize("written", ["metrics.jsonl", "summary.json"])
+def test_a_host_keeps_what_its_process_wrote_and_nothing_else(worker, written):
+    write_program(worker.host / "bin/gcloud", 'echo "$*" >>"$HOME/asked"\n')
+    start = ("start", "gs://my-bucket/a/run", *TRAIN[2:])
+    loong = worker.host / "loong/.venv/bin/loong"
+    for writes, num_kept in (("sleep 0", 0), (f"sleep 0.1; touch runs/a/{written}", 1)):
+        write_program(loong, writes + "\n")
+        assert worker(*start).returncode == 0
+        assert worker("follow").returncode == 0
+        kept = [
+            line
+            for line in (worker.host / "asked").read_text().splitlines()
+            if line.endswith("runs/a gs://my-bucket/a/run")
+        ]
+        assert len(kept) == num_kept
+
+
 def test_a_push_replaces_code_and_keeps_packages_but_not_under_a_run(worker, tmp_path):
     pushed, code = tmp_path / "loong.new", worker.host / "loong"
     write_program(
@@ -445,30 +464,40 @@ def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
 # ---- order of commands, against a gcloud that remembers
 
 
+RUNNING = "\n".join(f"host-{i}: running; step 7: it has no run" for i in range(4))
+
+
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
-    """A gcloud that notes its arguments and gives the states in `states`, one a question."""
+    """A gcloud that notes what it is asked and takes its answers from files, the last of which
+    stay: states of the queued resource, and what becomes of each following. `hosts` is what hosts
+    say of the run."""
     write_program(
         tmp_path / "bin/gcloud",
-        f'cd {shlex.quote(str(tmp_path))}; echo "$4 $3" >>asked\n'
-        'case "$4" in\n'
-        'describe) read -r state <states; [ "$(wc -l <states)" = 1 ] || sed -i 1d states\n'
+        f"cd {shlex.quote(str(tmp_path))}\n"
+        'next() { head -n 1 "$1"; [ "$(wc -l <"$1")" = 1 ] || sed -i 1d "$1"; }\n'
+        'verb=$4 words="$*"; if [ "$verb" = ssh ]; then verb=${words##*worker.sh }; fi\n'
+        'echo "${verb%% *}" >>asked\n'
+        'case "$verb" in\n'
+        "describe) state=$(next states)\n"
         '  [ "$state" != NONE ] || { echo "ERROR: NOT_FOUND: no such thing" >&2; exit 1; }\n'
         '  [ "$state" != DENIED ] || { echo "PERMISSION_DENIED: you" >&2; exit 1; }\n'
         '  echo "$state" ;;\n'
-        'ssh) case "$*" in *follow*) exit "$(cat follows)" ;; esac ;;\n'
+        'follow) exit "$(next follows)" ;;\n'
+        "status) cat hosts; [ -s hosts ] || exit 255 ;;\n"
         "esac\n",
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(ROOT)
 
-    def perform(action, states, follows=0, **changes):
+    def perform(action, states, follows=(0,), hosts="", **changes):
         (tmp_path / "asked").write_text("")
         (tmp_path / "states").write_text("\n".join(states) + "\n")
-        (tmp_path / "follows").write_text(str(follows))
+        (tmp_path / "follows").write_text("".join(f"{status}\n" for status in follows))
+        (tmp_path / "hosts").write_text(hosts and hosts + "\n")
         said = []
         status = tpu_vm.perform(make_vm(**changes), JOB, action, say=said.append, every_s=0.01)
-        verbs = [line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()]
+        verbs = (tmp_path / "asked").read_text().split()
         return status, [verb for verb in verbs if verb != "describe"], said
 
     return perform
@@ -477,11 +506,71 @@ def cloud(tmp_path, monkeypatch):
 def test_all_creates_pushes_runs_and_returns_the_status_of_the_run(cloud):
     states = ["NONE", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
     status, verbs, said = cloud("all", states)
-    assert (status, verbs) == (0, ["create", "scp", "ssh", "ssh", "ssh"])
+    assert (status, verbs) == (0, ["create", "scp", "setup", "start", "follow"])
     assert "pod-sft-1: WAITING_FOR_RESOURCES" in said
-    assert cloud("logs", ["ACTIVE"], follows=1)[0] == 1
-    assert cloud("logs", ["ACTIVE"], follows=PREEMPTED)[0] == PREEMPTED
-    assert cloud("logs", ["SUSPENDED"], follows=255)[0] == PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("hosts", "verbs"),
+    [
+        (RUNNING, []),
+        (f"host-9: ended with exit status 0\n{RUNNING}", []),
+        (f"host-9: no run\n{RUNNING}", ["start"]),
+        ("host-0: no run\nhost-1: ended with exit status 42", ["scp", "setup", "start"]),
+        ("", ["scp", "setup", "start"]),
+    ],
+)
+def test_all_leaves_a_run_alone_that_is_going_on_and_follows_it(cloud, hosts, verbs):
+    status, asked, said = cloud("all", ["ACTIVE"], hosts=hosts)
+    assert (status, asked) == (0, ["status", *verbs, "follow"])
+    assert ("keeps its code and settings" in " ".join(said)) == ("running" in hosts)
+    assert cloud("all", ["ACTIVE"], follows=[PREEMPTED], hosts=hosts)[0] == PREEMPTED
+
+
+def test_logs_end_with_the_status_of_the_run(cloud):
+    ended = "host-0: ended with exit status {}"
+    assert cloud("logs", ["ACTIVE"])[:2] == (0, ["follow"])
+    assert cloud("logs", ["ACTIVE"], follows=[PREEMPTED])[:2] == (PREEMPTED, ["follow"])
+    assert cloud("logs", ["ACTIVE"], follows=[1], hosts=ended.format(1))[0] == 1
+    assert cloud("logs", ["ACTIVE"], follows=[255], hosts=ended.format(255))[0] == 255
+    assert cloud("logs", ["ACTIVE"], follows=[1], hosts="host-0: no run")[0] == 1
+    assert cloud("logs", ["SUSPENDED"], follows=[255])[0] == PREEMPTED
+    with pytest.raises(LaunchError, match="cannot ask host 0 how the run ended: exit status 255"):
+        cloud("logs", ["ACTIVE"], follows=[127])  # bash finds no worker.sh before the first push
+
+
+@pytest.mark.parametrize("action", ["logs", "all"])
+@pytest.mark.parametrize("hosts", ["", RUNNING])  # "": they cannot be reached either
+def test_a_run_is_followed_again_when_the_connection_was_lost(cloud, action, hosts):
+    status, verbs, said = cloud(action, ["ACTIVE"], follows=[255, 255, 0], hosts=hosts)
+    assert (status, verbs.count("follow")) == (0, 3)
+    lost = [line for line in said if "follows it again" in line]
+    assert len(lost) == 2
+    assert "1 of 60" in lost[0]
+    assert "2 of 60" in lost[1]
+    assert cloud(action, ["ACTIVE"], follows=[255, 42], hosts=hosts)[0] == PREEMPTED
+
+
+def test_machines_that_are_taken_away_while_followed_end_the_run_as_preempted(cloud):
+    states = ["ACTIVE", "DENIED", "ACTIVE", "SUSPENDING"]
+    status, verbs, said = cloud("logs", states, follows=[255, 255, 1], hosts="")
+    assert (status, verbs.count("follow")) == (PREEMPTED, 4)
+    assert any("PERMISSION_DENIED" in line for line in said)
+    assert said[-1] == "the machines were taken away"
+
+
+def test_nobody_follows_for_ever(cloud, monkeypatch):
+    monkeypatch.setattr(actions, "LOST_AT_MOST", 3)
+    with pytest.raises(LaunchError, match=r"pod-sft-1.*lost 3 times.*may be going on.*`logs`"):
+        cloud("logs", ["ACTIVE"], follows=[255])
+    with pytest.raises(LaunchError, match="cannot ask for the state"):
+        cloud("logs", ["DENIED"], follows=[255])
+    monkeypatch.setattr(actions, "LOST_AT_MOST", 10**9)
+    with pytest.raises(LaunchError, match="--follow-timeout-h"):
+        cloud("logs", ["ACTIVE"], follows=[255], follow_timeout_h=0.5 / 3600)
+    monkeypatch.setattr(actions, "LOST_AT_MOST", 2)
+    monkeypatch.setattr(actions, "HELD_S", 0.0)  # then each connection counts as one that held
+    assert cloud("logs", ["ACTIVE"], follows=[255, 255, 255, 0])[0] == 0
 
 
 def test_create_does_what_is_left_to_do(cloud):
@@ -514,8 +603,8 @@ def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
         tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
     slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
     with pytest.raises(LaunchError, match="was not done"):
-        tpu_vm._run(slow, print)
+        actions._run(slow, print)
     with pytest.raises(LaunchError, match="failed with exit status 1, to fail"):
-        tpu_vm._run(Command(what="fail", words=("false",)), print)
+        actions._run(Command(what="fail", words=("false",)), print)
     with pytest.raises(LaunchError, match="there is no 'gcloudx' here"):
-        tpu_vm._run(Command(what="look", words=("gcloudx",)), print)
+        actions._run(Command(what="look", words=("gcloudx",)), print)

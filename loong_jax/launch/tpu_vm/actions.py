@@ -1,0 +1,233 @@
+"""Actions on a slice carried out: its commands run in order, each awaited, and what is there seen.
+
+Repeating an action is safe. Repeating `all` under the same name follows a run that is going on, and
+goes on where one stopped.
+"""
+
+import dataclasses
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loong_jax.errors import LaunchError
+from loong_jax.launch.distributed import PREEMPTED
+from loong_jax.launch.tpu_vm import commands
+from loong_jax.launch.tpu_vm.commands import Command, Job, Step, TpuVm, WaitActive
+
+LOST = 255  # exit status of ssh, and so of gcloud, without a connection
+LOST_AT_MOST = 60  # connections in a row, before following is given up
+HELD_S = 300.0  # a connection that held for so long starts that count anew
+
+
+def perform(
+    vm: TpuVm, job: Job, action: str, *, say: Callable[[str], None] = print, every_s: float = 30.0
+) -> int:
+    """Carries an action out; returns the exit status of `loong launch`.
+
+    That of `logs` and `all` is the run's own: 42 when it was preempted, and `all` goes on with it.
+    Between two looks at what is there, and before following again, `every_s` passes.
+
+    Raises LaunchError where a command fails or takes too long.
+    """
+    if action == "all":
+        return _perform_all(vm, job, say, every_s)
+    if action == "logs":
+        return _follow(vm, say, every_s)
+    if action == "delete" and state_of(vm) is None:
+        say(f"{vm.name}: not there, so there is nothing to delete")
+        return 0
+    if action == "push" and not Path(commands.CHECKOUT_HAS).exists():
+        raise LaunchError(
+            f"{Path.cwd()} holds no {commands.CHECKOUT_HAS}, so it is no checkout of "
+            "loong_jax. Go to the root of one, since its commit is what the hosts run."
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        archive = str(Path(directory) / commands.ARCHIVE)
+        steps = commands.steps_of(vm, job, action, archive)
+        if action == "create":
+            steps = _steps_to_create(vm, say)
+        _take(steps, vm, say, every_s)
+    return 0
+
+
+def _take(steps: Sequence[Step], vm: TpuVm, say: Callable[[str], None], every_s: float) -> None:
+    for step in steps:
+        if isinstance(step, WaitActive):
+            _wait_until_active(vm, dataclasses.replace(step, every_s=every_s), say)
+        else:
+            _run(step, say)
+
+
+def _perform_all(vm: TpuVm, job: Job, say: Callable[[str], None], every_s: float) -> int:
+    steps = _steps_to_create(vm, say)
+    _take(steps, vm, say, every_s)
+    told = "" if steps else _ask_hosts(vm).stdout  # new machines have no run
+    if _is_going_on(told):
+        say(f"{vm.name}: the run is going on; it keeps its code and settings, and is followed")
+    for part in parts_before_logs(told):
+        perform(vm, job, part, say=say, every_s=every_s)
+    return _follow(vm, say, every_s)
+
+
+def parts_before_logs(told: str) -> tuple[str, ...]:
+    """What `all` has to do on machines that are there; `told` is what their hosts say of the run.
+
+    Beside a run that is going on, a host that lost its part, by a reboot say, starts it again.
+    """
+    if not _is_going_on(told):
+        return ("push", "run")
+    return ("run",) if _has_no_run(told) else ()
+
+
+def _is_going_on(told: str) -> bool:
+    return re.search(r"^\S+: running; ", told, re.MULTILINE) is not None
+
+
+def _has_no_run(told: str) -> bool:
+    return re.search(r"^\S+: no run$", told, re.MULTILINE) is not None
+
+
+def _ask_hosts(vm: TpuVm, worker: str = "all") -> subprocess.CompletedProcess[str]:
+    return _finish(commands.ask_hosts(vm, worker), capture=True)
+
+
+def _follow(vm: TpuVm, say: Callable[[str], None], every_s: float) -> int:
+    """Follows host 0 to the end of the run, whose exit status it returns, over lost connections.
+
+    Raises LaunchError after `LOST_AT_MOST` connections in a row and after `follow_timeout_h`.
+    """
+    deadline_s, num_lost, why = time.monotonic() + vm.follow_timeout_h * 3600, 0, ""
+    remedy = "The run may be going on; repeat `logs` or `all` to follow it"
+    while num_lost < LOST_AT_MOST:
+        began_s = time.monotonic()
+        limit_s = max(deadline_s - began_s, 1.0)
+        following = dataclasses.replace(commands.follow(vm), timeout_s=limit_s)
+        status = _run(following, say, may_fail=True)
+        now_s = time.monotonic()
+        if status in (0, PREEMPTED):
+            return status
+        try:
+            ended, why = _how_it_ended(vm, say), "the connection was lost, and the run goes on"
+        except LaunchError as error:
+            if status != LOST and num_lost == 0:
+                raise
+            ended, why = None, str(error)
+        if ended is not None:
+            return ended
+        if now_s > deadline_s:
+            raise LaunchError(
+                f"{vm.name} was followed for {vm.follow_timeout_h:g} h. {remedy}, and raise "
+                "--follow-timeout-h."
+            )
+        num_lost = 1 if now_s - began_s > HELD_S else num_lost + 1
+        say(
+            f"{vm.name}: {why} (exit status {status}); in {every_s:g} s this follows it again, "
+            f"from the start of its log ({num_lost} of {LOST_AT_MOST} in a row)"
+        )
+        time.sleep(every_s)
+    raise LaunchError(f"{vm.name} was lost {LOST_AT_MOST} times in a row: {why}. {remedy}.")
+
+
+def _how_it_ended(vm: TpuVm, say: Callable[[str], None]) -> int | None:
+    """The exit status of the run, None where it goes on.
+
+    Host 0 says it: a run may itself end with what ssh and gcloud exit with when they fail.
+
+    Raises LaunchError where neither Cloud nor host 0 can say.
+    """
+    if state_of(vm) != "ACTIVE":
+        say("the machines were taken away")
+        return PREEMPTED
+    answer = _ask_hosts(vm, worker="0")
+    if _is_going_on(answer.stdout):
+        return None
+    ended = re.search(r"^\S+: ended with exit status (\d+)$", answer.stdout, re.MULTILINE)
+    if ended is None and not _has_no_run(answer.stdout):
+        raise LaunchError(
+            f"cannot ask host 0 how the run ended: exit status {answer.returncode}, "
+            f"{answer.stderr.strip()[-300:]!r}. Correct it."
+        )
+    say(answer.stdout.strip())
+    return int(ended[1]) if ended else 1
+
+
+def _steps_to_create(vm: TpuVm, say: Callable[[str], None]) -> list[Step]:
+    """What is left to do, given what is there: a request that died is replaced."""
+    state = state_of(vm)
+    say(f"{vm.name}: {state or 'not there yet'}")
+    match state:
+        case "ACTIVE":
+            return []
+        case None:
+            return [commands.create(vm), commands.wait(vm)]
+        case "FAILED" | "SUSPENDING" | "SUSPENDED":
+            return [commands.delete(vm), commands.create(vm), commands.wait(vm)]
+        case "DELETING":
+            raise LaunchError(f"{vm.name} is being deleted. Wait for its end, then repeat this.")
+    return [commands.wait(vm)]
+
+
+def state_of(vm: TpuVm) -> str | None:
+    """State of the queued resource as Cloud names it, None where there is none."""
+    ask = commands.ask_state(vm)
+    found = _finish(ask, capture=True)
+    if found.returncode == 0:
+        return found.stdout.strip() or None
+    if "NOT_FOUND" in found.stderr:
+        return None
+    raise LaunchError(f"cannot ask for the {ask.what}: {found.stderr.strip()}. Correct it.")
+
+
+def _wait_until_active(vm: TpuVm, wait: WaitActive, say: Callable[[str], None]) -> None:
+    deadline_s, last = time.monotonic() + wait.timeout_s, ""
+    while (state := state_of(vm)) != "ACTIVE":
+        if state in ("FAILED", "SUSPENDED", None):
+            raise LaunchError(
+                f"{vm.name} is {state or 'gone'} and will not become ACTIVE. Repeat `create`; "
+                f"`{shlex.join(wait.ask.words[:-2])}` says why."
+            )
+        if time.monotonic() > deadline_s:
+            raise LaunchError(
+                f"{vm.name} is still {state} after {wait.timeout_s / 3600:g} h. Repeat the "
+                "command to wait on, or raise --provision-timeout-h."
+            )
+        if state != last:
+            say(f"{vm.name}: {state}")
+        last = state
+        time.sleep(wait.every_s)
+
+
+def _run(command: Command, say: Callable[[str], None], *, may_fail: bool = False) -> int:
+    say(str(command))
+    status = _finish(command).returncode
+    if status and not may_fail:
+        raise LaunchError(
+            f"this failed with exit status {status}, to {command.what}: "
+            f"{shlex.join(command.words)}. Correct what it says above and repeat the action."
+        )
+    return status
+
+
+def _finish(command: Command, *, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command.words,
+            timeout=command.timeout_s,
+            check=False,
+            text=True,
+            capture_output=capture,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise LaunchError(
+            f"there is no {command.words[0]!r} here. Install it and put it on the PATH."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"after {command.timeout_s:g} s this was not done, to {command.what}: "
+            f"{shlex.join(command.words)}. {command.remedy}"
+        ) from None

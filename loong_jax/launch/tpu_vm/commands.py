@@ -1,0 +1,266 @@
+"""The commands that each action on a slice consists of: queued resource, code, run, logs, deletion.
+
+Functions from a `TpuVm` and a `Job` to commands, of which none is run here. One slice, any number
+of hosts, all of which start the same command. Source: the reference of `gcloud compute tpus`.
+"""
+
+import dataclasses
+import re
+import shlex
+
+from loong_jax.errors import ConfigError
+from loong_jax.launch.tpu_vm.topology import Slice, parse_topology
+
+ACTIONS = ("create", "push", "run", "status", "logs", "stop", "delete", "all")
+STARTING = ("create", "run", "all")  # those after which a recipe runs, so that it must fit
+CHECKOUT_HAS = "launch/tpu_vm/worker.sh"
+WORKER = f"loong/{CHECKOUT_HAS}"  # on every host, once pushed
+PUSHED = "loong.new"  # where code is unpacked: a run may be going on with that in loong
+ARCHIVE = "loong.tar.gz"
+
+
+# ---- what to run, and where
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """`loong train RECIPE ARGUMENTS`."""
+
+    recipe: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuVm:
+    """One slice; `name` is that of the run, the queued resource and its node."""
+
+    name: str  # of the run and of the machines: the same name resumes
+    topology: str  # such as v5e:4x4, v6e:8x8, v5p:4x4x4, tpu7x:4x4x4
+    zone: str  # such as us-west4-a
+    project: str  # its id
+    bucket: str | None = None  # gs://...; what a run leaves is under BUCKET/NAME
+    spot: bool = False  # cheaper machines that may be taken away
+    reserved: bool = False  # machines of a reservation
+    runtime_version: str | None = None  # of the machines' software; None: that of the generation
+    service_account: str | None = None  # whom the machines act as; None: Cloud's default
+    internal_ip: bool = False  # reach the hosts from within their network
+    provision_timeout_h: float = 24.0  # how long to wait for machines
+    follow_timeout_h: float = 168.0  # how long to follow the logs; the run itself goes on
+
+    def __post_init__(self):
+        for field, pattern, rule in (
+            ("name", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9, -, at most 63"),
+            ("zone", r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone such as us-west4-a"),
+            ("project", r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a project"),
+            ("bucket", r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[\w.-]+)*", "such as gs://my-bucket"),
+            ("runtime_version", r"[a-z0-9][a-z0-9.-]*", "a version such as v2-alpha-tpuv6e"),
+            ("service_account", r"[\w.-]+@[\w.-]+", "an address"),
+        ):
+            value = getattr(self, field)
+            if value is not None and not re.fullmatch(pattern, value):
+                raise ConfigError(f"{field}={value!r} is not {rule}. Correct it.")
+        if self.spot and self.reserved:
+            raise ConfigError("spot and reserved exclude each other. Drop one.")
+        for field in ("provision_timeout_h", "follow_timeout_h"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"{field}={getattr(self, field)} is not positive. Raise it.")
+        parse_topology(self.topology)
+
+    @property
+    def slice(self) -> Slice:
+        return parse_topology(self.topology)
+
+
+def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
+    """What follows `loong` on every host.
+
+    Raises ConfigError when the hosts would have no place in common for checkpoints, and for a
+    directory of the run other than the one that `worker.sh` keeps.
+    """
+    given = [word.partition("=")[0].replace("_", "-") for word in job.arguments]
+    if "--run-dir" in given:
+        raise ConfigError(
+            f"--run-dir after -- would be a second one beside runs/{vm.name}, where every host "
+            "keeps its run. Leave it out; another --name gives another directory."
+        )
+    words = ("train", job.recipe, "--run-dir", f"runs/{vm.name}")
+    if "--checkpoints" not in given:
+        if vm.bucket is not None:
+            words += ("--checkpoints", f"{vm.bucket}/{vm.name}/checkpoints")
+        elif vm.slice.num_hosts > 1:
+            raise ConfigError(
+                f"topology={vm.topology!r} has {vm.slice.num_hosts} hosts with a disk each, and "
+                "checkpoints need a place that all of them see. Give --bucket gs://BUCKET."
+            )
+    return words + job.arguments
+
+
+# ---- commands
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command; `what` says what it is for."""
+
+    what: str
+    words: tuple[str, ...]
+    timeout_s: float = 300.0
+    remedy: str = "Repeat the action."  # for want of time
+
+    def __str__(self) -> str:
+        return f"# {self.what}\n{shlex.join(self.words)}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WaitActive:
+    """Asks for the state of the queued resource until its machines are there."""
+
+    ask: Command
+    timeout_s: float
+    every_s: float = 30.0
+
+    def __str__(self) -> str:
+        return (
+            f"# wait up to {self.timeout_s / 3600:g} h for machines\n"
+            f'until [ "$({shlex.join(self.ask.words)})" = ACTIVE ]; do sleep {self.every_s:g}; done'
+        )
+
+
+Step = Command | WaitActive
+
+
+def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[Step]:
+    """The commands of one action, with nothing there yet; `archive` is where the code is packed."""
+    started = train_words(vm, job) if action in STARTING else ()
+    match action:
+        case "create":
+            return [create(vm), wait(vm)]
+        case "push":
+            return _push(vm, archive)
+        case "run":
+            words = ("bash", WORKER, "start", _run_root(vm), *started)
+            return [_ssh(vm, "start the same command on every host", words, timeout_s=600)]
+        case "status":
+            return [ask_state(vm), ask_hosts(vm)]
+        case "logs":
+            return [follow(vm)]
+        case "stop":
+            return [_ssh(vm, "save on all hosts, then stop", ("bash", WORKER, "stop"))]
+        case "delete":
+            return [delete(vm)]
+        case "all":
+            parts = ("create", "push", "run", "logs")
+            return [step for part in parts for step in steps_of(vm, job, part, archive)]
+    raise ConfigError(f"{action!r} is no action. Choose one of: {', '.join(ACTIONS)}.")
+
+
+def ask_state(vm: TpuVm) -> Command:
+    words = (*_queued("describe", vm), "--format", "value(state.state)")
+    return Command(what="state of the queued resource", words=words)
+
+
+def ask_hosts(vm: TpuVm, worker: str = "all") -> Command:
+    what = "ask every host" if worker == "all" else f"ask host {worker}"
+    return _ssh(vm, what, ("bash", WORKER, "status"), worker=worker)
+
+
+def create(vm: TpuVm) -> Command:
+    how = ["--spot"] if vm.spot else ["--reserved"] if vm.reserved else []
+    if vm.service_account is not None:
+        how.append(f"--service-account={vm.service_account}")
+    words = (
+        *_queued("create", vm),
+        f"--node-id={vm.name}",
+        f"--accelerator-type={vm.slice.accelerator_type}",
+        f"--runtime-version={vm.runtime_version or vm.slice.generation.runtime_version}",
+        *how,
+    )
+    what = f"ask for {vm.slice.num_chips} chips on {vm.slice.num_hosts} hosts"
+    return Command(what=what, words=words)
+
+
+def wait(vm: TpuVm) -> WaitActive:
+    return WaitActive(ask=ask_state(vm), timeout_s=vm.provision_timeout_h * 3600)
+
+
+def _push(vm: TpuVm, archive: str) -> list[Step]:
+    pack = (
+        "git",
+        "archive",
+        "--format=tar.gz",
+        f"--prefix={PUSHED}/",
+        f"--output={archive}",
+        "HEAD",
+    )
+    setup = ("bash", f"{PUSHED}/{CHECKOUT_HAS}", "setup")
+    unpack = ("rm", "-rf", PUSHED), ("tar", "-xzf", ARCHIVE), setup
+    copy = (
+        *("gcloud", "compute", "tpus", "tpu-vm", "scp", archive, f"{vm.name}:{ARCHIVE}"),
+        *_where(vm),
+        "--worker=all",
+        *_reach(vm),
+    )
+    return [
+        Command(what="pack the commit that is checked out", words=pack),
+        Command(what="copy it to every host", words=copy, timeout_s=600),
+        _ssh(vm, "unpack and install it on every host", *unpack, timeout_s=1800),
+    ]
+
+
+def follow(vm: TpuVm) -> Command:
+    command = _ssh(
+        vm,
+        "follow host 0 to the end",
+        ("bash", WORKER, "follow"),
+        worker="0",
+        timeout_s=vm.follow_timeout_h * 3600,
+        flags=("--ssh-flag=-oServerAliveInterval=30",),  # a dead connection ends after 90 s
+    )
+    return dataclasses.replace(command, remedy="Repeat the action, or raise --follow-timeout-h.")
+
+
+def delete(vm: TpuVm) -> Command:
+    words = (*_queued("delete", vm), "--force", "--quiet")
+    return Command(what="delete the machines and the request", words=words, timeout_s=1800)
+
+
+def _ssh(
+    vm: TpuVm,
+    what: str,
+    *commands: tuple[str, ...],
+    worker: str = "all",
+    timeout_s: float = 300.0,
+    flags: tuple[str, ...] = (),
+) -> Command:
+    remote = " && ".join(shlex.join(command) for command in commands)
+    words = (
+        *("gcloud", "compute", "tpus", "tpu-vm", "ssh", vm.name),
+        *_where(vm),
+        f"--worker={worker}",
+        *_reach(vm),
+        *flags,
+        *("--command", remote),
+    )
+    return Command(what=what, words=words, timeout_s=timeout_s)
+
+
+def _reach(vm: TpuVm) -> list[str]:
+    return [*(["--internal-ip"] if vm.internal_ip else []), "--quiet"]
+
+
+def _queued(verb: str, vm: TpuVm) -> tuple[str, ...]:
+    return ("gcloud", "compute", "tpus", "queued-resources", verb, vm.name, *_where(vm))
+
+
+def _where(vm: TpuVm) -> tuple[str, str]:
+    return (f"--project={vm.project}", f"--zone={vm.zone}")
+
+
+def _run_root(vm: TpuVm) -> str:
+    """Where the run's small files are kept between machines; - for nowhere."""
+    return f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
+
+
+def dry_run(vm: TpuVm, job: Job, action: str) -> str:
+    """Every command of an action, in order, as lines for a shell. Nothing is run."""
+    return "\n\n".join(str(step) for step in steps_of(vm, job, action))
