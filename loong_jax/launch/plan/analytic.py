@@ -23,10 +23,11 @@ _BUFFER_FACTOR = 1.25
 class Counts:
     """Numbers of weights, in closed form."""
 
-    dense: float  # all but experts and the embedding table
+    dense: float  # all but experts and what is looked up
     attention: float  # of those, the attentions
     experts: float
     embedding: float
+    tables: float  # of n-grams, cut over all devices that share them
 
     @classmethod
     def of(cls, config: MoEConfig) -> "Counts":
@@ -42,11 +43,14 @@ class Counts:
         router = c.hidden_size * c.num_targets
         embedding = c.vocab_size * c.hidden_size
         expert = 3 * c.hidden_size * c.expert_ffn_hidden_size
+        projections = 0 if c.ngram is None else c.hidden_size**2
+        rows, splits = (0, 1) if c.ngram is None else (sum(c.ngram.rows), len(c.ngram.orders))
         return cls(
-            dense=c.num_layers * (2 * attention + 2 * ffn + router) + embedding,
+            dense=c.num_layers * (2 * attention + 2 * ffn + router) + embedding + projections,
             attention=float(c.num_layers * 2 * attention),
             experts=float(c.num_layers * c.num_experts * expert),
             embedding=float(embedding),
+            tables=float(rows * (c.hidden_size // splits)),
         )
 
     def active(self, config: MoEConfig) -> float:
@@ -142,17 +146,22 @@ class _Step:
         return gathered * self.mesh["tensor"]
 
     @property
+    def expert_parts(self) -> int:
+        """Into how many parts experts, and tables of n-grams, are cut."""
+        return self.mesh["fsdp"] * self.mesh["expert"] * self.mesh["tensor"]
+
+    @property
     def passes(self) -> int:
         """Forward, its recomputation, and twice as much back."""
         return 4 if self.is_training else 1
 
     def resting_weights(self) -> float:
-        """Their number on one device."""
+        """Their number on one device, without tables that are looked up."""
         counts, mesh = self.counts, self.mesh
         dense = (counts.dense + counts.embedding) / self.dense_parts
         if self.own_sequences:  # attend with all heads
             dense += counts.attention * (1 - 1 / mesh["tensor"])
-        return dense + counts.experts / (mesh["expert"] * mesh["fsdp"] * mesh["tensor"])
+        return dense + counts.experts / self.expert_parts
 
     def cache_bytes(self) -> float:
         if self.is_training:
@@ -163,7 +172,8 @@ class _Step:
 
     def hbm_bytes(self) -> float:
         config, counts, tensor = self.config, self.counts, self.mesh["tensor"]
-        memory = (_STATE_BYTES if self.is_training else 2) * self.resting_weights()
+        weights = self.resting_weights() + counts.tables / self.expert_parts
+        memory = (_STATE_BYTES if self.is_training else 2) * weights
         memory += self.cache_bytes()
         tokens = self.tokens / self.num_microbatches
         memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)

@@ -2,13 +2,19 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from loong_jax.launch.plan.hlo import Computation, Instruction, Module
 from loong_jax.launch.plan.torus import Groups
+from loong_jax.models.moe.config import MoEConfig
+
+ExpertWeights: TypeAlias = frozenset[tuple[int, ...]]
 
 KINDS = (
     "all-gather",
@@ -19,6 +25,7 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+_CARRIED = '"async_collective_fusion_config"'
 _EXPERTS = re.compile(r"(?:^|[/(\[;'\"])(?:moe|experts)(?:[/)\];'\"\\]|$)")
 _MESH_GROUPS = re.compile(r"mesh\[(?P<sizes>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}")
 _IOTA_GROUPS = re.compile(r"\[(?P<shape>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
@@ -46,6 +53,34 @@ def kind_of(opcode: str) -> str | None:
     return plain if plain in KINDS else None
 
 
+class Carried(NamedTuple):
+    """A part of a collective that fusions carry: one starts it, others move it on, one ends it."""
+
+    part: Literal["start", "step", "end"]
+    channel: str  # of all parts of one
+
+
+def carried(module: Module, instruction: Instruction) -> Carried | None:
+    """The part of an asynchronous collective that a fusion carries, None where there is none.
+
+    So TPUs gather over few devices: products that stand between the start and the end also move
+    rows on. The same collective is written out in every part.
+    """
+    body = instruction.computation("calls") if instruction.opcode == "fusion" else None
+    return None if body is None else carried_in(module.computations[body])
+
+
+def carried_in(fused: Computation) -> Carried | None:
+    """As `carried`, of what a fusion calls."""
+    parts = (i for i in fused.instructions if kind_of(i.opcode) and _CARRIED in i.attributes)
+    found = next(parts, None)
+    if found is None:
+        return None
+    target = fused.root.attribute("custom_call_target") or ""
+    part = "start" if "CollectiveStart" in target else "end" if "CollectiveDone" in target else None
+    return Carried(part or "step", found.attribute("channel_id") or "")
+
+
 def find(module: Module, instruction: Instruction) -> tuple[Instruction, Computation] | None:
     """The collective inside an asynchronous call or a fusion, None where there is none."""
     for _, name in instruction.called:
@@ -59,10 +94,15 @@ def find(module: Module, instruction: Instruction) -> tuple[Instruction, Computa
     return None
 
 
-def read(instruction: Instruction, computation: Computation, mesh: dict[str, int]) -> Collective:
+def read(
+    instruction: Instruction,
+    computation: Computation,
+    mesh: dict[str, int],
+    expert_weights: ExpertWeights = frozenset(),
+) -> Collective:
     """What a collective instruction does on a mesh of these axis sizes, in the mesh's order."""
     if instruction.opcode == "recv":
-        return _between_slices(instruction, mesh)
+        return _between_slices(instruction, mesh, expert_weights)
     kind = kind_of(instruction.opcode)
     if kind is None:
         raise ValueError(f"{instruction.name} is {instruction.opcode}, no collective of {KINDS}")
@@ -72,27 +112,31 @@ def read(instruction: Instruction, computation: Computation, mesh: dict[str, int
     sizes = [sum(shape.num_bytes for shape in operand.shapes) for operand in operands]
     if kind == "ragged-all-to-all":  # rows, what they are written into, offsets and sizes
         operands, sizes = operands[:1], [min(sizes[:2])]  # no more leave than may arrive
-    operand_bytes = float(sum(sizes))
+    operand_bytes, axes = float(sum(sizes)), _axes(groups, mesh)
+    known = frozenset() if "expert" in axes else expert_weights  # nothing else moves along it
     return Collective(
         kind=kind,
-        axes=_axes(groups, mesh),
+        axes=axes,
         groups=groups,
         sent_bytes=_sent_bytes(kind, operand_bytes, len(groups[0])),
-        expert_share=_expert_share(instruction, operands, sizes),
+        expert_share=_expert_share(instruction, operands, sizes, known),
         op_name=instruction.op_name,
     )
 
 
-def _between_slices(instruction: Instruction, mesh: dict[str, int]) -> Collective:
+def _between_slices(
+    instruction: Instruction, mesh: dict[str, int], expert_weights: ExpertWeights
+) -> Collective:
     """What a slice receives from another one: the compiler writes it as a pair of send and recv."""
     num_devices, slices = math.prod(mesh.values()), mesh["slice"]
     ids = np.arange(num_devices).reshape(slices, -1).T
+    is_theirs = _without_ones(instruction.shapes[0].dims) in expert_weights
     return Collective(
         kind="recv",
         axes=("slice",),
         groups=_tuples(ids),
         sent_bytes=float(instruction.shapes[0].num_bytes),
-        expert_share=float(of_experts(instruction.op_name)),
+        expert_share=float(is_theirs or of_experts(instruction.op_name)),
         op_name=instruction.op_name,
     )
 
@@ -105,12 +149,45 @@ def of_experts(op_name: str) -> bool:
     return bool(_EXPERTS.search(op_name)) and not op_name.endswith("/optimization_barrier")
 
 
-def _expert_share(instruction: Instruction, operands: list[Instruction], sizes: list[int]) -> float:
-    """XLA merges small collectives and keeps one name, so every operand is asked as well."""
-    if len(operands) < 2 or not sum(sizes):
+def weights_of_experts(config: MoEConfig, mesh: Mapping[str, int]) -> ExpertWeights:
+    """Dimensions of the experts' weights on a device, whole or cut over `fsdp` and `tensor`.
+
+    By these their gathers and the sums of their gradients are known, which lose the experts' scope
+    on the way through the compiler. No weight of theirs moves along `expert`.
+    """
+    experts, layers = config.num_experts // mesh["expert"], config.num_layers
+    widths = {config.hidden_size, config.hidden_size // mesh["fsdp"]}
+    inner = {config.expert_ffn_hidden_size, config.expert_ffn_hidden_size // mesh["tensor"]}
+    return frozenset(
+        _without_ones((*lead, experts, *dims))
+        for lead in ((), (layers,))
+        for width, ffn in itertools.product(widths, inner)
+        for dims in ((width, 2, ffn), (ffn, width))
+    )
+
+
+def _without_ones(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in dims if size != 1)
+
+
+def _expert_share(
+    instruction: Instruction,
+    operands: list[Instruction],
+    sizes: list[int],
+    expert_weights: ExpertWeights,
+) -> float:
+    """XLA merges small collectives and keeps one name, so every operand is asked."""
+    if len(operands) == 1 and of_experts(instruction.op_name):
+        return 1.0
+    if not sum(sizes):
         return float(of_experts(instruction.op_name))
-    names = [operand.op_name or instruction.op_name for operand in operands]
-    moved = sum(size for size, name in zip(sizes, names, strict=True) if of_experts(name))
+
+    def is_theirs(operand: Instruction) -> bool:
+        name = operand.op_name or instruction.op_name
+        named = len(operands) > 1 and of_experts(name)
+        return named or _without_ones(operand.shapes[0].dims) in expert_weights
+
+    moved = sum(size for size, operand in zip(sizes, operands, strict=True) if is_theirs(operand))
     return moved / sum(sizes)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loong_jax.launch.plan import collectives
 from loong_jax.launch.plan.hlo import HBM, Computation, Instruction, Module, Shape
 
 # Passes of the matrix unit over float32 operands.
@@ -178,17 +179,34 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if body is None:
         return _plain_bytes(computation, instruction)
     fused = module.computations[body]
+    carried = collectives.carried_in(fused)
+    if carried and carried.part != "step":
+        return 0.0
+    passing = _passing(fused) if carried else frozenset()
     updates = [_update_in_place(fused, name) if name else None for name in _results(fused)]
-    in_place = {index for index, _ in filter(None, updates)}
+    unread = {index for index, _ in filter(None, updates)}  # updated in place
+    unread |= {index for index, parameter in fused.parameters.items() if parameter.name in passing}
     total = 0.0
     for index, name in enumerate(instruction.operands):
         operand = computation.by_name.get(name)
-        if operand is not None and index not in in_place:
+        if operand is not None and index not in unread:
             total += _read_bytes(module, fused, index, operand)
-    for shape, update in zip(instruction.shapes, updates, strict=True):
-        if shape.space == HBM:
+    for shape, name, update in zip(instruction.shapes, _results(fused), updates, strict=True):
+        if shape.space == HBM and name not in passing:
             total += update[1] if update else shape.padded_bytes
     return total
+
+
+def _passing(fused: Computation) -> frozenset[str]:
+    """What a fusion hands on of a collective that it carries beside its own work."""
+
+    def is_passed(instruction: Instruction) -> bool:
+        if instruction.opcode == "parameter":
+            users = fused.users[instruction.name]
+            return all(u.opcode == "tuple" or collectives.kind_of(u.opcode) for u in users)
+        return collectives.kind_of(instruction.opcode) is not None
+
+    return frozenset(i.name for i in fused.instructions if is_passed(i))
 
 
 def _moves_data(instruction: Instruction) -> bool:

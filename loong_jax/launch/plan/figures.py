@@ -34,9 +34,9 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         + (", shared by two devices" if chip.num_devices == 2 else ""),
         f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
         f"says so{_said_of_torus(plan)}",
-        "expert traffic: every collective of the experts' scope; gathers of their weights and sums "
-        "of their gradients over other axes count where XLA keeps that scope in their names, which "
-        "over fsdp it does not",
+        "expert traffic: every collective of the experts' scope, and over other axes than expert "
+        "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
+        "scope in XLA",
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
         f"{request.config.target_ffn_experts:g} experts, no table that is looked up, no "
         "drafting head that does not run) + attention over the keys a query may see; "

@@ -159,7 +159,8 @@ def _model(request: Request, network: Network, exchange_bandwidth: float) -> Mod
     def trips(loop: Instruction) -> float | None:
         return 0.0 if collectives.of_experts(loop.op_name) else None  # later rounds
 
-    return Model(chip, dict(request.mesh), seconds, trips)
+    weights = collectives.weights_of_experts(request.config, request.mesh)
+    return Model(chip, dict(request.mesh), seconds, trips, weights)
 
 
 def _torus_all_to_all(rows: list[Row], network: Network) -> float | None:

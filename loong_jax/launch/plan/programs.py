@@ -59,12 +59,16 @@ def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
 
 
 def _rules_on(request: Request, mesh: Mesh) -> ShardingRules:
+    config = request.config
+    tables = () if config.ngram is None else (config.hidden_size // len(config.ngram.orders),)
+    ngram_width = _dividing(("fsdp", "expert", "tensor"), mesh, *tables)
     if request.mode == "decode":
         rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
-        return rules_on(mesh=mesh)
-    over, config, tensor = ("fsdp", "expert"), request.config, mesh.shape["tensor"]
+        return dataclasses.replace(rules_on(mesh=mesh), ngram_width=ngram_width)
+    over, tensor = ("fsdp", "expert"), mesh.shape["tensor"]
     return ShardingRules(
         mesh=mesh,
+        ngram_width=ngram_width,
         embed=_dividing(over, mesh, config.hidden_size),
         rank=_dividing(over, mesh, config.q_lora_rank, config.kv_lora_rank),
         ffn=("tensor", *_dividing(over, mesh, config.ffn_hidden_size // tensor)),

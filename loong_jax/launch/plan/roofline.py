@@ -13,7 +13,7 @@ import dataclasses
 import re
 
 from loong_jax.launch.plan import collectives, costs
-from loong_jax.launch.plan.collectives import Collective
+from loong_jax.launch.plan.collectives import Carried, Collective
 from loong_jax.launch.plan.costs import Cost
 from loong_jax.launch.plan.hlo import Computation, Instruction, Module
 from loong_jax.launch.plan.loops import trip_count
@@ -65,7 +65,7 @@ class _Walker:
         self.walk_, self.computation = walk, computation
         self.module, self.model = walk.module, walk.model
         self.result = Segment()
-        self.ends_at = _ends(computation)
+        self.ends_at = _ends(computation) | _ends_of_carried(self.module, computation)
         self.links: list[_Transfer] = []  # under way, in the order in which they must end
         self.copies: list[_Transfer] = []
         self.by_name: dict[str, _Transfer] = {}
@@ -85,7 +85,8 @@ class _Walker:
         if opcode in ("send", "send-done"):
             pass  # its other end, the recv, is what takes time
         elif opcode.endswith("-done"):
-            self.end(instruction)
+            started = (self.by_name.get(name) for name in instruction.operands)
+            self.end(instruction, next(filter(None, started), None))
         elif opcode.endswith(("-start", "-update")) or opcode == "recv":
             self.launch(instruction)
         elif opcode == "while":
@@ -99,10 +100,20 @@ class _Walker:
         elif collectives.kind_of(opcode):
             self.synchronous(instruction, instruction, self.computation)
         else:
+            carried = collectives.carried(self.module, instruction)
             inner = collectives.find(self.module, instruction)
-            if inner:
+            if carried:
+                self.carry(instruction, carried)
+            elif inner:
                 self.synchronous(instruction, *inner)
             self.compute(instruction)
+
+    def carry(self, instruction: Instruction, carried: Carried) -> None:
+        """A fusion that starts or ends a collective, or carries it on beside its own work."""
+        if carried.part == "start":
+            self.by_name[carried.channel] = self.begin(instruction)
+        elif carried.part == "end":
+            self.end(instruction, self.by_name.get(carried.channel))
 
     def compute(self, instruction: Instruction) -> None:
         cost = costs.cost(self.module, self.computation, instruction)
@@ -134,10 +145,13 @@ class _Walker:
 
     # ---- transfers
 
+    def read(self, instruction: Instruction, within: Computation) -> Collective:
+        return collectives.read(instruction, within, self.model.mesh, self.model.expert_weights)
+
     def synchronous(
         self, instruction: Instruction, inner: Instruction, within: Computation
     ) -> None:
-        collective = collectives.read(inner, within, self.model.mesh)
+        collective = self.read(inner, within)
         collective = _named(collective, instruction)
         seconds = self.model.link_seconds(collective)
         self.expose(collective.kind, seconds)
@@ -158,6 +172,10 @@ class _Walker:
             return
         if instruction.opcode == "call-start" and not instruction.operands:
             return  # loads the SparseCore's program; its call-update launches
+        self.by_name[instruction.name] = self.begin(instruction)
+
+    def begin(self, instruction: Instruction) -> _Transfer:
+        """Puts what an instruction launches under way."""
         found: tuple[Instruction, Computation] | None
         if instruction.opcode == "recv" or collectives.kind_of(instruction.opcode):
             found = instruction, self.computation
@@ -165,7 +183,7 @@ class _Walker:
             body = self._launched(instruction)
             found = collectives.find(self.module, body)
         if found:
-            collective = _named(collectives.read(*found, self.model.mesh), instruction)
+            collective = _named(self.read(*found), instruction)
             seconds = self.model.link_seconds(collective)
             queue = self.links
         else:
@@ -176,7 +194,7 @@ class _Walker:
             instruction.name, seconds, seconds, collective, self.result.seconds, ends_at
         )
         bisect.insort(queue, transfer, key=lambda other: other.ends_at)
-        self.by_name[instruction.name] = transfer
+        return transfer
 
     def _launched(self, instruction: Instruction) -> Instruction:
         """The instruction that names the computation: of a call-update, its call-start."""
@@ -197,10 +215,7 @@ class _Walker:
         cost = costs.cost(self.module, self.computation, instruction)
         return max(self.model.fusion_seconds(cost))
 
-    def end(self, instruction: Instruction) -> None:
-        transfer = next(
-            (self.by_name[name] for name in instruction.operands if name in self.by_name), None
-        )
+    def end(self, instruction: Instruction, transfer: _Transfer | None) -> None:
         if transfer is None:
             self.walk_.warn(f"{instruction.name} ends what {self.computation.name} did not launch")
             return
@@ -278,7 +293,7 @@ def _named(collective: Collective, outer: Instruction) -> Collective:
     """With the name of the instruction that wraps it, where it has none."""
     if collective.op_name or not outer.op_name:
         return collective
-    share = float(collectives.of_experts(outer.op_name))
+    share = max(collective.expert_share, float(collectives.of_experts(outer.op_name)))
     return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
 
 
@@ -294,6 +309,18 @@ def _ends(computation: Computation) -> dict[str, int]:
             found[part.name] = at
             parts = part.operands[:1]
     return found
+
+
+def _ends_of_carried(module: Module, computation: Computation) -> dict[str, int]:
+    """As `_ends`, of the collectives that fusions carry."""
+    starts, ends = {}, {}
+    for at, instruction in enumerate(computation.instructions):
+        carried = collectives.carried(module, instruction)
+        if carried and carried.part == "start":
+            starts[carried.channel] = instruction.name
+        elif carried and carried.part == "end":
+            ends[carried.channel] = at
+    return {name: ends[channel] for channel, name in starts.items() if channel in ends}
 
 
 def _serve(queue: list[_Transfer], seconds: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from loong_jax.launch.plan.chips import Chip
-from loong_jax.launch.plan.collectives import Collective
+from loong_jax.launch.plan.collectives import Collective, ExpertWeights
 from loong_jax.launch.plan.costs import Cost
 from loong_jax.launch.plan.hlo import Instruction
 
@@ -21,6 +21,7 @@ class Model:
     mesh: dict[str, int]
     link_seconds: Callable[[Collective], float]
     default_trips: Callable[[Instruction], float | None] = lambda _: None
+    expert_weights: ExpertWeights = frozenset()  # see collectives.weights_of_experts
 
     def fusion_seconds(self, cost: Cost) -> tuple[float, float]:
         """Time of the products, time of the HBM traffic, on one device."""

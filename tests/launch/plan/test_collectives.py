@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from loong_jax.launch.plan import collectives, hlo
+from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import make_mesh
 
 MESH = {"slice": 1, "data": 1, "fsdp": 2, "expert": 4, "tensor": 1, "context": 1}
@@ -75,6 +76,24 @@ def test_what_belongs_to_experts():
     assert merged.expert_share == pytest.approx(256 / 272)  # by the names of what it reduces
     assert not collectives.of_experts("jit(f)/attention_0/moenia")
     assert not collectives.of_experts("jit(f)/moe/optimization_barrier")  # a dense weight waits
+
+
+def test_weights_of_experts_are_known_by_their_dimensions_over_other_axes():
+    config = MoEConfig.tiny(num_experts=16, hidden_size=32, expert_ffn_hidden_size=6)
+    known = collectives.weights_of_experts(config, MESH)
+    assert {(4, 16, 2, 6), (4, 32, 2, 6), (4, 6, 16), (2, 4, 6, 32)} <= known
+
+    def share(dims, groups, name="jit(f)/while/body/jit"):
+        text = ENTRY.format(
+            call=f"all-gather(%w), replica_groups={groups}, dimensions={{1}}, "
+            f'metadata={{op_name="{name}"}}'
+        ).replace("%y = f32[4]{0} constant({0,0,0,0})", f"%w = bf16[{dims}] parameter(1)")
+        module = hlo.parse(text)
+        return collectives.read(module.entry.root, module.entry, MESH, known).expert_share
+
+    assert share("1,4,16,2,6", "[4,2]<=[2,4]T(1,0)") == 1  # over fsdp
+    assert share("1,4,16,2,6", "[2,4]<=[8]") == 0  # over expert: dense weights of that size
+    assert share("4,16,2,7", "[4,2]<=[2,4]T(1,0)") == 0
 
 
 def test_no_collective_is_refused():

@@ -26,6 +26,7 @@ from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.rope import YarnScaling
+from loong_jax.models.moe.sizes import num_params
 from tests.launch.plan import test_roofline
 from tests.launch.plan.asking import asked
 
@@ -356,6 +357,24 @@ def test_closed_forms_count_the_published_weights():
     total = counts.dense + counts.experts + counts.embedding
     assert total == pytest.approx(560.665e9, rel=1e-5)
     assert counts.active(MoEConfig.flash()) == pytest.approx(27.15e9, rel=1e-3)
+
+
+def test_closed_forms_count_tables_of_ngrams():
+    """68.6 billion weights, 31.4 of them in tables that no step reads whole."""
+    config = MoEConfig.lite()
+    counts = analytic.Counts.of(config)
+    assert counts.tables == pytest.approx(31.4e9, rel=1e-2)
+    total = counts.dense + counts.experts + counts.embedding + counts.tables
+    assert total == pytest.approx(num_params(config), rel=1e-5)
+    mesh, v6e = request.parse_mesh("expert=16", Topology.parse("v6e:4x4")), "v6e:4x4"
+    sizes = dict(batch=16, length=1024)
+    with_tables, without = (
+        analytic.estimate(c, Topology.parse(v6e), "decode", mesh, **sizes)
+        for c in (config, dataclasses.replace(config, ngram=None))
+    )
+    more = 2 * (counts.tables / 16 + config.hidden_size**2)  # of bytes; projections lie whole
+    assert with_tables.hbm_bytes - without.hbm_bytes == pytest.approx(more)
+    assert with_tables.step_s < 1.02 * without.step_s
 
 
 def test_a_search_ranks_what_fits_first():

@@ -22,7 +22,22 @@ from tests.launch.plan.asking import asked
 )
 def test_no_mesh_axis_is_needed(line):
     """Weights rest cut over fsdp and expert, and need not where these have one device."""
-    request = asked(f"tiny {line} --length 64")
+    trace(f"tiny {line} --length 64")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--mode train --mesh fsdp=2,expert=4",
+        "--mode decode --mesh expert=4,tensor=2 --num-drafts 1 --num-steps 2",
+    ],
+)
+def test_a_model_of_n_grams_has_every_program(line):
+    trace(f"longcat-flash-lite --num-layers 1 --topology v5e:2x4 {line} --length 512")
+
+
+def trace(line):
+    request = asked(line)
     devices = jax.devices()[: request.topology.num_devices]
     mesh = make_mesh(**request.mesh, devices=devices)
     with jax.set_mesh(mesh):

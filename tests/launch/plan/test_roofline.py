@@ -12,7 +12,23 @@ MESH = {"slice": 1, "data": 1, "fsdp": 1, "expert": 4, "tensor": 1, "context": 1
 LINK_S = 1e-3  # of every collective
 DOT_S = 2 * 4096**3 / (CHIP.bf16_flops * PEAK_SHARE)  # 0.4 ms, bound by operations
 
-HEAD = """\
+SHORT = {
+    "PAIR": "(bf16[4096,4096], bf16[4096,16384])",
+    "TRIPLE": "(bf16[4096,4096], bf16[4096,4096], bf16[4096,16384])",
+    "GATHERED": "all-gather(%p), channel_id=7, replica_groups={{0,1,2,3}}, dimensions={1}, "
+    'backend_config={"async_collective_fusion_config":{"flag_start":"2"}}',
+}
+
+
+def spelled(text: str) -> str:
+    """HLO of which long words are written out."""
+    for word, meaning in SHORT.items():
+        text = text.replace(word, meaning)
+    return text
+
+
+HEAD = spelled(
+    """\
 HloModule m, is_scheduled=true
 
 %body (s: (s32[], bf16[4096,4096])) -> (s32[], bf16[4096,4096]) {
@@ -46,9 +62,32 @@ HloModule m, is_scheduled=true
   ROOT %a = bf16[4096,4096]{1,0} all-to-all(%x), replica_groups={{0,1,2,3}}, dimensions={0}
 }, execution_thread="sparsecore"
 
+%carried_start (p: bf16[4096,4096]) -> PAIR {
+  %p = bf16[4096,4096]{1,0} parameter(0)
+  %g = bf16[4096,16384]{1,0} GATHERED
+  ROOT %c = PAIR custom-call(%g), custom_call_target="AsyncCollectiveStart"
+}
+
+%carried_step (p: bf16[4096,4096], q: bf16[4096,16384], y: bf16[4096,4096]) -> TRIPLE {
+  %p = bf16[4096,4096]{1,0} parameter(0)
+  %q = bf16[4096,16384]{1,0} parameter(1)
+  %y = bf16[4096,4096]{1,0} parameter(2)
+  %g = bf16[4096,16384]{1,0} GATHERED
+  %d = bf16[4096,4096]{1,0} dot(%y, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %t = TRIPLE tuple(%d, %p, %g)
+}
+
+%carried_end (p: bf16[4096,4096], q: bf16[4096,16384]) -> bf16[4096,16384] {
+  %p = bf16[4096,4096]{1,0} parameter(0)
+  %q = bf16[4096,16384]{1,0} parameter(1)
+  %g = bf16[4096,16384]{1,0} GATHERED
+  ROOT %c = bf16[4096,16384]{1,0} custom-call(%p, %q, %g), custom_call_target="AsyncCollectiveDone"
+}
+
 ENTRY %main (x: bf16[4096,4096]) -> bf16[4096,4096] {
   %x = bf16[4096,4096]{1,0:S(1)} parameter(0)
 """
+)
 DOT = "bf16[4096,4096]{1,0:S(1)} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 START = (
     "((bf16[4096,4096]), bf16[4096,4096]) all-to-all-start(%x), replica_groups={{0,1,2,3}}, "
@@ -58,7 +97,7 @@ GATHER = "bf16[4096,4096]{1,0:S(1)} all-gather(%x), replica_groups={{0,1,2,3}}, 
 
 
 def walk(*lines: str) -> tuple[Segment, Walk]:
-    module = hlo.parse(HEAD + "".join(f"  {line}\n" for line in lines) + "}\n")
+    module = hlo.parse(HEAD + spelled("".join(f"  {line}\n" for line in lines)) + "}\n")
     model = Model(CHIP, MESH, lambda collective: LINK_S)
     walked = Walk(module, model)
     return walked.entry(), walked
@@ -101,6 +140,26 @@ def test_an_asynchronous_collective_takes_what_exceeds_its_window():
     assert many.rows[0].exposed_s == 0
     late, _ = walk(f"%s = {START}", done("e", "s"), f"%a = {DOT}")
     assert late.seconds == pytest.approx(LINK_S + DOT_S)
+
+
+def test_a_collective_that_fusions_carry_is_one_and_asynchronous():
+    """As TPUs gather weights over few devices; what a step hands on is no traffic of its own."""
+    segment, walked = walk(
+        "%s = PAIR fusion(%x), kind=kCustom, calls=%carried_start",
+        "%p = bf16[4096,4096] get-tuple-element(%s), index=0",
+        "%q = bf16[4096,16384] get-tuple-element(%s), index=1",
+        "%c = TRIPLE fusion(%p, %q, %x), kind=kOutput, calls=%carried_step",
+        "ROOT %e = bf16[4096,16384] fusion(%p, %q), kind=kCustom, calls=%carried_end",
+    )
+    (row,) = segment.rows
+    assert row.is_asynchronous
+    assert row.collective.kind == "all-gather"
+    assert [work.name for work in row.inside] == ["c"]
+    assert row.exposed_s == pytest.approx(LINK_S - DOT_S)
+    assert segment.seconds == pytest.approx(LINK_S)
+    assert segment.cost.flops == 2 * 4096**3
+    assert segment.cost.hbm_bytes == 2 * 4096**2  # what the product writes; %x is on the chip
+    assert not walked.warnings
 
 
 def test_link_time_is_not_used_twice():
