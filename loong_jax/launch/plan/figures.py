@@ -40,7 +40,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
         f"{request.config.target_ffn_experts:g} experts, no table that is looked up, no "
         "drafting head that does not run) + attention over the keys a query may see; "
-        "recomputation is not counted",
+        + ("of a sequence's logits the last; " if request.mode == "prefill" else "")
+        + "recomputation is not counted",
         "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
         "the exchange are not run; of a branch the cheapest side counts",
     ]

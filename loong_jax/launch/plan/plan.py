@@ -172,13 +172,16 @@ def _torus_all_to_all(rows: list[Row], network: Network) -> float | None:
 def useful_flops(request: Request, weights: Any) -> float:
     """Of one step over all devices: 6 (training) or 2 per active weight and token, and attention.
 
-    Attention counts each pair of a query and a key that it may see once, in the expanded form.
-    Recomputation is not useful.
+    Attention counts each pair of a query and a key that it may see once, in the expanded form. A
+    prefill needs the logits of the last token of each sequence. Recomputation is not useful.
     """
     passes = 3 if request.mode == "train" else 1
     seen = request.length if request.mode == "decode" else (request.length + 1) / 2
     per_token = 2 * weights["active"] + attention_flops(request.config, seen)
-    return passes * request.num_tokens * per_token
+    flops = passes * request.num_tokens * per_token
+    if request.mode == "prefill":
+        flops -= 2 * weights["head"] * (request.num_tokens - request.batch)
+    return flops
 
 
 def attention_flops(config: MoEConfig, seen: float) -> float:

@@ -201,8 +201,12 @@ def _prefill(request: Request, rules: ShardingRules, graphdef, weights: Weights)
     mask = _array(rules, shape, jnp.bool_, "act_batch", "act_length")
 
     def prefill(weights, tokens, mask):
-        output, cache = nnx.merge(graphdef, nnx.State(weights)).prefill(tokens, mask)
-        return jnp.argmax(output.logits[:, -1], axis=-1), cache
+        model = nnx.merge(graphdef, nnx.State(weights))
+        output, cache = model.prefill(tokens, mask)
+        # A masked sum finds the last state wherever sequences are cut; other logits are not made.
+        is_last = jnp.arange(request.length) == request.length - 1
+        last = jnp.sum(jnp.where(is_last[None, :, None], output.hidden, 0), axis=1, keepdims=True)
+        return _best(model.logits_of(last))[:, 0], cache
 
     return Program(prefill, (weights, tokens, mask), (), ("weights", "batch", "batch"))
 
@@ -331,14 +335,14 @@ def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
 
 
 def weight_counts(config: MoEConfig, *, drafts: bool = False) -> dict[str, float]:
-    """Numbers of weights: all of them, of the experts, and those a token meets.
+    """Numbers of weights: all of them, of a few kinds, and those a token meets.
 
-    Active are all but tables that are looked up, with K_e of the E experts; the drafting head's
-    count where the program drafts, since no other runs it.
+    Active are all but tables that are looked up, with K_e of the E experts; those of the head that
+    drafts count where the program drafts, since no other runs it.
     """
     _, weights = abstract_weights(config, ShardingRules())
     leaves = jax.tree_util.tree_leaves_with_path(weights)
-    by_kind = {"total": 0.0, "experts": 0.0, "embedding": 0.0}
+    by_kind = {"total": 0.0, "experts": 0.0, "embedding": 0.0, "head": 0.0}
     idle = 0.0
     for path, leaf in leaves:
         names = [entry.key for entry in path]
@@ -347,7 +351,7 @@ def weight_counts(config: MoEConfig, *, drafts: bool = False) -> dict[str, float
         by_kind["total"] += leaf.size
         if names == ["ngram", "table"] or (names[0] == "mtp" and not drafts):
             idle += leaf.size
-        for kind in ("experts", "embedding"):
+        for kind in ("experts", "embedding", "head"):
             by_kind[kind] += leaf.size if kind in names else 0
     active_share = config.target_ffn_experts / config.num_experts
     idle += by_kind["embedding"] + by_kind["experts"] * (1 - active_share)

@@ -74,11 +74,6 @@ class Request:
                 f"fsdp={self.mesh['fsdp']} and tensor={self.mesh['tensor']} both cut sequences and "
                 "weights where tensor cuts sequences. Use data in the place of fsdp, or heads."
             )
-        if self.mode == "prefill" and self.mesh["context"] > 1:
-            raise ConfigError(
-                f"context={self.mesh['context']} cuts sequences, and a prefill that is planned "
-                "reads the logits of their last tokens where they lie whole. Use another axis."
-            )
         num_groups = self.mesh["expert"] * self.mesh["tensor"]
         if self.tensor_cuts == "sequences" and self.config.num_experts % num_groups:
             raise ConfigError(

@@ -61,7 +61,7 @@ COMPILED = Compiled(
     arguments={"masters": 12e9, "optimizer": 24e9, "batch": 1e9},
     coordinates=((0, 0, 0, 0), (0, 1, 0, 0), (0, 1, 1, 0), (0, 0, 1, 0)),
     shardings={"state.masters.head": "expert, -"},
-    weights={"total": 3e9, "experts": 2e9, "embedding": 1e8, "active": 1e9},
+    weights={"total": 3e9, "experts": 2e9, "embedding": 1e8, "head": 1e8, "active": 1e9},
     out_of_memory=None,
     compile_s=1.0,
 )
@@ -105,10 +105,6 @@ def test_a_request_survives_its_way_to_the_child():
         (
             BY_SEQUENCE | {"mesh": request.parse_mesh("fsdp=2,tensor=2", V5P)},
             "fsdp=2 and tensor=2",
-        ),
-        (
-            {"mode": "prefill", "mesh": request.parse_mesh("expert=2,context=2", V5P)},
-            "context=2 cuts sequences",
         ),
         ({"num_microbatches": 0}, "num_microbatches=0 must be at least 1"),
         ({"num_microbatches": -1}, "num_microbatches=-1 must be at least 1"),
@@ -350,6 +346,15 @@ def test_tables_of_ngrams_are_looked_up_and_not_active():
     table = sum(ngram.rows) * 128 / len(ngram.rows)
     more = {name: counts[name] - plain[name] for name in ("total", "active")}
     assert more["active"] == pytest.approx(more["total"] - table)
+
+
+def test_a_prefill_needs_one_row_of_logits_per_sequence():
+    asks = asked("tiny --topology v5e:1x1 --mode prefill --batch 2 --length 64")
+    counts = programs.weight_counts(asks.config)
+    assert counts["head"] == 128 * 128
+    attention = 2 * 2 * 2 * 4 * (48 + 32) * 65 / 2  # layers, operations, sub-layers, heads, keys
+    rows = 2 * 64 * (2 * (counts["active"] - counts["head"]) + attention)
+    assert plan.useful_flops(asks, counts) == pytest.approx(rows + 2 * 2 * counts["head"])
 
 
 def test_closed_forms_count_the_published_weights():

@@ -16,6 +16,7 @@ from tests.launch.plan.asking import asked
         "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
         "--topology v5e:1x1 --mode prefill",
         "--topology v5e:2x2 --mode prefill --mesh tensor=4",
+        "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
         "--topology v5e:1x1 --mode decode",
         "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
     ],
