@@ -137,6 +137,15 @@ def test_no_choice_is_lost_when_buffers_overflow(kind):
     assert 0 < overflowed < travelling
 
 
+def test_rows_of_eight_bits_are_finite_however_small_the_values():
+    sizes = jnp.float32([0, 1e-44, 1e-37, 1e-30, 1, 1e30])[:, None]
+    rows, scale = envelope.to_eight_bits(sizes * jnp.float32([[1, -0.5, 0]]), jnp.float8_e4m3fn)
+    back = rows.astype(jnp.float32) * scale
+    assert jnp.isfinite(back).all()
+    np.testing.assert_allclose(back[3:], sizes[3:] * np.float32([[1, -0.5, 0]]), rtol=1e-6)
+    assert (abs(back[:3]) <= abs(sizes[:3])).all()
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn], ids=str)
 def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
     eight_bit = "float8_e4m3fn" if dtype == jnp.float8_e4m3fn else None
