@@ -237,7 +237,7 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
             if history is not None:
                 history = jnp.concatenate([history[:, 1:], tokens[:, :1]], axis=1)
             if request.num_drafts:
-                tokens, cache = _draft(model, tokens, positions, *cache, before)
+                tokens, cache = _draft(model, tokens, positions, *cache, history=before)
             else:
                 logits, _, cache = model.extend(tokens, positions, cache, None, before)
                 tokens = _best(logits)
