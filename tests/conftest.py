@@ -18,7 +18,7 @@ from loong_jax import process
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Tiny programs run once: compiling them without LLVM's optimizations takes half the time, and half
-# of that with the emitters that XLA had before those of jax 0.11.
+# of that with XLA's older emitters, which jax 0.10 has beside the new ones and 0.12 has not.
 _FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")

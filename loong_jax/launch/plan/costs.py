@@ -183,7 +183,8 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if carried and carried.part != "step":
         return 0.0
     passing = _passing(fused) if carried else frozenset()
-    updates = [_update_in_place(fused, name) if name else None for name in _results(fused)]
+    results = _results(fused)
+    updates = [_update_in_place(fused, name) if name else None for name in results]
     unread = {index for index, _ in filter(None, updates)}  # updated in place
     unread |= {index for index, parameter in fused.parameters.items() if parameter.name in passing}
     total = 0.0
@@ -191,7 +192,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
         operand = computation.by_name.get(name)
         if operand is not None and index not in unread:
             total += _read_bytes(module, fused, index, operand)
-    for shape, name, update in zip(instruction.shapes, _results(fused), updates, strict=True):
+    for shape, name, update in zip(instruction.shapes, results, updates, strict=True):
         if shape.space == HBM and name not in passing:
             total += update[1] if update else shape.padded_bytes
     return total

@@ -106,10 +106,8 @@ def to_eight_bits(x: Float[Array, "R D"], dtype: Any):
     """Rows over their scale, and the float32 scale that brings the largest value to the limit."""
     largest = jnp.max(jnp.abs(x), axis=1, keepdims=True).astype(jnp.float32)
     limit = float(jnp.finfo(dtype).max)
-    smallest = limit * float(
-        jnp.finfo(jnp.float32).tiny
-    )  # below it the scale would be flushed to 0
-    scale = jnp.where(largest > smallest, largest / limit, 1.0)
+    tiny = float(jnp.finfo(jnp.float32).tiny)  # a scale below it would be flushed to 0
+    scale = jnp.where(largest > limit * tiny, largest / limit, 1.0)
     return (x.astype(jnp.float32) / scale).astype(dtype), scale
 
 
