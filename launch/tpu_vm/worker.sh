@@ -11,7 +11,7 @@
 set -euo pipefail
 
 CODE=$HOME/loong
-STATE=$HOME/loong-run # supervisor.pid, log, status: of the run on this host
+STATE=$HOME/loong-run # supervisor.pid, boot, log, status: of the run on this host
 PAUSE_S=${LOONG_PAUSE_S:-10}
 MAX_RESTARTS=${LOONG_MAX_RESTARTS:-100}
 export TELEMETRY_ENABLED=false RAY_USAGE_STATS_ENABLED=0
@@ -21,8 +21,13 @@ fail() {
     exit 1
 }
 
+boot_id() { # a process id means nothing after a reboot
+    cat /proc/sys/kernel/random/boot_id
+}
+
 is_running() {
-    [ -f "$STATE/supervisor.pid" ] && kill -0 "$(cat "$STATE/supervisor.pid")" 2>/dev/null
+    [ -f "$STATE/supervisor.pid" ] && [ "$(cat "$STATE/boot")" = "$(boot_id)" ] &&
+        kill -0 "$(cat "$STATE/supervisor.pid")" 2>/dev/null
 }
 
 # ---- setup
@@ -84,6 +89,7 @@ start() {
     fi
     mkdir -p "$STATE"
     rm -f "$STATE/status" "$STATE/stopped"
+    boot_id >"$STATE/boot"
     setsid nohup bash "$CODE/launch/tpu_vm/worker.sh" supervise "$run_root" "$@" \
         >>"$STATE/log" 2>&1 </dev/null &
     echo "$!" >"$STATE/supervisor.pid"
@@ -161,6 +167,8 @@ status() {
         echo "$(hostname): running; $(tail -n 1 "$STATE/log")"
     elif [ -f "$STATE/status" ]; then
         echo "$(hostname): ended with exit status $(cat "$STATE/status")"
+    elif [ -f "$STATE/supervisor.pid" ]; then
+        echo "$(hostname): cut off"
     else
         echo "$(hostname): no run"
     fi
@@ -168,7 +176,11 @@ status() {
 
 follow() {
     [ -f "$STATE/supervisor.pid" ] || fail "no run was started here"
-    tail -n +1 --pid="$(cat "$STATE/supervisor.pid")" -F "$STATE/log" 2>/dev/null || true
+    if is_running; then
+        tail -n +1 --pid="$(cat "$STATE/supervisor.pid")" -F "$STATE/log" 2>/dev/null || true
+    else
+        cat "$STATE/log"
+    fi
     [ -f "$STATE/status" ] || fail "the run was cut off"
     exit "$(cat "$STATE/status")"
 }

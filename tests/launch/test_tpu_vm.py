@@ -308,6 +308,8 @@ def test_all_creates_pushes_runs_and_returns_the_status_of_the_run(cloud):
         (RUNNING, []),
         (f"host-9: ended with exit status 0\n{RUNNING}", []),
         (f"host-9: no run\n{RUNNING}", ["start"]),
+        (f"host-9: cut off\n{RUNNING}", ["start"]),
+        ("host-0: cut off\nhost-1: ended with exit status 134", ["scp", "setup", "start"]),
         ("host-0: no run\nhost-1: ended with exit status 42", ["scp", "setup", "start"]),
         ("", ["scp", "setup", "start"]),
     ],
@@ -326,6 +328,7 @@ def test_logs_end_with_the_status_of_the_run(cloud):
     assert cloud("logs", ["ACTIVE"], follows=[1], hosts=ended.format(1))[0] == 1
     assert cloud("logs", ["ACTIVE"], follows=[255], hosts=ended.format(255))[0] == 255
     assert cloud("logs", ["ACTIVE"], follows=[1], hosts="host-0: no run")[0] == 1
+    assert cloud("logs", ["ACTIVE"], follows=[1], hosts="host-0: cut off")[0] == PREEMPTED
     assert cloud("logs", ["SUSPENDED"], follows=[255])[0] == PREEMPTED
     with pytest.raises(LaunchError, match="cannot ask host 0 how the run ended: exit status 255"):
         cloud("logs", ["ACTIVE"], follows=[127])  # bash finds no worker.sh before the first push
@@ -349,6 +352,13 @@ def test_machines_that_are_taken_away_while_followed_end_the_run_as_preempted(cl
     assert (status, verbs.count("follow")) == (PREEMPTED, 4)
     assert any("PERMISSION_DENIED" in line for line in said)
     assert said[-1] == "the machines were taken away"
+
+
+@pytest.mark.parametrize("state", ["NONE", "DELETING"])
+def test_machines_that_somebody_deletes_are_not_asked_for_again(cloud, state):
+    status, _, said = cloud("all", ["ACTIVE", state], follows=[255], hosts=RUNNING)
+    assert status == 1
+    assert said[-1].startswith("pod-sft-1 was deleted")
 
 
 def test_nobody_follows_for_ever(cloud, monkeypatch):

@@ -91,6 +91,23 @@ def test_a_host_does_not_repeat_an_error(worker):
     assert calls(worker) == 1
 
 
+def test_a_host_that_was_rebooted_says_so_and_starts_again(worker):
+    """As it finds things: no status, and the id of the process may be another's by now."""
+    worker(*TRAIN, exits="0 0")
+    worker("follow")
+    state = worker.host / "loong-run"
+    (state / "status").unlink()
+    (state / "supervisor.pid").write_text(f"{os.getpid()}\n")
+    (state / "boot").write_text("an earlier one\n")
+    assert worker("status").stdout.endswith(": cut off\n")
+    followed = worker("follow")
+    assert followed.returncode == 1
+    assert "exit status 0" in followed.stdout
+    assert "started" in worker(*TRAIN).stdout
+    assert worker("follow").returncode == 0
+    assert calls(worker) == 2
+
+
 def wait_until(is_so: Callable[[], object]) -> None:
     for _ in range(200):
         if is_so():

@@ -80,15 +80,16 @@ def parts_before_logs(told: str) -> tuple[str, ...]:
     """
     if not _is_going_on(told):
         return ("push", "run")
-    return ("run",) if _has_no_run(told) else ()
+    return ("run",) if _says(told, "no run$") or _says(told, "cut off$") else ()
 
 
 def _is_going_on(told: str) -> bool:
-    return re.search(r"^\S+: running; ", told, re.MULTILINE) is not None
+    return _says(told, "running; ") is not None
 
 
-def _has_no_run(told: str) -> bool:
-    return re.search(r"^\S+: no run$", told, re.MULTILINE) is not None
+def _says(told: str, pattern: str) -> re.Match[str] | None:
+    """Where a host says of its run what begins like that."""
+    return re.search(rf"^\S+: {pattern}", told, re.MULTILINE)
 
 
 def _ask_hosts(vm: TpuVm, worker: str = "all") -> subprocess.CompletedProcess[str]:
@@ -135,24 +136,34 @@ def _follow(vm: TpuVm, say: Callable[[str], None], every_s: float) -> int:
 def _how_it_ended(vm: TpuVm, say: Callable[[str], None]) -> int | None:
     """The exit status of the run, None where it goes on.
 
-    Host 0 says it: a run may itself end with what ssh and gcloud exit with when they fail.
+    Host 0 says it: a run may itself end with what ssh and gcloud exit with when they fail. Machines
+    that were deleted are not asked for again: somebody wanted that.
 
     Raises LaunchError where neither Cloud nor host 0 can say.
     """
-    if state_of(vm) != "ACTIVE":
+    state = state_of(vm)
+    if state in (None, "DELETING"):
+        say(f"{vm.name} was deleted; repeating `all` asks for machines again and resumes")
+        return 1
+    if state != "ACTIVE":
         say("the machines were taken away")
         return PREEMPTED
     answer = _ask_hosts(vm, worker="0")
-    if _is_going_on(answer.stdout):
+    told = answer.stdout.strip()
+    if _is_going_on(told):
         return None
-    ended = re.search(r"^\S+: ended with exit status (\d+)$", answer.stdout, re.MULTILINE)
-    if ended is None and not _has_no_run(answer.stdout):
-        raise LaunchError(
-            f"cannot ask host 0 how the run ended: exit status {answer.returncode}, "
-            f"{answer.stderr.strip()[-300:]!r}. Correct it."
-        )
-    say(answer.stdout.strip())
-    return int(ended[1]) if ended else 1
+    if told:
+        say(told)
+    if ended := _says(told, r"ended with exit status (\d+)$"):
+        return int(ended[1])
+    if _says(told, "cut off$"):  # by a reboot, say; `all` starts it again
+        return PREEMPTED
+    if _says(told, "no run$"):
+        return 1
+    raise LaunchError(
+        f"cannot ask host 0 how the run ended: exit status {answer.returncode}, "
+        f"{answer.stderr.strip()[-300:]!r}. Correct it."
+    )
 
 
 def _steps_to_create(vm: TpuVm, say: Callable[[str], None]) -> list[Step]:
