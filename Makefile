@@ -34,9 +34,11 @@ dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 test: dev system ## the tests, without slow ones and peers
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers" --durations 15
 
+SLOW = $(VENV)/bin/python $(PYTEST) -m "(slow or quickstart) and not peers" \
+	--timeout 1800 --durations 40
 test-slow: dev system ## the slow tests, whole recipes included
-	$(VENV)/bin/python $(PYTEST) -m "(slow or quickstart) and not peers" \
-		--timeout 1800 --durations 40 $(NONE_IS_FINE)
+	LOONG_TESTS_RUN_RECIPES=1 $(SLOW) --ignore tests/models $(NONE_IS_FINE)
+	$(SLOW) tests/models $(NONE_IS_FINE)
 
 test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
 	$(PEERS)/bin/python $(PYTEST) -m peers --timeout 600 \

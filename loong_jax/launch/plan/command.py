@@ -57,7 +57,7 @@ class PlanOptions:
     search: bool = False  # try mesh shapes: an analytic model first, the best five compiled
     json: Path | None = None  # write the plan here
     chart: Path | None = None  # draw memory and schedule here, .svg or .png
-    keep: Path | None = None  # keep the compiled program and its account in this directory
+    keep: Path | None = None  # keep compiled programs here; a search's in a directory per mesh
     timeout_s: float = 1800.0  # of one compilation
 
 
@@ -108,6 +108,8 @@ def check_outputs(chosen: PlanOptions) -> None:
             )
         if path.is_dir():
             raise ConfigError(f"{option} {path} is a directory. Name a file in it.")
+    if chosen.keep is not None and chosen.keep.exists() and not chosen.keep.is_dir():
+        raise ConfigError(f"--keep {chosen.keep} is a file. Name a directory.")
     if chosen.chart is not None and chosen.chart.suffix not in CHART_SUFFIXES:
         raise ConfigError(
             f"--chart {chosen.chart} ends in none of {', '.join(CHART_SUFFIXES)}, which says what "
@@ -199,8 +201,10 @@ def search(
             f"{made.hbm_bytes / plan.GB:.1f} GB and {made.step_s:.3f} s; compiling"
         )
         asked = make_request(chosen, config, topology, made.mesh)
+        keep = chosen.keep and chosen.keep / request.show_mesh(made.mesh).replace(" ", "-")
         try:
-            plans.append((made, plan.make(asked, timeout_s=chosen.timeout_s), ""))
+            compiled_plan = plan.make(asked, timeout_s=chosen.timeout_s, keep=keep)
+            plans.append((made, compiled_plan, ""))
         except compiled.CompilerError as error:
             console.print(f"  {error}")
             plans.append((made, None, str(error)))

@@ -131,12 +131,14 @@ def test_requests_that_are_refused(changes, said):
         ("--chart DIR/missing/plan.svg", "missing is no directory. Make it"),
         ("--json DIR", "is a directory. Name a file"),
         ("--chart DIR/plan.txt", "ends in none of .svg"),
+        ("--keep DIR/file", "is a file. Name a directory"),
     ],
 )
 def test_what_must_fail_in_the_end_is_refused_before_anything_is_compiled(
     line, said, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(plan, "make", None)
+    (tmp_path / "file").touch()
     words = f"tiny --topology v5p:2x2x1 {line.replace('DIR', str(tmp_path))}".split()
     for search in ([], ["--search"]):
         with pytest.raises(ConfigError, match=said):
@@ -443,6 +445,21 @@ def test_a_search_is_shown():
     assert request.show_mesh(estimates[1].mesh) in text
     assert "refused" in text
     assert f"{made.reference.mfu:.1%}" in text
+
+
+def test_a_search_keeps_the_program_of_every_mesh_that_it_compiles(monkeypatch, tmp_path):
+    kept = {}
+
+    def make(asked, *, timeout_s, keep):
+        kept[keep] = asked.mesh
+        return plan.read(asked, COMPILED, VERSIONS)
+
+    monkeypatch.setattr(plan, "make", make)
+    words = f"tiny --topology v5p:2x2x1 --search --batch 8 --length 64 --keep {tmp_path}"
+    command.main(words.split())
+    assert len(kept) == command.NUM_COMPILED
+    for directory, mesh in kept.items():
+        assert directory == tmp_path / request.show_mesh(mesh)
 
 
 def test_a_missing_or_unpaired_libtpu_is_named(monkeypatch):
