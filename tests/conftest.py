@@ -3,7 +3,6 @@
 The settings must stand before JAX is imported.
 """
 
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -14,20 +13,16 @@ import jaxtyping
 import pytest
 
 from loong_jax import process
+from tests import xla_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
-# Most tests compile tiny programs and run them once. Compiling them without LLVM's optimizations
-# takes half the time, and half of that with XLA's older emitters, which jax 0.10 has beside the new
-# ones and 0.12 has not. Whole recipes run theirs often: with the older ones, up to ten times slower.
-_FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"]
-_OLDER_EMITTERS = importlib.metadata.version("jaxlib").startswith("0.10.")
-if _OLDER_EMITTERS and "LOONG_TESTS_RUN_RECIPES" not in os.environ:
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-for _flag in _FLAGS:
+_RUNS_RECIPES = "LOONG_TESTS_RUN_RECIPES" in os.environ  # as `make test-slow` says
+_FLAGS = xla_flags.NOT_OPTIMIZED if _RUNS_RECIPES else xla_flags.QUICK_TO_COMPILE
+for _flag in ("--xla_force_host_platform_device_count=8", *_FLAGS.split()):
     if _flag.split("=")[0] not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flag}".strip()
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # they meet again
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # programs come again
 process.prepare()
 # The same examples every time, and none too slow: the cores may be shared.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)

@@ -23,10 +23,11 @@ from loong_jax.launch.recipe import MeshSettings, PodSftRecipe
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.sharded_feed import first_cursors
 from loong_jax.testing import tiny
+from tests import xla_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_PROCESSES, DEVICES_EACH = 4, 2
-NUM_STEPS = 40
+NUM_STEPS = 20
 PHASE_TIMEOUT_S = 600
 
 
@@ -61,7 +62,7 @@ class Pod:
         environment = {
             **os.environ,
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES_EACH} "
-            "--xla_backend_optimization_level=0",
+            + xla_flags.QUICK_TO_COMPILE,
             "JAX_PLATFORMS": "cpu",
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
             "JAX_NUM_PROCESSES": str(NUM_PROCESSES),
