@@ -24,7 +24,10 @@ if ! "$python" -m venv "$venv"; then
     package=$("$python" -c 'import sys; print("python{}.{}-venv".format(*sys.version_info))')
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "Installing the system package $package ..."
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package"
+        ( # one at a time: make --jobs
+            flock 9
+            apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package"
+        ) 9>"${TMPDIR:-/tmp}/loong-apt.lock"
         "$python" -m venv "$venv"
     else
         echo "'$python' cannot make a virtual environment. On Debian or Ubuntu:" >&2
