@@ -3,7 +3,8 @@
 #
 #   worker.sh setup                       takes in ~/loong.new, makes ~/loong/.venv, once for each push
 #   worker.sh start RUN_ROOT train ...    runs `loong train ...` in the background, again after 42
-#   worker.sh status | follow | stop      how it goes; its log to the end; save on all hosts and stop
+#   worker.sh status | stop               how it goes; save on all hosts and stop
+#   worker.sh follow [LINES]              its log to the end, from the start or the last LINES
 #
 # RUN_ROOT is a place in a bucket where the small files of the run outlive the machine; - for none.
 # A run that was preempted and has saved exits with 42; like 127 and above, which is what a lost
@@ -176,11 +177,11 @@ status() {
 
 follow() {
     [ -f "$STATE/supervisor.pid" ] || fail "no run was started here"
+    local follow_on=()
     if is_running; then
-        tail -n +1 --pid="$(cat "$STATE/supervisor.pid")" -F "$STATE/log" 2>/dev/null || true
-    else
-        cat "$STATE/log"
+        follow_on=(-F "--pid=$(cat "$STATE/supervisor.pid")")
     fi
+    tail --lines="${1:-+1}" "${follow_on[@]}" "$STATE/log" 2>/dev/null || true
     [ -f "$STATE/status" ] || fail "the run was cut off"
     exit "$(cat "$STATE/status")"
 }

@@ -270,7 +270,7 @@ def cloud(tmp_path, monkeypatch):
         'next() { head -n 1 "$1"; [ "$(wc -l <"$1")" = 1 ] || sed -i 1d "$1"; }\n'
         'verb=$4 words="$*"; if [ "$verb" = ssh ]; then verb=${words##*worker.sh }; fi\n'
         'echo "${verb%% *}" >>asked\n'
-        'case "$verb" in\n'
+        'case "${verb%% *}" in\n'
         "describe) state=$(next states)\n"
         '  [ "$state" != NONE ] || { echo "ERROR: NOT_FOUND: no such thing" >&2; exit 1; }\n'
         '  [ "$state" != DENIED ] || { echo "PERMISSION_DENIED: you" >&2; exit 1; }\n'
@@ -372,7 +372,11 @@ def test_nobody_follows_for_ever(cloud, monkeypatch):
         cloud("logs", ["ACTIVE"], follows=[255], follow_timeout_h=0.5 / 3600)
     monkeypatch.setattr(actions, "LOST_AT_MOST", 2)
     monkeypatch.setattr(actions, "HELD_S", 0.0)  # then each connection counts as one that held
-    assert cloud("logs", ["ACTIVE"], follows=[255, 255, 255, 0])[0] == 0
+    status, _, said = cloud("logs", ["ACTIVE"], follows=[255, 255, 255, 0])
+    assert status == 0
+    assert [line.endswith("worker.sh follow 100'") for line in said if "ssh" in line] == [
+        False, True, True, True,
+    ]  # fmt: skip
 
 
 def test_create_does_what_is_left_to_do(cloud):

@@ -103,6 +103,7 @@ def test_a_host_that_was_rebooted_says_so_and_starts_again(worker):
     followed = worker("follow")
     assert followed.returncode == 1
     assert "exit status 0" in followed.stdout
+    assert worker("follow", "1").stdout == followed.stdout.splitlines(keepends=True)[-1]
     assert "started" in worker(*TRAIN).stdout
     assert worker("follow").returncode == 0
     assert calls(worker) == 2

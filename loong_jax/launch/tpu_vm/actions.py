@@ -20,7 +20,8 @@ from loong_jax.launch.tpu_vm.commands import Command, Job, Step, TpuVm, WaitActi
 
 LOST = 255  # exit status of ssh, and so of gcloud, without a connection
 LOST_AT_MOST = 60  # connections in a row, before following is given up
-HELD_S = 300.0  # a connection that held for so long starts that count anew
+HELD_S = 300.0  # a connection that held for so long starts that count anew, and
+LINES_AGAIN = 100  # following goes on with so many lines of the log, not with all
 
 
 def perform(
@@ -102,11 +103,12 @@ def _follow(vm: TpuVm, say: Callable[[str], None], every_s: float) -> int:
     Raises LaunchError after `LOST_AT_MOST` connections in a row and after `follow_timeout_h`.
     """
     deadline_s, num_lost, why = time.monotonic() + vm.follow_timeout_h * 3600, 0, ""
+    shown: int | None = None  # lines of the log; None: all
     remedy = "The run may be going on; repeat `logs` or `all` to follow it"
     while num_lost < LOST_AT_MOST:
         began_s = time.monotonic()
         limit_s = max(deadline_s - began_s, 1.0)
-        following = dataclasses.replace(commands.follow(vm), timeout_s=limit_s)
+        following = dataclasses.replace(commands.follow(vm, shown), timeout_s=limit_s)
         status = _run(following, say, may_fail=True)
         now_s = time.monotonic()
         if status in (0, PREEMPTED):
@@ -124,10 +126,13 @@ def _follow(vm: TpuVm, say: Callable[[str], None], every_s: float) -> int:
                 f"{vm.name} was followed for {vm.follow_timeout_h:g} h. {remedy}, and raise "
                 "--follow-timeout-h."
             )
-        num_lost = 1 if now_s - began_s > HELD_S else num_lost + 1
+        num_lost += 1
+        if now_s - began_s > HELD_S:
+            num_lost, shown = 1, LINES_AGAIN
         say(
             f"{vm.name}: {why} (exit status {status}); in {every_s:g} s this follows it again, "
-            f"from the start of its log ({num_lost} of {LOST_AT_MOST} in a row)"
+            f"from {'the start' if shown is None else f'the last {shown} lines'} of its log "
+            f"({num_lost} of {LOST_AT_MOST} in a row)"
         )
         time.sleep(every_s)
     raise LaunchError(f"{vm.name} was lost {LOST_AT_MOST} times in a row: {why}. {remedy}.")

@@ -207,11 +207,13 @@ def _push(vm: TpuVm, archive: str) -> list[Step]:
     ]
 
 
-def follow(vm: TpuVm) -> Command:
+def follow(vm: TpuVm, num_lines: int | None = None) -> Command:
+    """Shows the log of host 0 from its start, or its last lines, and what comes, to the end."""
+    words = ("bash", WORKER, "follow")
     command = _ssh(
         vm,
         "follow host 0 to the end",
-        ("bash", WORKER, "follow"),
+        words if num_lines is None else (*words, str(num_lines)),
         worker="0",
         timeout_s=vm.follow_timeout_h * 3600,
         flags=("--ssh-flag=-oServerAliveInterval=30",),  # a dead connection ends after 90 s
