@@ -34,6 +34,7 @@ dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 test: dev system ## the tests, without slow ones and peers
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers" --durations 15
 
+# Recipes run their programs often, tests of models compile more than they run: tests/xla_flags.py.
 SLOW = $(VENV)/bin/python $(PYTEST) -m "(slow or quickstart) and not peers" \
 	--timeout 1800 --durations 40
 test-slow: dev system ## the slow tests, whole recipes included

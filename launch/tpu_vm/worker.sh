@@ -26,8 +26,9 @@ boot_id() { # a process id means nothing after a reboot
     cat /proc/sys/kernel/random/boot_id
 }
 
-is_running() {
-    [ -f "$STATE/supervisor.pid" ] && [ "$(cat "$STATE/boot")" = "$(boot_id)" ] &&
+is_running() { # a run that was started before boots were noted counts as one of this boot
+    [ -f "$STATE/supervisor.pid" ] &&
+        [ "$(cat "$STATE/boot" 2>/dev/null || boot_id)" = "$(boot_id)" ] &&
         kill -0 "$(cat "$STATE/supervisor.pid")" 2>/dev/null
 }
 
@@ -89,7 +90,7 @@ start() {
         return
     fi
     mkdir -p "$STATE"
-    rm -f "$STATE/status" "$STATE/stopped"
+    rm -f "$STATE/status" "$STATE/stopped" "$STATE/supervisor.pid"
     boot_id >"$STATE/boot"
     setsid nohup bash "$CODE/launch/tpu_vm/worker.sh" supervise "$run_root" "$@" \
         >>"$STATE/log" 2>&1 </dev/null &

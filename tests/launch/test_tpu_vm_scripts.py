@@ -100,6 +100,9 @@ def test_a_host_that_was_rebooted_says_so_and_starts_again(worker):
     (state / "supervisor.pid").write_text(f"{os.getpid()}\n")
     (state / "boot").write_text("an earlier one\n")
     assert worker("status").stdout.endswith(": cut off\n")
+    (state / "boot").rename(state / "kept")  # as an older worker.sh leaves it
+    assert ": running; " in worker("status").stdout
+    (state / "kept").rename(state / "boot")
     followed = worker("follow")
     assert followed.returncode == 1
     assert "exit status 0" in followed.stdout

@@ -20,8 +20,8 @@ from loong_jax.launch.tpu_vm.commands import Command, Job, Step, TpuVm, WaitActi
 
 LOST = 255  # exit status of ssh, and so of gcloud, without a connection
 LOST_AT_MOST = 60  # connections in a row, before following is given up
-HELD_S = 300.0  # a connection that held for so long starts that count anew, and
-LINES_AGAIN = 100  # following goes on with so many lines of the log, not with all
+HELD_S = 300.0  # a connection that held for so long starts that count anew
+LINES_AGAIN = 100  # of the log are shown again after such a connection, otherwise all
 
 
 def perform(

@@ -3,7 +3,8 @@
 Run as `python -m tests.models.moe.compile_for_tpu v5p:2x2x2`, in an environment that keeps libtpu
 from looking for a TPU. Prints one line of JSON per asynchronous all-to-all of the compiled program:
 the scopes of the dense products that are scheduled between its start and its end. With the
-published widths the windows hold the same, and compiling takes four times as long.
+published widths the windows hold the same, and compiling takes four
+times the processor time.
 """
 
 import json

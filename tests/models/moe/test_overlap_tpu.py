@@ -23,7 +23,7 @@ needs_libtpu = pytest.mark.skipif(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @needs_libtpu
-# LOONG_TOPOLOGIES="v5p:2x2x2 v6e:2x4" for both; each takes a minute
+# LOONG_TOPOLOGIES="v5p:2x2x2 v6e:2x4" for both; each takes two minutes
 @pytest.mark.parametrize("topology", os.environ.get("LOONG_TOPOLOGIES", "v5p:2x2x2").split())
 def test_dense_products_run_inside_the_windows_of_both_exchanges(topology):
     child = subprocess.run(
