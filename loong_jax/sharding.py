@@ -295,6 +295,15 @@ class ShardingRules:
             return jax.default_backend()
         return self.mesh.devices.flat[0].platform
 
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Of the NVIDIA GPUs that programs are compiled for; None where there are none."""
+        if self.platform != "gpu":
+            return None
+        device = jax.local_devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+        major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+        return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
     def size(self, axis: str) -> int:
         """Number of devices along a mesh axis, 1 without a mesh."""
         return 1 if self.mesh is None else self.mesh.shape[axis]

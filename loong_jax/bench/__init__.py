@@ -9,6 +9,7 @@ BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arg
     "async": "loong_jax.bench.asynchronous",
     "curation": "loong_jax.bench.curation",
     "decode": "loong_jax.bench.decode",
+    "device": "loong_jax.bench.device",
     "fusion": "loong_jax.bench.fusion",
     "loongbench": "loong_jax.bench.loongbench",
     "model": "loong_jax.bench.model",

@@ -132,6 +132,22 @@ class State(NamedTuple):
 
 
 def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
+    shape = request.batch, request.length
+    return train_program(
+        request.config, rules, graphdef, weights, shape, num_microbatches=request.num_microbatches
+    )
+
+
+def train_program(
+    config: MoEConfig,
+    rules: ShardingRules,
+    graphdef: nnx.GraphDef,
+    weights: Weights,
+    shape: tuple[int, int],
+    *,
+    num_microbatches: int = 1,
+) -> Program:
+    """A training step of `shape[0]` sequences of `shape[1]` tokens, over abstract arrays."""
     optimizer = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=3e-4), eps=1e-16)
     dtypes = jax.tree.map(lambda w: w.dtype, weights)
     masters = jax.tree.map(
@@ -142,9 +158,10 @@ def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -
     )
     moments = jax.eval_shape(transformation.init, masters)
     step = _array(rules, (), jnp.int32)
-    num_rows = request.batch // request.num_microbatches
-    shape = (request.num_microbatches, num_rows, request.length)
-    tokens = _array(rules, shape, jnp.int32, None, "act_batch", "act_length")
+    num_rows, length = shape[0] // num_microbatches, shape[1]
+    tokens = _array(
+        rules, (num_microbatches, num_rows, length), jnp.int32, None, "act_batch", "act_length"
+    )
     batch = (tokens, tokens)  # what is read, and what follows each token
 
     def loss(weights, tokens, targets):
@@ -159,13 +176,13 @@ def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -
             (value, load), gradient = gradient_of(compute, *microbatch)
             return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, (gradient, value, load))
 
-        if request.num_microbatches == 1:
+        if num_microbatches == 1:
             (value, load), gradient = gradient_of(compute, *(part[0] for part in batch))
         else:
             zeros = (
                 jax.tree.map(jnp.zeros_like, state.masters),
                 jnp.zeros((), jnp.float32),
-                jnp.zeros((request.config.num_layers, request.config.num_targets), jnp.int32),
+                jnp.zeros((config.num_layers, config.num_targets), jnp.int32),
             )
             (gradient, value, load), _ = jax.lax.scan(
                 lambda total, part: (add(total, part), None), zeros, batch
@@ -176,7 +193,7 @@ def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -
         rate = optimizers.learning_rate(optimizer.schedule, state.step)
         masters = jax.tree.map(lambda w, d: w - rate * d, state.masters, direction)
         bias = masters["layers"]["router"]["bias"]
-        masters["layers"]["router"]["bias"] = router.update_bias(bias, load, request.config, 1e-4)
+        masters["layers"]["router"]["bias"] = router.update_bias(bias, load, config, 1e-4)
         return State(masters, moments, state.step + 1), (value, norm)
 
     return Program(train_step, (State(masters, moments, step), batch), (0,), ("state", "batch"))

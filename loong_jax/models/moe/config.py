@@ -52,9 +52,20 @@ class NgramEmbedding:
 
 
 # What a layer can keep for its backward pass: rows that arrived, the residual stream between its
-# sub-layers, the logits of the router, the products of gate and up of either FFN, what splash
-# attention needs to go back, and what the ranks of an attention hold before their norms.
-KEPT = ("dispatched", "residual", "router", "ffn_0", "ffn_1", "attention", "latents")
+# sub-layers, the logits of the router, the products of gate and up of either FFN and, where they
+# are grouped products, of the experts, what splash attention or cuDNN needs to go back, the
+# queries, keys and values of cuDNN, and what the ranks of an attention hold before their norms.
+KEPT = (
+    "dispatched",
+    "residual",
+    "router",
+    "ffn_0",
+    "ffn_1",
+    "experts",
+    "attention",
+    "expanded",
+    "latents",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,12 @@
 """The SwiGLU of the experts over rows that chose them, on one device, behind one function.
 
-    blocked     a batched product of padded rows and a loop for the rest: for CPU, where the next
-                is dense
-    ragged_dot  XLA's grouped product, for TPU and GPU
+    blocked     a batched product of padded rows and a loop for the rest: for CPU and GPU, where the
+                next is dense
+    ragged_dot  XLA's grouped product, for TPU
+    hopper      the same product by JAX's kernels for NVIDIA's Hopper
     every       every expert over every row, as one dense FFN: where there is one expert, and for
                 few rows, as in decoding
+    each        the same as a product per expert: on GPU the former copies the weights
     tokamax     the same product by tokamax's kernels, which must be installed
 
 All multiply the gate in before the product with `down`, so summing rows needs no weights.
@@ -16,17 +18,23 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import grouped
+from loong_jax.models.moe import grouped, hopper
+from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.rows import later_rounds, sum_rows, take_rows
+
+PRODUCTS = "experts"  # the name under which a checkpoint policy finds those of gate and up
 
 # The M columns of every gate and those of every up projection, side by side or apart.
 GateUp: TypeAlias = (
     Float[Array, "E D twice_M"] | tuple[Float[Array, "E D M"], Float[Array, "E D M"]]
 )
-ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "every", "tokamax"]
+ExpertGemm: TypeAlias = Literal[
+    "auto", "blocked", "ragged_dot", "hopper", "every", "each", "tokamax"
+]
 
 
 # Products of a row with experts that it did not choose, up to which `every` is chosen: they take
@@ -34,15 +42,32 @@ ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "every", "tokam
 # weight is read v6e makes 525 products with it, other chips 115 to 480.
 _MOST_WASTED = 1024
 
+# On GPU `each` is chosen for up to so many rows: a kernel multiplies as many per expert at least,
+# and in the time in which a weight is read an H100 makes 295 products with it.
+_ROWS_OF_A_TILE = 128
+
 
 def choose(
-    asked: ExpertGemm, platform: str, *, num_rows: int, num_experts: int, num_choices: int
+    asked: ExpertGemm,
+    platform: str,
+    *,
+    num_rows: int,
+    num_experts: int,
+    num_choices: int,
+    on_hopper: bool = False,
 ) -> ExpertGemm:
-    """What `auto` means on a platform for so many rows that meet so many choices among experts."""
+    """What `auto` means on a platform for so many rows that meet so many choices among experts.
+
+    `on_hopper` says that `hopper.fits`.
+    """
     if asked != "auto":
         return asked
     if platform == "cpu":
         return "blocked"
+    if platform == "gpu":
+        if num_rows <= _ROWS_OF_A_TILE and (num_choices >= num_experts or not on_hopper):
+            return "each"
+        return "hopper" if on_hopper else "blocked"
     wasted = num_rows * num_experts - num_choices
     return "every" if wasted <= _MOST_WASTED else "ragged_dot"
 
@@ -63,7 +88,7 @@ def expert_ffn(
     An `expert` below 0 is no choice. `room` is how many choices the grouped products take at a
     time; more take more rounds, and None makes room for R * K. `mean_rows` is how many choices an
     expert should meet, and None R * K / E: `blocked`, which needs no room, is fastest where it is
-    true. The result depends on neither, and `every` needs neither.
+    true. The result depends on neither, and `every` and `each` need neither.
     """
     if gemm == "blocked":
         if mean_rows is None:
@@ -74,10 +99,13 @@ def expert_ffn(
         else:
             both = gate_up.reshape(*gate_up.shape[:2], 2, -1)
         return grouped.expert_ffn(x, gate, plan, both, down)
+    if gemm in ("every", "each") and len(down) == expert.shape[1] == 1:
+        return _one_expert(x, gate, expert, gate_up, down)
     if gemm == "every":
-        run = _one_expert if len(down) == expert.shape[1] == 1 else _every_expert
-        return run(x, gate, expert, gate_up, down)
-    product = jax.lax.ragged_dot if gemm == "ragged_dot" else tokamax_ragged_dot()
+        return _every_expert(x, gate, expert, gate_up, down)
+    if gemm == "each":
+        return _each_expert(x, gate, expert, gate_up, down)
+    product = _grouped_product(gemm)
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)
     is_of_NE = expert.reshape(-1, 1) == jnp.arange(len(down))[None]
@@ -97,7 +125,11 @@ def expert_ffn(
         place_RK = jnp.where((place_RK >= 0) & (place_RK < last_E[-1]), place_RK, room)
         x_rD = take_rows(x, choice_r // expert.shape[1], place_RK)
         gate_r1 = take_rows(gate.reshape(-1, 1), choice_r, place_RK.reshape(-1, 1))
-        first, second = _halves(lambda weight: product(x_rD, weight, size_E), gate_up)
+
+        def project(weight):
+            return checkpoint_name(product(x_rD, weight, size_E), PRODUCTS)
+
+        first, second = _halves(project, gate_up)
         hidden = jax.nn.silu(first) * second * gate_r1
         used = jnp.arange(room) < last_E[-1]  # what stands past the last group is not defined
         hidden = jnp.where(used[:, None], hidden, 0).astype(x.dtype)
@@ -110,6 +142,15 @@ def expert_ffn(
     num_rounds = -(-jnp.sum(count_E) // room)
     rest, weights = later_rounds(one_round, num_rounds, inputs, weights, indices)
     return one_round(0, inputs, weights, indices) + rest
+
+
+def _grouped_product(gemm: ExpertGemm) -> Callable[[Array, Array, Array], Array]:
+    match gemm:
+        case "hopper":
+            return hopper.ragged_dot
+        case "tokamax":
+            return tokamax_ragged_dot()
+    return jax.lax.ragged_dot
 
 
 def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, Array]:
@@ -154,6 +195,24 @@ def _every_expert(
     hidden = jax.nn.silu(first) * second * gate_RE1
     made = hidden.astype(x.dtype).reshape(len(x), -1) @ down.reshape(-1, down.shape[-1])
     return made.astype(jnp.float32)
+
+
+def _each_expert(
+    x: Float[Array, "R D"],
+    gate: Float[Array, "R K"],
+    expert: Int[Array, "R K"],
+    gate_up: GateUp,
+    down: Float[Array, "E M D"],
+) -> Float[Array, "R D"]:
+    """`_every_expert` with experts in front, where their weights have them."""
+    is_of_ERK = expert[None] == jnp.arange(len(down))[:, None, None]
+    gate_ER1 = jnp.sum(jnp.where(is_of_ERK, gate[None], 0), axis=2)[..., None]
+    chosen_ER1 = jnp.any(is_of_ERK, axis=2)[..., None]
+    x_ERD = jnp.broadcast_to(x[None], (len(down), *x.shape))
+    first, second = _halves(lambda weight: jnp.einsum("ERD,EDm->ERm", x_ERD, weight), gate_up)
+    first, second = (jnp.where(chosen_ER1, a, 0) for a in (first, second))
+    hidden_ERM = (jax.nn.silu(first) * second * gate_ER1).astype(x.dtype)
+    return accumulate("ERM,EMD->RD", hidden_ERM, down)
 
 
 def tokamax_ragged_dot():

@@ -26,7 +26,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import exchange, expert_gemm, parameters, travel
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import exchange, expert_gemm, hopper, parameters, travel
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.parcels import Rows
 from loong_jax.models.moe.router import Routing
@@ -34,6 +35,10 @@ from loong_jax.models.moe.rows import later_rounds
 from loong_jax.sharding import ShardingRules
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
+
+# Of a device alone on GPU: room for so many times the choices of experts that there should be.
+# Choices of zero-computation experts then take none, nor time to copy rows that nobody computes.
+_SPARE_ROOM = 1.125
 
 Weights = TypeVar("Weights")  # a tree of arrays
 
@@ -364,18 +369,30 @@ class Experts(nnx.Module):
         """On one device that sends `num_tokens`: what its experts make of the rows it has."""
         gate_up, down, *layer = weights
         num_local, num_choices = down.shape[-3], rows.expert.size
+        capability, dtype = self.rules.compute_capability, rows.x.dtype
+        on_hopper = hopper.fits(capability, dtype, *down.shape[-2:])
+        if self.config.expert_gemm == "hopper" and not on_hopper:
+            raise ConfigError(
+                f"expert_gemm='hopper' with compute capability {capability}, {dtype} and widths "
+                f"{down.shape[-2:]}: its kernels are for NVIDIA's Hopper (9.x), sixteen bits and "
+                "multiples of 64. Use 'auto'."
+            )
         gemm = expert_gemm.choose(
             self.config.expert_gemm,
             self.rules.platform,
             num_rows=len(rows.x),
             num_experts=num_local,
             num_choices=num_choices if work.room is None else min(work.room, num_choices),
+            on_hopper=on_hopper,
         )
         if layer:
             gate_up, down = _of_layer(gate_up, *layer, apart=gemm != "blocked"), down[layer[0]]
-        mean_rows = num_tokens * self.config.target_ffn_experts / num_local
+        mean_choices = num_tokens * self.config.target_ffn_experts
+        room = work.room
+        if room is None and gemm == "hopper":
+            room = math.ceil(_SPARE_ROOM * mean_choices)
         return expert_gemm.expert_ffn(
-            *rows, gate_up, down, gemm=gemm, room=work.room, mean_rows=mean_rows
+            *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
     def _in_order(self, *things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:

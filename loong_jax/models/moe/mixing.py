@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import blockwise, context, latent_kernel, splash
+from loong_jax.models.moe import blockwise, context, cudnn, latent_kernel, latent_split, splash
 from loong_jax.models.moe.blockwise import Blockwise
+from loong_jax.models.moe.cudnn import Cudnn
 from loong_jax.models.moe.dense import accumulate, project
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
@@ -29,7 +30,7 @@ class WholeScores:
     """The scores of all pairs at once, T * S per head: quickest for short sequences."""
 
 
-Mixing: TypeAlias = WholeScores | Blockwise | Splash
+Mixing: TypeAlias = WholeScores | Blockwise | Splash | Cudnn
 
 # From absorbed queries [B, N, T, C] and their rotary parts [B, N, T, R] to mixed latents.
 MixLatents: TypeAlias = Callable[
@@ -39,12 +40,14 @@ MixLatents: TypeAlias = Callable[
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 
 
-def choose(num_queries: int, num_keys: int, platform: str) -> Mixing:
-    """What suits the lengths on one device and its platform."""
+def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> Mixing:
+    """What suits the lengths on one device and its platform; `fused` where `cudnn.fits`."""
     if num_queries * num_keys <= _MOST_PAIRS:
         return WholeScores()
     if platform == "tpu" and splash.fits(num_queries, num_keys):
         return Splash()
+    if fused and num_queries == num_keys:
+        return Cudnn()
     if platform == "cpu":  # blocks that stay in a core's cache
         return Blockwise(query_block=_cpu_block(num_queries), key_block=_cpu_block(num_keys))
     return Blockwise()
@@ -68,7 +71,9 @@ def mix(
     """
     num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
     platform = rules.platform
-    mixing = mixing or choose(num_tokens // parts, num_tokens, platform)
+    head, width = operands.query.shape[-1], operands.value_up.shape[-1]
+    fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
+    mixing = mixing or choose(num_tokens // parts, num_tokens, platform, fused=fused)
     kernel = None
     if isinstance(mixing, Splash):
         kernel = splash.make_kernel(
@@ -99,6 +104,8 @@ def mix_cached(
     mixing = mixing or choose(num_queries, num_keys, rules.platform)
     if isinstance(mixing, Splash):
         mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
+    if isinstance(mixing, Cudnn):
+        mixing = mixing.others
 
     def on_one_device(operands, sight, _):
         return _attend(operands, sight, mixing, None)
@@ -131,12 +138,16 @@ def over_cache(
 ) -> MixLatents:
     """The same for one attention of a whole cache; queries see entries up to their positions."""
     capacity, rank = latent.shape[3:]
-    if rules.platform != "tpu" or not latent_kernel.fits(capacity, rank):
+    if rules.platform == "tpu" and latent_kernel.fits(capacity, rank):
+        attend = latent_kernel.attend
+    elif latent_split.fits(rules.compute_capability, capacity, rank, rope_key.shape[-1]):
+        attend = latent_split.attend
+    else:
         allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]
         return over_latents(allowed_BTS, latent[layer, sub_layer], rope_key[layer, sub_layer])
 
     def on_one_device(query, rope_query, latent, rope_key, layer, position):
-        return latent_kernel.attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
+        return attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
 
     queries = rules.partition("act_batch", "heads", None, None)
     caches = rules.partition(None, None, "act_batch", "act_keys", None)
@@ -163,6 +174,8 @@ def _attend(operands: Operands, sight: Sight, mixing: Mixing, kernel: Any) -> An
             return blockwise.attend(operands, sight, mixing)
         case Splash():
             return splash.attend(operands, sight, kernel)
+        case Cudnn():
+            return cudnn.attend(operands, sight, mixing)
 
 
 def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):

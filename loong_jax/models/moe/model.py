@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import context, mixing, ngram, parameters, travel
+from loong_jax.models.moe import context, cudnn, mixing, ngram, parameters, travel
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -177,11 +177,11 @@ class LongcatFlash(nnx.Module):
     def layers_cut(self) -> "LongcatFlash":
         """The same function, to be called many times by one program, as decoding does.
 
-        On CPU a product reads whole arrays alone, so a loop over stacked layers copies the weights
-        of every layer whenever it comes to it. Cut apart here, they are copied once, if this is
-        called outside the loop over tokens. Elsewhere, or on a mesh, nothing changes.
+        On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
+        whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
+        loop over tokens. On TPU, or on a mesh, nothing changes.
         """
-        if self.rules.mesh is not None or self.rules.platform != "cpu":
+        if self.rules.mesh is not None or self.rules.platform == "tpu":
             return self
         graph, weights = nnx.split(self, graph=False)
         model = nnx.merge(graph, weights)
@@ -265,6 +265,10 @@ class LongcatFlash(nnx.Module):
             case names:
                 pass
         policy = jax.checkpoint_policies.save_only_these_names(*names)
+        if cudnn.KEPT_AS in names:
+            policy = jax.checkpoint_policies.save_from_both_policies(
+                policy, cudnn.is_forward_kernel
+            )
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def _next_chunk(self, tokens, mask, cache, start, history):
@@ -446,6 +450,9 @@ class LongcatFlash(nnx.Module):
             # going back, its gradient is scattered beside the product that makes that of `hidden`
             hidden, head = travel.together_going_back(hidden, head)
             head = rules.gather(head, *axes, meets=hidden)
+            logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
+        elif rules.mesh is None and hidden.dtype != jnp.float32:
+            # going back, products of float32 take several times as long on GPU
             logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
         else:
             logits = project(rules.gather_tokens(hidden, "vocab"), head, out_dtype=jnp.float32)

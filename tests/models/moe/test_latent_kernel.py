@@ -1,4 +1,4 @@
-"""The decode kernel, interpreted, against float64, and in place of the two products of a decode."""
+"""The decode kernels, interpreted, against float64, and in place of a decode's two products."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
-from loong_jax.models.moe import latent_kernel
+from loong_jax.models.moe import latent_kernel, latent_split
 from loong_jax.sharding import ShardingRules, make_mesh
 
 
@@ -57,9 +57,78 @@ def test_equals_float64_and_reads_no_block_past_the_last_entry(
     assert error < tolerance * np.abs(expected).max()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "heads", "num_tokens", "capacity", "tolerance"),
+    [
+        (jnp.float32, 5, 2, 192, 1e-6),  # rows of one program, some of them of no query
+        (jnp.float32, 16, 1, 96, 1e-6),  # blocks of 32
+        (jnp.bfloat16, 24, 1, 1280, 1e-2),  # two programs for the rows of a sequence
+    ],
+)
+def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
+    dtype, heads, num_tokens, capacity, tolerance
+):
+    """Sequences that end in the first split, in the middle of one and with the cache."""
+    random = np.random.default_rng(0)
+    batch, rank, rope, layer, sub_layer = 3, 64, 16, 1, 1
+
+    def draw(*shape, scale=1.0):
+        return jnp.asarray(scale * random.normal(size=shape), dtype)
+
+    query = draw(batch, heads, num_tokens, rank, scale=3 * rank**-0.5)
+    rope_query = draw(batch, heads, num_tokens, rope, scale=3 * rope**-0.5)
+    latent, rope_key = (draw(2, 2, batch, capacity, width) for width in (rank, rope))
+    last = np.array([num_tokens - 1, capacity // 2, capacity - 1])
+    position = last[:, None] + jnp.arange(num_tokens)[None] - (num_tokens - 1)
+    assert latent_split.fits((9, 0), capacity, rank, rope)
+    block = 64 if capacity % 64 == 0 else 32
+    split = latent_split._split_length(capacity, block, batch * -(-heads * num_tokens // 16))
+    assert split < capacity
+    unseen = np.arange(capacity)[None] >= (last[:, None] // block + 1) * block
+    poisoned = [jnp.where(unseen[..., None], jnp.nan, a) for a in (latent, rope_key)]
+    mixed = latent_split.attend(
+        query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position, interpret=True
+    )
+    expected = exact(
+        *(np.asarray(a, np.float64) for a in (query, rope_query)),
+        *(np.asarray(a[layer, sub_layer], np.float64) for a in (latent, rope_key)),
+        np.asarray(position),
+    )
+    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
+    assert error < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("capability", "capacity", "rank", "rope", "fits"),
+    [
+        ((9, 0), 5120, 512, 64, True),
+        ((8, 0), 5152, 512, 64, True),
+        ((9, 0), 5130, 512, 64, False),
+        ((9, 0), 5120, 384, 64, False),
+        ((9, 0), 5120, 512, 8, False),
+        ((7, 5), 5120, 512, 64, False),
+        (None, 5120, 512, 64, False),
+    ],
+)
+def test_the_kernel_for_gpus_wants_powers_of_two_and_whole_blocks(
+    capability, capacity, rank, rope, fits
+):
+    assert latent_split.fits(capability, capacity, rank, rope) is fits
+
+
+def test_without_pallas_triton_the_kernel_for_gpus_fits_nothing(monkeypatch):
+    monkeypatch.setattr(latent_split, "_TRITON", "jax.experimental.pallas.no_such_module")
+    assert not latent_split.fits((9, 0), 5120, 512, 64)
+
+
+KERNELS = {"tpu": latent_kernel, "gpu": latent_split}
+
+
+@pytest.mark.parametrize("platform", KERNELS)
 @pytest.mark.parametrize("sizes", [{}, dict(expert=2, tensor=2)])
-def test_a_decode_on_tpu_goes_through_the_kernel(monkeypatch, sizes):
+def test_a_decode_goes_through_the_kernel_of_its_platform(monkeypatch, sizes, platform):
     """The same logits and cache as through two products, with heads and sequences cut or not."""
+    kernel = KERNELS[platform]
     config = dataclasses.replace(
         moe.MoEConfig.tiny(), num_layers=2, kv_lora_rank=128, expert_gemm="blocked"
     )
@@ -75,11 +144,13 @@ def test_a_decode_on_tpu_goes_through_the_kernel(monkeypatch, sizes):
         cache = cache._replace(latent=earlier).place(rules)
         return model.extend(tokens, positions, cache)
 
-    ran, attend = [], functools.partial(latent_kernel.attend, interpret=True)
+    ran, attend = [], functools.partial(kernel.attend, interpret=True)
     with jax.set_mesh(mesh):
         expected = jax.jit(lambda: extend())()
-        monkeypatch.setattr(ShardingRules, "platform", "tpu")
-        monkeypatch.setattr(latent_kernel, "attend", lambda *a: ran.append(a[5]) or attend(*a))
+        monkeypatch.setattr(ShardingRules, "platform", platform)
+        capability = (9, 0) if platform == "gpu" else None
+        monkeypatch.setattr(ShardingRules, "compute_capability", capability)
+        monkeypatch.setattr(kernel, "attend", lambda *a: ran.append(a[5]) or attend(*a))
         found = jax.jit(lambda: extend())()
     assert ran == [0, 1]
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -1,0 +1,390 @@
+"""`loong bench device`: training and decoding a LongCat of two billion parameters on one device.
+
+Peaks of a data sheet stand beside what the device does at best, measured in the same run: one large
+product and one large copy. Training is the step that `loong plan` describes: forward, backward,
+clipping and Adam over float32 masters. Decoding is greedy, all sequences at one place of a full
+cache, many steps in one call as in the engine. The pieces of a step are timed alone, forward and
+backward, so that one sees what the step spends its time on; what is left of it is the optimizer,
+the embedding and whatever does not overlap.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from loong_jax import options
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.launch.plan import programs
+from loong_jax.launch.plan.plan import attention_flops
+from loong_jax.models import moe
+from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.sight import Sight
+from loong_jax.sharding import ShardingRules
+
+PARTS = ("ceilings", "train", "pieces", "decode")
+
+# 2.01 billion parameters in the proportions of the family: 0.53 of them meet a token.
+TWO_BILLION = moe.MoEConfig.flash(
+    vocab_size=32_768,
+    hidden_size=2048,
+    num_layers=5,
+    num_heads=16,
+    q_lora_rank=768,
+    kv_lora_rank=512,
+    ffn_hidden_size=4096,
+    expert_ffn_hidden_size=768,
+    num_experts=64,
+    num_zero_experts=32,
+    num_chosen=6,
+    target_ffn_experts=4.0,
+)
+MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
+_BURST_S = 0.05  # of calls without a look at what they made
+# Everything but norms and sums is kept for the way back, where a layer would keep those as well.
+_KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
+
+
+class Peak(NamedTuple):
+    """What a data sheet says of a device."""
+
+    bf16_flops: float  # per second, dense
+    memory_bandwidth: float  # bytes per second
+
+
+# By the name that the driver gives, SXM parts. Source: the vendor's data sheets.
+PEAKS = {
+    "NVIDIA H200": Peak(989e12, 4.8e12),
+    "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
+    "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Trains and decodes a LongCat of 2 billion parameters in bfloat16 on the device that is here.
+
+    Needs about 85 GB of device memory at the default batch. `train`: seconds of a step and its
+    share of the peak. `pieces`: what it spends them on. `decode`: bytes that a step must read, over
+    its time, as a share of the memory's bandwidth.
+    Example: loong bench device --json device.json
+    """
+
+    json: Path | None = None  # all figures
+    parts: str = ",".join(PARTS)  # comma-separated
+    model: str = "2b"  # or tiny, to try it anywhere
+    batch: int = 16  # sequences of a training step
+    length: int = 4096  # tokens of each
+    decode_batch: int = 64  # sequences that are decoded
+    decode_length: int = 8192  # tokens that each has in its cache
+    decode_steps: int = 32  # in one call
+    rounds: int = 8  # of every measurement; medians are reported
+
+    def __post_init__(self):
+        unknown = set(self.chosen_parts) - set(PARTS)
+        if unknown or not self.chosen_parts:
+            raise ConfigError(f"parts={self.parts!r} must name some of {', '.join(PARTS)}.")
+        if self.model not in MODELS:
+            raise ConfigError(f"model={self.model!r} must be one of {', '.join(MODELS)}.")
+        for name in ("batch", "decode_batch", "decode_steps", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
+        if self.length < 2:
+            raise ConfigError(f"length={self.length} is below 2 tokens. Raise it.")
+        if self.decode_length <= self.decode_steps:
+            raise ConfigError(
+                f"decode_length={self.decode_length} must exceed decode_steps={self.decode_steps}. "
+                "Raise it."
+            )
+
+    @property
+    def chosen_parts(self) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.parts.split(",") if part.strip())
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(Options, "loong bench device", arguments)
+    result = measure(chosen, report=lambda text: print(text, flush=True))
+    if chosen.json is not None:
+        json_files.write_json(chosen.json, result)
+    return 0
+
+
+def measure(chosen: Options, report: Callable[[str], None] = print) -> dict[str, Any]:
+    """All figures as JSON values; seconds are medians, after a run for compilation."""
+    device = jax.local_devices()[0]
+    peak = PEAKS.get(device.device_kind)
+    result: dict[str, Any] = {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "peak": None if peak is None else peak._asdict(),
+        "model": chosen.model,
+        "parameters": programs.weight_counts(MODELS[chosen.model]),
+    }
+    report(f"{device.device_kind}, jax {jax.__version__}, {peak or 'no data sheet known'}")
+    bench = _Bench(MODELS[chosen.model], chosen, peak, report)
+    for part in PARTS:
+        if part in chosen.chosen_parts:
+            result[part] = getattr(bench, part)(result)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    config: moe.MoEConfig
+    chosen: Options
+    peak: Peak | None
+    report: Callable[[str], None]
+
+    def ceilings(self, _: Mapping[str, Any]) -> dict[str, float]:
+        """The best that is seen of a product and of a copy, bytes read and written."""
+        small = jax.default_backend() == "cpu"
+        width, size = (512, 2**22) if small else (8192, 2**30)
+        a, b = (self._random(key, (width, width)) for key in range(2))
+        product_s = self._median(jax.jit(jnp.matmul), a, b)
+        flat = jnp.ones((size,), jnp.float32)
+        copy_s = self._median(jax.jit(lambda x: x + 1), flat)
+        found = {"flops": 2 * width**3 / product_s, "bandwidth": 2 * flat.nbytes / copy_s}
+        self.report(
+            f"  one product: {found['flops'] / 1e12:.3g} TFLOP/s; one copy: "
+            f"{found['bandwidth'] / 1e12:.2f} TB/s"
+        )
+        return found
+
+    def train(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """A step in which every layer stands on its own, each on other tokens."""
+        chosen = self.chosen
+        config = dataclasses.replace(self.config, unroll_layers=True, remat=_KEPT)
+        rules = ShardingRules()
+        graphdef, weights = programs.abstract_weights(config, rules)
+        shape = chosen.batch, chosen.length
+        program = programs.train_program(config, rules, graphdef, weights, shape)
+        wide = dataclasses.replace(config, param_dtype=jnp.float32)
+        masters = jax.jit(lambda key: moe.init_weights(wide, key)[1])(jax.random.key(0))
+        moments = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), program.arguments[0].moments)
+        state = programs.State(masters, moments, jnp.int32(0))
+        batches = [self._tokens(seed, (1, *shape)) for seed in range(2 + chosen.rounds)]
+        step, compile_s = _compiled(program.function, (state, batches[0]), donated=program.donated)
+        times, losses = [], []
+        for batch in batches:  # tokens met again are learned by heart, and crowd into few experts
+            start_s = time.perf_counter()
+            state, (loss, _) = step(state, batch)
+            losses.append(float(loss))
+            times.append(time.perf_counter() - start_s)
+        flops = self._useful_flops(result)
+        found = {
+            "batch": chosen.batch,
+            "length": chosen.length,
+            "compile_s": compile_s,
+            "step_s": statistics.median(times[2:]),
+            "steps_s": times,
+            "loss": losses,
+            "useful_flops": flops,
+            **self._share_of_flops(result, flops, statistics.median(times[2:])),
+        }
+        self.report(
+            f"  training step of {chosen.batch} x {chosen.length} tokens: {found['step_s']:.3f} s"
+            f"{_shares(found)}"
+        )
+        return found
+
+    def _useful_flops(self, result: Mapping[str, Any]) -> float:
+        """6 per active weight and token, and attention; nothing for what is made twice."""
+        seen = (self.chosen.length + 1) / 2
+        per_token = 2 * result["parameters"]["active"] + attention_flops(self.config, seen)
+        return 3 * self.chosen.batch * self.chosen.length * per_token
+
+    def pieces(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Forward and backward of each piece at the shapes of a step, times how often it has it."""
+        config, chosen, rules = self.config, self.chosen, ShardingRules()
+        shape = chosen.batch, chosen.length
+        model = moe.LongcatFlash(
+            dataclasses.replace(config, num_layers=1), rngs=nnx.Rngs(0), rules=rules
+        )
+        graph, stacked = nnx.split(model.layers, graph=False)
+        layer_weights = jax.tree.map(lambda a: a[0], stacked)
+        segment = jnp.ones(shape, jnp.int32)
+        index = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
+        sight = Sight(segment, index, segment, index)
+        mask = segment > 0
+        x = self._random(1, (*shape, config.hidden_size)).astype(config.dtype)
+        targets = self._tokens(0, shape)[0]
+
+        def of_layer(run):
+            return lambda weights, x: run(nnx.merge(graph, weights), x)
+
+        def experts(layer, x):
+            return layer.experts(x, layer.router(x)[0], mask)
+
+        def head(weights, x):
+            logits = nnx.merge(*weights).logits_of(x)
+            return programs.next_token_loss(logits, targets)
+
+        layers = config.num_layers
+        active = result["parameters"]
+        tokens = shape[0] * shape[1]
+        kinds = {
+            name: sum(leaf.size for leaf in jax.tree.leaves(layer_weights[name]))
+            for name in ("attention_0", "ffn_0", "experts", "router")
+        }
+        met = kinds["experts"] * config.target_ffn_experts / config.num_experts + kinds["router"]
+        scores = attention_flops(config, (shape[1] + 1) / 2) / (2 * layers)
+        cases: dict[str, tuple[int, Any, Any, float]] = {
+            "attention": (
+                2 * layers,
+                of_layer(lambda layer, x: layer.attention_0(x, index, sight)[0]),
+                layer_weights,
+                2 * kinds["attention_0"] + scores,
+            ),
+            "dense FFN": (
+                2 * layers,
+                of_layer(lambda layer, x: layer.ffn_0(x)),
+                layer_weights,
+                2 * kinds["ffn_0"],
+            ),
+            "router and experts": (layers, of_layer(experts), layer_weights, 2 * met),
+            "head and loss": (1, head, nnx.split(model, graph=False), 2 * active["head"]),
+        }
+        found = {}
+        for name, (count, run, weights, flops) in cases.items():
+            seconds = self._there_and_back(run, weights, x)
+            found[name] = {"count": count, "seconds": count * seconds}
+            found[name] |= self._share_of_flops(result, 3 * tokens * flops, seconds)
+            self.report(f"  {count} x {name}: {1e3 * count * seconds:.1f} ms{_shares(found[name])}")
+        if "train" in result:
+            left = result["train"]["step_s"] - sum(piece["seconds"] for piece in found.values())
+            found["all else"] = {"count": 1, "seconds": left}
+            self.report(f"  all else: {1e3 * left:.1f} ms")
+        return found
+
+    def _there_and_back(self, run: Callable[..., Any], weights: Any, x: Any) -> float:
+        """Seconds of a function and of its gradients for weights and input."""
+        graph, arrays = weights if isinstance(weights, tuple) else (None, weights)
+        call = run if graph is None else lambda arrays, x: run((graph, arrays), x)
+
+        def both(arrays, x, grad):
+            return jax.vjp(call, arrays, x)[1](grad)
+
+        made = jax.eval_shape(call, arrays, x)
+        grad = self._random(2, made.shape).astype(made.dtype)
+        return self._median(jax.jit(both), arrays, x, grad)
+
+    def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Steps of one call, over a cache that is full up to the last of them."""
+        config, chosen = self.config, self.chosen
+        graphdef, _ = programs.abstract_weights(config, ShardingRules())
+        weights = jax.jit(lambda key: moe.init_weights(config, key)[1])(jax.random.key(0))
+        batch, capacity = chosen.decode_batch, chosen.decode_length
+        lead = (config.num_layers, 2, batch, capacity)
+        widths = config.kv_lora_rank, config.qk_rope_head_dim
+        cache = LatentCache(*(self._random(w, (*lead, w)).astype(config.dtype) for w in widths))
+
+        def steps(weights, cache, tokens, positions):
+            model = nnx.merge(graphdef, nnx.State(weights)).layers_cut()
+
+            def step(carry, _):
+                tokens, positions, cache = carry
+                logits, cache = model.decode(tokens, positions, cache)
+                return (jnp.argmax(logits, -1).astype(jnp.int32), positions + 1, cache), None
+
+            carry = tokens, positions, cache
+            (tokens, _, cache), _ = jax.lax.scan(step, carry, length=chosen.decode_steps)
+            return tokens, cache
+
+        tokens = jnp.arange(batch, dtype=jnp.int32) % config.vocab_size
+        positions = jnp.full((batch,), capacity - chosen.decode_steps, jnp.int32)
+        arguments = weights, cache, tokens, positions
+        call, compile_s = _compiled(steps, arguments, donated=(1,))
+        times = []
+        for _ in range(1 + chosen.rounds):
+            start_s = time.perf_counter()
+            made, cache = call(weights, cache, tokens, positions)
+            jax.block_until_ready(made)
+            times.append((time.perf_counter() - start_s) / chosen.decode_steps)
+        step_s = statistics.median(times[1:])
+        size = jnp.dtype(config.dtype).itemsize
+        counts = result["parameters"]
+        seen = capacity - (chosen.decode_steps - 1) / 2
+        read = {
+            "weights": size * (counts["total"] - counts["embedding"]),
+            "cache": size * batch * seen * 2 * config.num_layers * sum(widths),
+        }
+        found = {
+            "batch": batch,
+            "length": capacity,
+            "compile_s": compile_s,
+            "step_s": step_s,
+            "steps_s": times,
+            "tokens_per_s": batch / step_s,
+            "bytes": read,
+            "bandwidth": sum(read.values()) / step_s,
+        }
+        if self.peak is not None:
+            found["share_of_peak"] = found["bandwidth"] / self.peak.memory_bandwidth
+        if "ceilings" in result:
+            found["share_of_copy"] = found["bandwidth"] / result["ceilings"]["bandwidth"]
+        self.report(
+            f"  decoding {batch} sequences at {capacity}: {1e3 * step_s:.2f} ms a step, "
+            f"{batch / step_s:.0f} tokens/s; {read['weights'] / 1e9:.1f} GB of weights and "
+            f"{read['cache'] / 1e9:.1f} of cache at {found['bandwidth'] / 1e12:.2f} TB/s"
+            f"{_shares(found)}"
+        )
+        return found
+
+    def _share_of_flops(self, result: Mapping[str, Any], flops: float, seconds: float) -> dict:
+        found = {"flops": flops / seconds}
+        if self.peak is not None:
+            found["share_of_peak"] = found["flops"] / self.peak.bf16_flops
+        if "ceilings" in result:
+            found["share_of_product"] = found["flops"] / result["ceilings"]["flops"]
+        return found
+
+    def _tokens(self, seed: int, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+        """Random tokens, and those that follow them."""
+        random = np.random.default_rng(seed)
+        tokens = random.integers(0, self.config.vocab_size, (*shape[:-1], shape[-1] + 1), np.int32)
+        return jnp.asarray(tokens[..., :-1]), jnp.asarray(tokens[..., 1:])
+
+    def _random(self, key: int, shape: tuple[int, ...]) -> jax.Array:
+        return jax.jit(lambda k: jax.random.normal(k, shape, jnp.bfloat16))(jax.random.key(key))
+
+    def _median(self, run: Callable[..., Any], *arguments: Any) -> float:
+        """Seconds of one call of a burst that is long enough for its end to count for nothing."""
+
+        def burst(calls: int) -> float:
+            start_s = time.perf_counter()
+            for _ in range(calls):
+                made = run(*arguments)
+            jax.block_until_ready(made)
+            return (time.perf_counter() - start_s) / calls
+
+        burst(1)
+        calls = max(1, round(_BURST_S / burst(1)))
+        return statistics.median(burst(calls) for _ in range(self.chosen.rounds))
+
+
+def _compiled(function: Any, arguments: Any, donated: tuple[int, ...]) -> tuple[Any, float]:
+    start_s = time.perf_counter()
+    compiled = jax.jit(function, donate_argnums=donated).lower(*arguments).compile()
+    return compiled, time.perf_counter() - start_s
+
+
+def _shares(found: Mapping[str, Any]) -> str:
+    """As a clause of a line: what was reached, of the data sheet and of what was measured."""
+    parts = []
+    if "flops" in found:
+        parts.append(f"{found['flops'] / 1e12:.3g} TFLOP/s")
+    if "share_of_peak" in found:
+        parts.append(f"{found['share_of_peak']:.1%} of the data sheet's")
+    for name in ("product", "copy"):
+        if f"share_of_{name}" in found:
+            parts.append(f"{found[f'share_of_{name}']:.1%} of the {name}'s")
+    return f", {', '.join(parts)}" if parts else ""

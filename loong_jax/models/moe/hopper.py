@@ -1,0 +1,101 @@
+"""The grouped product on NVIDIA's Hopper, by the kernels that come with JAX.
+
+XLA multiplies every row with the weights of every group on GPU, so its own `ragged_dot` takes E
+times the operations and memory for E copies of the rows. These kernels multiply each row once; the
+gradient of the weights is a product of its own, whose sums run along the rows of a group.
+Source: jax.experimental.pallas.ops.gpu.ragged_dot_mgpu and transposed_ragged_dot_mgpu.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+_WIDTH = 64  # of the narrowest block
+
+
+def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> bool:
+    """Whether a device of this compute capability has the kernels for such matrices."""
+    return (
+        capability is not None
+        and capability[0] == 9
+        and jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
+        and all(width % _WIDTH == 0 for width in widths)
+    )
+
+
+@jax.custom_vjp
+def ragged_dot(
+    x: Float[Array, "R K"], weight: Float[Array, "E K N"], size: Int[Array, "E"]
+) -> Float[Array, "R N"]:
+    """As `jax.lax.ragged_dot`; rows past the last group are zero, going back as well.
+
+    On a mesh, inside `shard_map`, all three must vary along the same axes.
+    """
+    return _within(_product(x, weight, size, transposed=False), size)
+
+
+def _forward(x, weight, size):
+    return ragged_dot(x, weight, size), (x, weight, size)
+
+
+def _backward(saved, grad):
+    x, weight, size = saved
+    grad = _within(grad.astype(x.dtype), size)
+    grad_x = _within(_product(grad, weight, size, transposed=True), size)
+    return grad_x, _weight_gradient(x, grad, size), None
+
+
+ragged_dot.defvjp(_forward, _backward)
+
+
+def _within(rows: Float[Array, "R N"], size: Int[Array, "E"]) -> Float[Array, "R N"]:
+    """Zeros where there is no group, instead of what memory held."""
+    is_used_R = jnp.arange(len(rows)) < jnp.sum(size)
+    return jnp.where(is_used_R[:, None], rows, 0)
+
+
+def _product(x, weight, size, *, transposed: bool):
+    from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
+
+    width = weight.shape[1 if transposed else 2]
+    columns = _block(width)
+    made = ragged_dot_mgpu.ragged_dot(
+        x,
+        weight,
+        group_sizes=size,
+        block_m=128,
+        block_n=columns,
+        block_k=_WIDTH,
+        max_concurrent_steps=4,
+        grid_block_n=min(width // columns, 16),  # blocks side by side that read the same rows
+        transpose_rhs=transposed,
+    )
+    return _varying_like(x, made)
+
+
+def _weight_gradient(x, grad, size):
+    from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
+
+    made = transposed_ragged_dot_mgpu.transposed_ragged_dot(
+        x,
+        grad,
+        group_sizes=size,
+        block_m=128 if x.shape[1] % 128 == 0 else _WIDTH,
+        block_n=_block(grad.shape[1]),
+        block_k=_WIDTH,
+        max_concurrent_steps=4,
+        grid_block_n=1,
+    )
+    return _varying_like(x, made)
+
+
+def _varying_like(x: Array, made: Array) -> Array:
+    """What a kernel made, along whose axes it varies: kernels do not say so themselves."""
+    missing = jax.typeof(x).mat.varying - jax.typeof(made).mat.varying
+    return jax.lax.pcast(made, tuple(sorted(missing)), to="varying") if missing else made
+
+
+def _block(width: int) -> int:
+    """Columns of a block; 256 of them no longer fit into registers, at a sixth of the speed."""
+    return max((columns for columns in (192, 128) if width % columns == 0), default=_WIDTH)

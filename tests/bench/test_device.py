@@ -1,0 +1,105 @@
+"""The device bench with the tiny model: every part, what it reports, what it refuses."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.bench import device
+from loong_jax.errors import ConfigError
+from loong_jax.launch.plan import programs
+from loong_jax.models import moe
+from loong_jax.sharding import ShardingRules
+
+SMALL = dict(
+    model="tiny", batch=2, length=8, decode_batch=3, decode_length=16, decode_steps=4, rounds=1
+)
+
+
+@pytest.fixture(scope="module")
+def result():
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(device.PEAKS, jax.local_devices()[0].device_kind, device.Peak(1e12, 1e11))
+        figures = device.measure(device.Options(**SMALL), report=lines.append)
+    return json.loads(json.dumps(figures)), lines
+
+
+def test_shares_are_of_the_data_sheet_and_of_what_was_measured(result):
+    figures, lines = result
+    assert list(figures["pieces"])[-1] == "all else"
+    assert len(lines) == 1 + 1 + 1 + len(figures["pieces"]) + 1
+    train, ceilings = figures["train"], figures["ceilings"]
+    assert train["share_of_peak"] == pytest.approx(train["flops"] / 1e12)
+    assert train["share_of_product"] == pytest.approx(train["flops"] / ceilings["flops"])
+    assert len(train["loss"]) == 3
+    decode = figures["decode"]
+    assert decode["share_of_peak"] == pytest.approx(decode["bandwidth"] / 1e11)
+    assert decode["tokens_per_s"] == pytest.approx(3 / decode["step_s"])
+
+
+def test_useful_work_is_that_of_a_plan(result):
+    """6 per active weight and token; 4.5 of 8 keys are seen by a token on average."""
+    figures, _ = result
+    config = device.MODELS["tiny"]
+    head = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
+    scores = 2 * 2 * config.num_layers * config.num_heads * head * 4.5
+    per_token = 2 * figures["parameters"]["active"] + scores
+    assert figures["train"]["useful_flops"] == pytest.approx(3 * 2 * 8 * per_token)
+    pieces = figures["pieces"]
+    work = {
+        name: piece["flops"] * piece["seconds"]
+        for name, piece in pieces.items()
+        if "flops" in piece
+    }
+    assert sum(work.values()) == pytest.approx(figures["train"]["useful_flops"], rel=2e-3)
+
+
+def test_decoding_reads_all_weights_but_the_embedding_and_the_cache_up_to_its_steps(result):
+    figures, _ = result
+    config, counts = device.MODELS["tiny"], figures["parameters"]
+    entry = config.kv_lora_rank + config.qk_rope_head_dim
+    read = figures["decode"]["bytes"]
+    assert read["weights"] == 4 * (counts["total"] - counts["embedding"])
+    assert read["cache"] == 4 * 3 * (16 - 1.5) * 2 * config.num_layers * entry
+
+
+def test_the_model_of_two_billion_has_the_familys_proportions():
+    counts = programs.weight_counts(device.TWO_BILLION)
+    assert counts["total"] == pytest.approx(2.01e9, rel=0.01)
+    assert counts["active"] == pytest.approx(0.53e9, rel=0.01)
+    config, flash = device.TWO_BILLION, moe.MoEConfig.flash()
+    for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"):
+        assert getattr(config, name) == getattr(flash, name)
+    for one in (config, flash):
+        assert one.ffn_hidden_size == 2 * one.hidden_size
+        assert 2 * one.num_zero_experts == one.num_experts
+        assert 3 * one.target_ffn_experts == 2 * one.num_chosen
+
+
+def test_a_step_takes_and_gives_the_state_of_a_plan(result):
+    figures, _ = result
+    assert figures["train"]["loss"][0] == pytest.approx(np.log(128.0), rel=0.2)
+    rules, config = ShardingRules(), device.MODELS["tiny"]
+    weights = programs.abstract_weights(config, rules)
+    program = programs.train_program(config, rules, *weights, (2, 8))
+    state, (loss, norm) = jax.eval_shape(program.function, *program.arguments)
+    assert jax.tree.structure(state) == jax.tree.structure(program.arguments[0])
+    assert loss.shape == norm.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(parts="train,sing"), "parts='train,sing'"),
+        (dict(parts=""), "parts=''"),
+        (dict(model="huge"), "model='huge' must be one of 2b, tiny"),
+        (dict(rounds=0), "rounds=0 is below 1"),
+        (dict(length=1), "length=1 is below 2"),
+        (dict(decode_length=4), "decode_length=4 must exceed decode_steps=4"),
+    ],
+)
+def test_wrong_options_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        device.Options(**(SMALL | changes))
