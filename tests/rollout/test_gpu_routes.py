@@ -1,0 +1,87 @@
+"""The engine by the routes that a GPU takes, kernels emulated: the tokens of the CPU's routes."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.models import moe
+from loong_jax.models.moe import latent_split
+from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.sharding import ShardingRules
+from tests.models.moe import hopper_kernels
+from tests.rollout.test_longcat_engine import request
+
+# Widths that the decode kernel takes, and experts so many that single rows are grouped.
+MODEL = moe.MoEConfig.tiny(
+    num_layers=1,
+    kv_lora_rank=16,
+    qk_rope_head_dim=16,
+    num_experts=24,
+    num_zero_experts=4,
+    num_chosen=4,
+    target_ffn_experts=3.0,
+    num_mtp_layers=1,
+    chunk_tokens=None,
+)
+PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 30)]
+CACHES = {
+    "slots": {},
+    "pages": dict(pages=PageConfig(num_pages=8, page_size=32, view_lengths=(32,))),
+    "drafts": dict(speculation=True),
+}
+
+
+def sample(engine, weights):
+    """Greedy tokens of both prompts, and their log-probabilities."""
+    requests = [request(i, greedy=True, max_new_tokens=12) for i in range(2)]
+    prefix, first = engine.prefill_batch(
+        params=weights, prompts=PROMPTS, rows=[0, 1], requests=requests
+    )
+    state = engine.bulk_insert(prefix, engine.init_decode_state(), [0, 1])
+    results = [first.convert_to_numpy()]
+    for _ in range(3):
+        state, result = engine.generate(weights, state)
+        results.append(result.convert_to_numpy())
+    tokens, log_probs = [], []
+    for row in range(2):
+        slots = [result.get_result_at_slot(row) for result in results]
+        valid = [slot.valid[0].astype(bool) for slot in slots]
+        pairs = list(zip(slots, valid, strict=True))
+        tokens.append(np.concatenate([slot.tokens[0][where] for slot, where in pairs]))
+        log_probs.append(np.concatenate([slot.log_prob[0][where] for slot, where in pairs]))
+    return tokens, log_probs
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_the_tokens_and_their_log_probabilities_are_those_of_the_cpu(monkeypatch, cache):
+    config = EngineConfig(
+        num_slots=2,
+        cache_length=64,
+        prefill_lengths=(32,),
+        prefill_batch=2,
+        prefill_members=2,
+        block_steps=4,
+        **CACHES[cache],
+    )
+    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    weights["head"] = weights["head"] * 3
+
+    def engine():
+        return engine_for(graphdef, MODEL, AsciiTokenizer(), config)
+
+    expected = sample(engine(), weights)
+    hopper_kernels.emulate(monkeypatch)
+    monkeypatch.setattr(ShardingRules, "platform", "gpu")
+    monkeypatch.setattr(ShardingRules, "compute_capability", (9, 0))
+    ran, attend = [], functools.partial(latent_split.attend, interpret=True)
+    monkeypatch.setattr(latent_split, "attend", lambda *a: ran.append(a[5]) or attend(*a))
+    found = sample(engine(), weights)
+    assert {0, 1} == set(ran)
+    for tokens, wanted in zip(found[0], expected[0], strict=True):
+        np.testing.assert_array_equal(tokens, wanted)
+    for log_probs, wanted in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(log_probs, wanted, atol=2e-5)
