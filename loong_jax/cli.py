@@ -499,7 +499,7 @@ COMMANDS = {
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
-        summary="a checkpoint of ours in the published layout; again: starts over if killed",
+        summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
     ),
     "curate": Command(

@@ -85,8 +85,9 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     """Writes the weights of `source` in the published layout.
 
     The config is that of `source`/model.json, or of the run that `source` is a stage of. An export
-    that was killed is started over. Raises CheckpointError where there is no config, where the
-    weights are not of it, or where `destination` holds what no such export put there.
+    that was killed goes on after its last whole file, unless the weights have changed. Raises
+    CheckpointError where there is no config, where the weights are not of it, or where
+    `destination` holds what no such export put there.
     """
     config, config_text = read_model(source)
     record = _model_record(source) or {}
@@ -100,15 +101,17 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
             f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
             f"{expected.get(odd)}. Put the model.json beside it that belongs to the weights."
         )
-    save_weights_hf(
+    num_kept = save_weights_hf(
         config,
         weights,
         destination,
         config_text=config_text,
         stored_dtype=record.get("hf_dtype"),
         max_shard_bytes=max_shard_bytes,
+        source=_fingerprint_of_files(checkpoints.weight_directories(source)[0]),
     )
-    print(f"{len(found)} stacked arrays of {source} written to {destination}")
+    before = f", {num_kept} of the files before" if num_kept else ""
+    print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
 
 
 def shard_bytes(gigabytes: float) -> int:
@@ -154,6 +157,16 @@ def _fingerprint(found: HfCheckpoint, dtype: str | None) -> str:
         status = tensor.file.stat()
         content.append([name, str(tensor.dtype), tensor.shape, tensor.offset, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _fingerprint_of_files(directory: Path) -> str:
+    """Changes when a file is added, removed, or written to."""
+    content = []
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        status = file.stat()
+        content.append([str(file.relative_to(directory)), status.st_size, status.st_mtime_ns])
+    text = json.dumps([str(directory.resolve()), content])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _same_import(path: Path, fingerprint: str, destination: Path) -> None:

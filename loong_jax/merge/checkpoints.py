@@ -185,8 +185,7 @@ def load_weights(path: Path, *, masters: bool = False) -> Weights:
     """
     from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
 
-    places = [place for place in (path / "weights", path / "checkpoints") if place.is_dir()]
-    directory, *others = places or [path]
+    directory, *others = weight_directories(path)
     found = checkpoint.restore(directory)
     if "weights" not in found.arrays:
         raise CheckpointError(
@@ -204,6 +203,12 @@ def load_weights(path: Path, *, masters: bool = False) -> Weights:
     leaves, structure = tree.flatten(weights)
     chosen = [_wider(leaf, wide.get(name)) for name, leaf in leaves.items()]
     return jax.tree_util.tree_unflatten(structure, chosen)
+
+
+def weight_directories(path: Path) -> list[Path]:
+    """Where a stage keeps its weights, the first before the others; or a bare checkpoint itself."""
+    places = [place for place in (path / "weights", path / "checkpoints") if place.is_dir()]
+    return places or [path]
 
 
 def masters_of(arrays: Mapping[str, Any]) -> dict[str, tree.Leaf]:

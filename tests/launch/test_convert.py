@@ -152,7 +152,7 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["ShardWritten:2", "FileMoved:2"])
-def test_an_export_killed_by_a_signal_is_started_over(tmp_path, capsys, point):
+def test_an_export_killed_by_a_signal_goes_on(tmp_path, capsys, point):
     assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
     arguments = ["export-hf", str(tmp_path / "ours"), str(tmp_path / "out"), "--max-shard-gb"]
     environment = os.environ | {crash_point.VARIABLE: point, "JAX_PLATFORMS": "cpu"}
@@ -168,9 +168,13 @@ def test_an_export_killed_by_a_signal_is_started_over(tmp_path, capsys, point):
     assert cli.main(["import-hf", str(tmp_path / "out"), str(tmp_path / "other")]) == 1
     assert "an export that was not finished" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+    capsys.readouterr()
     assert cli.main([*arguments, "5e-5"]) == 0
+    num_whole = 2 if point == "ShardWritten:2" else 3
+    assert f", {num_whole} of the files before" in capsys.readouterr().out
     arguments[2] = str(tmp_path / "whole")
     assert cli.main([*arguments, "5e-5"]) == 0
+    assert "before" not in capsys.readouterr().out
     again, whole = (
         {p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("out", "whole")
     )

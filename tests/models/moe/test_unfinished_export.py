@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from flax import nnx
 
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
@@ -35,6 +36,21 @@ def save(directory):
     moe.save_hf(published(), directory, max_shard_bytes=SHARD_BYTES)
 
 
+def save_of(source, directory, **changes):
+    """As `save` where the weights can be told from others: how many files were whole before."""
+    model = published()
+    _, state = nnx.split(model, graph=False)
+    return hf_save.save_weights_hf(
+        model.config,
+        nnx.to_pure_dict(state),
+        directory,
+        config_text=model.imported_config,
+        stored_dtype=model.imported_dtype,
+        source=source,
+        **(dict(max_shard_bytes=SHARD_BYTES) | changes),
+    )
+
+
 def contents(directory):
     """Name -> content of every file, those of subdirectories too."""
     return {
@@ -54,7 +70,7 @@ def die_at(patched, wanted, number):
     patched.setattr(crash_point, "reach", reach)
 
 
-def killed(monkeypatch, directory, point):
+def killed(monkeypatch, directory, point, save=save):
     with monkeypatch.context() as patched:
         die_at(patched, *point)
         with pytest.raises(KeyboardInterrupt):
@@ -77,6 +93,43 @@ def test_a_killed_export_is_started_over(tmp_path, monkeypatch, whole, point):
     moe.load_hf(tmp_path)
     with pytest.raises(CheckpointError, match="already holds"):
         save(tmp_path)
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_an_export_of_the_same_weights_goes_on_after_its_whole_files(
+    tmp_path, monkeypatch, whole, point
+):
+    name, number = point
+    num_whole = {"ExportBegun": 0, "ShardWritten": number}.get(name, 3)
+    killed(monkeypatch, tmp_path, point, functools.partial(save_of, "ours"))
+    killed(monkeypatch, tmp_path, ("ExportBegun", 1), functools.partial(save_of, "ours"))
+    fetch, fetched = hf_save._fetch, []
+    monkeypatch.setattr(hf_save, "_fetch", lambda *a: fetched.append(a[1].name) or fetch(*a))
+    assert save_of("ours", tmp_path) == num_whole
+    assert contents(tmp_path) == whole
+    index = json.loads(whole[files.INDEX])["weight_map"]
+    assert {index[name] for name in fetched} == set(sorted(set(index.values()))[num_whole:])
+
+
+@pytest.mark.parametrize("source", ["others", None])
+def test_an_export_of_other_weights_keeps_nothing(tmp_path, monkeypatch, whole, source):
+    for point in (("ShardWritten", 2), ("FileMoved", 2)):
+        killed(monkeypatch, tmp_path / point[0], point, functools.partial(save_of, "ours"))
+        assert save_of(source, tmp_path / point[0]) == 0
+        assert contents(tmp_path / point[0]) == whole
+
+
+def test_files_of_another_size_or_damaged_ones_are_not_kept(tmp_path, monkeypatch, whole):
+    ours = functools.partial(save_of, "ours")
+    killed(monkeypatch, tmp_path / "cut", ("ShardWritten", 3), ours)
+    cut, touched, _ = sorted((tmp_path / "cut" / unfinished.ASIDE).glob("*.safetensors"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+    touched.write_bytes(touched.read_bytes().replace(b"BF16", b"FP16").replace(b"F32", b"F16"))
+    assert ours(tmp_path / "cut") == 1
+    assert contents(tmp_path / "cut") == whole
+    killed(monkeypatch, tmp_path / "size", ("ShardWritten", 3), ours)
+    assert ours(tmp_path / "size", max_shard_bytes=10**9) == 0
+    assert sorted(contents(tmp_path / "size")) == ["config.json", "model.safetensors"]
 
 
 def test_an_export_is_killed_again_and_again(tmp_path, monkeypatch, whole):

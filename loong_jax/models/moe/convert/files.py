@@ -44,12 +44,16 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
     offset: int  # in the file, in bytes
 
+    @property
+    def end(self) -> int:
+        """In the file, in bytes."""
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
+
     def view(self, mapped: dict[Path, np.memmap]) -> np.ndarray:
         """The tensor as it lies on disk; `mapped` keeps the files that are open."""
         if self.file not in mapped:
             mapped[self.file] = np.memmap(self.file, np.uint8, mode="r")
-        end = self.offset + math.prod(self.shape) * self.dtype.itemsize
-        return mapped[self.file][self.offset : end].view(self.dtype).reshape(self.shape)
+        return mapped[self.file][self.offset : self.end].view(self.dtype).reshape(self.shape)
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
@@ -170,7 +174,20 @@ def write_file(
             array = np.ascontiguousarray(read(name))
             assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), name
             stream.write(array.reshape(-1).view(np.uint8).data)
+        stream.flush()
+        os.fsync(stream.fileno())
     partial.replace(file)
+
+
+def is_whole(file: Path, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]) -> bool:
+    """Whether `write_file` wrote a file of these tensors there."""
+    header, stored = lay_out(file, tensors)
+    size = max((tensor.end for tensor in stored.values()), default=len(header))
+    try:
+        with file.open("rb") as stream:
+            return file.stat().st_size == size and stream.read(len(header)) == header
+    except OSError:
+        return False
 
 
 def lay_out(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,13 @@ def save_weights_hf(
     config_text: str | None = None,
     stored_dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
-) -> None:
+    source: str | None = None,
+) -> int:
     """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays.
 
     `config_text` is the config.json that they came with, beside an embedding of `stored_dtype`.
+    With `source`, which tells these weights from all others, a save of them that was killed goes on
+    after its last whole file. Returns how many files were whole before.
     """
     directory = Path(directory)
     if not max_shard_bytes >= 1:
@@ -68,12 +71,13 @@ def save_weights_hf(
     text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
     unfinished.refuse_others(directory, text)
     files.make_directory(directory)
-    with unfinished.begun(directory) as export:
-        written = list(_write(export.aside, config, leaves, max_shard_bytes))
+    with unfinished.begun(directory, source) as export:
+        num_kept, written = _write(export.aside, config, leaves, max_shard_bytes)
         (export.aside / "config.json").write_bytes(text)
         for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
             left.unlink(missing_ok=True)  # of a save whose weights were deleted or not written
         unfinished.finish(export, [*written, "config.json"])
+    return num_kept
 
 
 def _config_text(
@@ -90,24 +94,31 @@ def _config_text(
 
 def _write(
     directory: Path, config: MoEConfig, leaves: Mapping[str, Any], max_shard_bytes: int
-) -> Iterator[str]:
-    """Writes shards, and an index where there are several; yields the name of each when whole."""
+) -> tuple[int, list[str]]:
+    """Writes shards that are not there, and an index where there are several.
+
+    How many were there, and the names of all files.
+    """
     places = {place.name: place for place in names.places(config, leaves)}
     sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
     shards = _shards(sizes, max_shard_bytes)
-    weight_map = {}
+    weight_map, written, num_kept = {}, [], 0
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         file = "model.safetensors" if len(shards) == 1 else file
         entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
-        files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
-        crash_point.reach("ShardWritten")
+        if files.is_whole(directory / file, entries):
+            num_kept += 1
+        else:
+            files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
+            crash_point.reach("ShardWritten")
         weight_map |= dict.fromkeys(shard, file)
-        yield file
+        written.append(file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (directory / files.INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        yield files.INDEX
+        written.append(files.INDEX)
+    return num_kept, written
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:

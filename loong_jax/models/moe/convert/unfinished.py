@@ -2,8 +2,9 @@
 
 The mark is in the directory before anything else and goes last. While files are written it is
 empty; once all are whole it notes the size and time of each, and they are moved to their places. So
-a file that a killed export moved is told from all others, and the next export starts over. Loaders
-refuse a directory with a mark. An export that goes on holds a lock on it.
+a file that a killed export moved is told from all others. The next export starts over, or goes on
+after the files that are whole where it can say that its weights are the same. Loaders refuse a
+directory with a mark. An export that goes on holds a lock on it.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from loong_jax.models.moe.convert import files
 
 MARK = ".loong_export"
 ASIDE = ".loong_export.files"  # a directory beside the mark
+SOURCE = "source"  # a file there: what tells the weights of the export from all others
 
 
 class Begun(NamedTuple):
@@ -36,7 +38,7 @@ def refuse_unfinished(directory: Path) -> None:
     if os.path.exists(directory / MARK):  # False where nothing can be read
         raise CheckpointError(
             f"{directory} holds an export that was not finished, as {MARK} in it says. Repeat the "
-            "export, which starts over, or name another directory."
+            "export, or name another directory."
         )
 
 
@@ -60,34 +62,42 @@ def refuse_others(directory: Path, config_text: bytes) -> None:
 
 
 @contextlib.contextmanager
-def begun(directory: Path) -> Iterator[Begun]:
-    """An export, after what an unfinished one left is deleted.
+def begun(directory: Path, source: str | None = None) -> Iterator[Begun]:
+    """An export of weights that `source` tells from all others, or that nothing does.
 
-    It is unfinished until `finish`, whatever ends it. Raises CheckpointError where another process
+    What an unfinished one of the same `source` left is in `aside`, and deleted otherwise. It is
+    unfinished until `finish`, whatever ends it. Raises CheckpointError where another process
     exports to `directory`.
     """
     aside = directory / ASIDE
     with (directory / MARK).open("a", encoding="utf-8") as mark:
         _lock(mark, directory)
+        goes_on = source is not None and _content(aside / SOURCE) == source.encode()
         for name in _own(directory):
-            (directory / name).unlink()
+            if goes_on:
+                (directory / name).replace(aside / name)
+            else:
+                (directory / name).unlink()
         mark.truncate(0)
-        if aside.exists():
-            shutil.rmtree(aside)
-        aside.mkdir()
+        if not goes_on:
+            if aside.exists():
+                shutil.rmtree(aside)
+            aside.mkdir()
+            if source is not None:
+                (aside / SOURCE).write_text(source, encoding="utf-8")
         crash_point.reach("ExportBegun")
         yield Begun(directory, aside, mark)
 
 
 def finish(export: Begun, names: Sequence[str]) -> None:
-    """Moves the files to their places, in this order, and removes the mark."""
+    """Moves the files to their places, in this order, and removes all else and the mark."""
     export.mark.write(json.dumps({name: _seen(export.aside / name) for name in names}))
     export.mark.flush()
     crash_point.reach("ExportWhole")
     for name in names:
         (export.aside / name).replace(export.directory / name)
         crash_point.reach("FileMoved")
-    export.aside.rmdir()
+    shutil.rmtree(export.aside)
     (export.directory / MARK).unlink()
 
 
