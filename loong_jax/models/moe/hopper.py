@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 _WIDTH = 64  # of the narrowest block
+_ROWS = 128  # of every block
 
 
 def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> bool:
@@ -61,25 +62,25 @@ def _product(x, weight, size, *, transposed: bool):
     width = weight.shape[1 if transposed else 2]
     columns = _block(width)
     made = ragged_dot_mgpu.ragged_dot(
-        x,
+        _filled(x),
         weight,
         group_sizes=size,
-        block_m=128,
+        block_m=_ROWS,
         block_n=columns,
         block_k=_WIDTH,
         max_concurrent_steps=4,
         grid_block_n=min(width // columns, 16),  # blocks side by side that read the same rows
         transpose_rhs=transposed,
     )
-    return _varying_like(x, made)
+    return _varying_like(x, made[: len(x)])
 
 
 def _weight_gradient(x, grad, size):
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
     made = transposed_ragged_dot_mgpu.transposed_ragged_dot(
-        x,
-        grad,
+        _filled(x),
+        _filled(grad),
         group_sizes=size,
         block_m=128 if x.shape[1] % 128 == 0 else _WIDTH,
         block_n=_block(grad.shape[1]),
@@ -88,6 +89,11 @@ def _weight_gradient(x, grad, size):
         grid_block_n=1,
     )
     return _varying_like(x, made)
+
+
+def _filled(rows: Float[Array, "R K"]) -> Float[Array, "r K"]:
+    """At least a block of rows."""
+    return jnp.pad(rows, [(0, max(0, _ROWS - len(rows))), (0, 0)])
 
 
 def _varying_like(x: Array, made: Array) -> Array:

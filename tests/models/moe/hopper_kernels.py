@@ -25,6 +25,7 @@ def pretend_a_gpu(monkeypatch):
 def product(x, weight, *, group_sizes, transpose_rhs, block_m, block_n, block_k, **_):
     width = weight.shape[1 if transpose_rhs else 2]
     assert (block_m, block_k) == (128, 64)
+    assert len(x) >= block_m
     assert block_n in (64, 128, 192)
     assert width % block_n == 0 or width % 64  # widths of tests may be smaller than a block
     if transpose_rhs:
