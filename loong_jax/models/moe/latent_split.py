@@ -71,11 +71,11 @@ def attend(
         return jnp.pad(a, widths, constant_values=fill)
 
     def of_rows(*shape):
-        return pl.BlockSpec((1, _ROWS, *shape), lambda b, g, s: (b, g, *(0 for _ in shape)))
+        return pl.BlockSpec((1, _ROWS, *shape), lambda g, b, s: (b, g, *(0 for _ in shape)))
 
     def of_splits(*shape):
         spec = (1, 1, _ROWS, *shape)
-        return pl.BlockSpec(spec, lambda b, g, s: (b, s, g, *(0 for _ in shape)))
+        return pl.BlockSpec(spec, lambda g, b, s: (b, s, g, *(0 for _ in shape)))
 
     def whole(a):
         return pl.BlockSpec(a.shape, lambda *_: (0,) * a.ndim)
@@ -85,7 +85,7 @@ def attend(
     lead = batch, splits, groups * _ROWS
     mixed, largest, total = pl.pallas_call(
         functools.partial(_kernel, split=split, block=block, sub_layer=sub_layer),
-        grid=(batch, groups, splits),
+        grid=(groups, batch, splits),  # the rows of a sequence side by side: they read the same
         in_specs=[
             whole(layer_1),
             whole(last_B),
@@ -141,7 +141,7 @@ def _kernel(
     block: int,
     sub_layer: int,
 ):
-    b, start = pl.program_id(0), pl.program_id(2) * split
+    b, start = pl.program_id(1), pl.program_id(2) * split
     layer = layer_ref[0]
     query, rope_query, position = query_ref[0], rope_query_ref[0], position_ref[0]
 
