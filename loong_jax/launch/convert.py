@@ -8,6 +8,7 @@ its own, `DST/.import`, and notes each block; killed there, it goes on with the 
 import hashlib
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     """
     config, config_text = read_model(source)
     record = _model_record(source) or {}
+    files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
     weights = checkpoints.load_weights(source)
     _, abstract = abstract_weights(config)
     expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
@@ -101,6 +103,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
             f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
             f"{expected.get(odd)}. Put the model.json beside it that belongs to the weights."
         )
+    files_after = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
     num_kept = save_weights_hf(
         config,
         weights,
@@ -108,7 +111,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
         config_text=config_text,
         stored_dtype=record.get("hf_dtype"),
         max_shard_bytes=max_shard_bytes,
-        source=_fingerprint_of_files(checkpoints.weight_directories(source)[0]),
+        source=files_before if files_before == files_after else None,
     )
     before = f", {num_kept} of the files before" if num_kept else ""
     print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
@@ -159,13 +162,21 @@ def _fingerprint(found: HfCheckpoint, dtype: str | None) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _fingerprint_of_files(directory: Path) -> str:
-    """Changes when a file is added, removed, or written to."""
-    content = []
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        status = file.stat()
-        content.append([str(file.relative_to(directory)), status.st_size, status.st_mtime_ns])
-    text = json.dumps([str(directory.resolve()), content])
+def _fingerprint_of_files(directory: Path) -> str | None:
+    """Changes when a file is added, removed or written to; None if one is just then."""
+    content, seen = [], set()
+    try:
+        for place, _, names in os.walk(directory, followlinks=True):
+            if (real := os.path.realpath(place)) in seen:
+                continue  # a link back to a directory above it
+            seen.add(real)
+            for name in names:
+                status = os.stat(os.path.join(place, name))
+                path = os.path.relpath(place, directory), name
+                content.append([*path, status.st_size, status.st_mtime_ns])
+    except OSError:
+        return None
+    text = json.dumps([configs.versions(), str(directory.resolve()), sorted(content)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

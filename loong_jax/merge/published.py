@@ -17,7 +17,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.merge import fusion, pieces
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.plan import Plan
-from loong_jax.models.moe.convert import files
+from loong_jax.models.moe.convert import files, unfinished
 from loong_jax.models.moe.convert.files import StoredTensor
 
 _BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # what else is copied from the base
@@ -73,6 +73,7 @@ class PublishedWeights:
     """The tensors of a directory by path (`model/layers/0/up/weight`), unread."""
 
     def __init__(self, directory: Path):
+        unfinished.refuse_unfinished(directory)
         self.directory = directory
         stored = files.stored_tensors(directory)
         self._files = {path: StoredFile(path) for path in {t.file for t in stored.values()}}
@@ -108,7 +109,7 @@ def write(
     its name once it is complete. `on_leaf` sees every merged leaf, with counts; without it nothing
     is counted.
     """
-
+    unfinished.refuse_unfinished(output)
     if is_published(output):
         raise CheckpointError(
             f"{output} already holds safetensors files. Name another directory, or delete them."

@@ -16,6 +16,7 @@ import pytest
 from loong_jax import cli, configs, crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, stages
+from loong_jax.merge import checkpoints
 from loong_jax.models import moe
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import HfCheckpoint
@@ -179,6 +180,78 @@ def test_an_export_killed_by_a_signal_goes_on(tmp_path, capsys, point):
         {p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("out", "whole")
     )
     assert again == whole
+
+
+def negated(source, destination):
+    """A copy of an imported model with other weights of the same shapes."""
+    shutil.copytree(source, destination)
+    shutil.rmtree(destination / "weights")
+    weights = stages.load_weights(source)
+    stages.save_weights(destination, 0, jax.tree.map(lambda a: -a, weights))
+
+
+def stopped_export(monkeypatch, source, destination, point="ShardWritten"):
+    """One that ended with its first file written, or moved."""
+
+    def reach(name):
+        if name == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash_point, "reach", reach)
+        with pytest.raises(KeyboardInterrupt):
+            convert.export_hf(source, destination, max_shard_bytes=50_000)
+
+
+def exported(source, destination):
+    convert.export_hf(source, destination, max_shard_bytes=50_000)
+    return {path.name: path.read_bytes() for path in destination.iterdir()}
+
+
+def test_weights_behind_a_link_that_was_changed_are_exported_anew(tmp_path, monkeypatch, capsys):
+    convert.import_hf(PUBLISHED, tmp_path / "one")
+    negated(tmp_path / "one", tmp_path / "two")
+    linked = tmp_path / "linked"
+    (linked / "weights").mkdir(parents=True)
+    shutil.copy(tmp_path / "one" / "model.json", linked)
+    step = linked / "weights" / "0"
+    step.symlink_to(tmp_path / "one" / "weights" / "0")
+    stopped_export(monkeypatch, linked, tmp_path / "out")
+    step.unlink()
+    step.symlink_to(tmp_path / "two" / "weights" / "0")
+    capsys.readouterr()
+    found = exported(linked, tmp_path / "out")
+    assert "files before" not in capsys.readouterr().out
+    assert found == exported(tmp_path / "two", tmp_path / "whole")
+
+
+def test_weights_that_change_while_they_are_read_are_no_reason_to_go_on(tmp_path, monkeypatch):
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    negated(tmp_path / "ours", tmp_path / "two")
+    load = checkpoints.load_weights
+
+    def overtaken(source):
+        weights = load(source)
+        shutil.copytree(tmp_path / "two" / "weights" / "0", source / "weights" / "1")
+        return weights
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "load_weights", overtaken)
+        stopped_export(monkeypatch, tmp_path / "ours", tmp_path / "out")
+    assert exported(tmp_path / "ours", tmp_path / "out") == exported(
+        tmp_path / "two", tmp_path / "whole"
+    )
+
+
+def test_a_merge_takes_no_half_export_and_writes_beside_none(tmp_path, monkeypatch, capsys):
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    exported(tmp_path / "ours", tmp_path / "whole")
+    stopped_export(monkeypatch, tmp_path / "ours", tmp_path / "half", "FileMoved")
+    for base, output in (("half", "new"), ("whole", "half")):
+        arguments = ["--base", str(tmp_path / base), "--experts", str(tmp_path / "whole")]
+        arguments += ["--output", str(tmp_path / output)]
+        assert cli.main(["merge", "linear", *arguments]) == 1
+        assert "export that was not finished" in capsys.readouterr().err
 
 
 def test_an_export_refuses_a_config_of_others_in_one_line(tmp_path, capsys):

@@ -230,3 +230,102 @@ def test_two_exports_at_once_are_refused(tmp_path, monkeypatch, whole):
     assert contents(tmp_path) == before
     save(tmp_path)
     assert contents(tmp_path) == whole
+
+
+def test_what_others_finish_while_an_export_waits_for_the_lock_is_refused(tmp_path, monkeypatch):
+    """The first look at the directory was before that, and saw nothing."""
+    lock = unfinished._lock
+
+    def overtaken(mark, directory):
+        monkeypatch.setattr(unfinished, "_lock", lock)
+        (directory / "model.safetensors").write_text("of another export")
+        lock(mark, directory)
+
+    monkeypatch.setattr(unfinished, "_lock", overtaken)
+    with pytest.raises(CheckpointError, match=r"already holds model\.safetensors"):
+        save(tmp_path)
+    assert contents(tmp_path) == {"model.safetensors": b"of another export"}
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00003.safetensors"])
+def test_what_others_put_there_during_an_export_is_not_replaced(tmp_path, monkeypatch, whole, name):
+    write = hf_save._write
+
+    def disturbed(*arguments):
+        (tmp_path / name).write_text("mine")
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hf_save, "_write", disturbed)
+        with pytest.raises(CheckpointError, match=f"already holds {name}"):
+            save_of("ours", tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+    (tmp_path / name).unlink()
+    assert save_of("ours", tmp_path) == 3
+    assert contents(tmp_path) == whole
+
+
+def test_a_file_that_is_deleted_during_an_export_is_named_and_written_again(
+    tmp_path, monkeypatch, whole
+):
+    write = hf_save._write
+
+    def robbed(directory, *arguments):
+        made = write(directory, *arguments)
+        (directory / made[1][0]).unlink()
+        return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hf_save, "_write", robbed)
+        with pytest.raises(CheckpointError, match=r"model-00001.* was deleted .*Repeat"):
+            save_of("ours", tmp_path)
+    # as a version before this one noted it
+    (tmp_path / unfinished.MARK).write_text('{"model-00001-of-00003.safetensors": null}')
+    assert save_of("ours", tmp_path) == 2
+    assert contents(tmp_path) == whole
+
+
+def test_a_partial_file_of_others_stays(tmp_path):
+    partial = tmp_path / "model-00007-of-00099.safetensors.partial"
+    partial.write_text("downloading")
+    save(tmp_path)
+    assert partial.read_text() == "downloading"
+
+
+def in_the_way(directory, name, kind):
+    path = directory / name
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "file":
+        path.touch()
+    else:
+        path.symlink_to(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(unfinished.MARK, "directory"), (unfinished.ASIDE, "file"), (unfinished.ASIDE, "link")],
+)
+def test_what_stands_where_an_export_keeps_its_own_is_an_error_in_words(tmp_path, name, kind):
+    in_the_way(tmp_path, name, kind)
+    with pytest.raises(
+        CheckpointError, match=rf"export to .* stopped.*delete .*{unfinished.ASIDE}"
+    ):
+        save(tmp_path)
+
+
+def test_a_full_disk_stops_an_export_in_words_and_it_goes_on(tmp_path, monkeypatch, whole):
+    write, written = files.write_file, []
+
+    def full(file, *arguments):
+        written.append(file)
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        write(file, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_file", full)
+        with pytest.raises(CheckpointError, match=r"No space left on device.*repeat it"):
+            save_of("ours", tmp_path)
+    assert save_of("ours", tmp_path) == 2
+    assert contents(tmp_path) == whole

@@ -69,14 +69,12 @@ def save_weights_hf(
             "export it in one process with `loong export-hf`."
         )
     text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
-    unfinished.refuse_others(directory, text)
-    files.make_directory(directory)
-    with unfinished.begun(directory, source) as export:
+    with unfinished.begun(directory, text, source) as export:
         num_kept, written = _write(export.aside, config, leaves, max_shard_bytes)
         (export.aside / "config.json").write_bytes(text)
-        for left in (directory / files.INDEX, *directory.glob("model*.safetensors.partial")):
-            left.unlink(missing_ok=True)  # of a save whose weights were deleted or not written
-        unfinished.finish(export, [*written, "config.json"])
+        # of a save whose weights were deleted
+        (directory / files.INDEX).unlink(missing_ok=True)
+        unfinished.finish(export, [*written, "config.json"], text)
     return num_kept
 
 

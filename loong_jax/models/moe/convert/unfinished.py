@@ -38,7 +38,7 @@ def refuse_unfinished(directory: Path) -> None:
     if os.path.exists(directory / MARK):  # False where nothing can be read
         raise CheckpointError(
             f"{directory} holds an export that was not finished, as {MARK} in it says. Repeat the "
-            "export, or name another directory."
+            f"export, name another directory, or delete {MARK} and {ASIDE} there to give it up."
         )
 
 
@@ -62,35 +62,69 @@ def refuse_others(directory: Path, config_text: bytes) -> None:
 
 
 @contextlib.contextmanager
-def begun(directory: Path, source: str | None = None) -> Iterator[Begun]:
+def begun(directory: Path, config_text: bytes, source: str | None = None) -> Iterator[Begun]:
     """An export of weights that `source` tells from all others, or that nothing does.
 
     What an unfinished one of the same `source` left is in `aside`, and deleted otherwise. It is
     unfinished until `finish`, whatever ends it. Raises CheckpointError where another process
-    exports to `directory`.
+    exports to `directory` or has ended one meanwhile, or where files cannot be written.
     """
+    refuse_others(directory, config_text)
+    with _told(directory):
+        files.make_directory(directory)
+        is_new = not os.path.lexists(directory / MARK)
+        with (directory / MARK).open("a", encoding="utf-8") as mark:
+            _lock(mark, directory)
+            try:
+                refuse_others(directory, config_text)  # put there while this one waited
+            except CheckpointError:
+                if is_new:
+                    (directory / MARK).unlink()
+                raise
+            yield _begin(directory, mark, source)
+
+
+def _begin(directory: Path, mark: IO[str], source: str | None) -> Begun:
     aside = directory / ASIDE
-    with (directory / MARK).open("a", encoding="utf-8") as mark:
-        _lock(mark, directory)
-        goes_on = source is not None and _content(aside / SOURCE) == source.encode()
-        for name in _own(directory):
-            if goes_on:
-                (directory / name).replace(aside / name)
-            else:
-                (directory / name).unlink()
-        mark.truncate(0)
-        if not goes_on:
-            if aside.exists():
-                shutil.rmtree(aside)
-            aside.mkdir()
-            if source is not None:
-                (aside / SOURCE).write_text(source, encoding="utf-8")
-        crash_point.reach("ExportBegun")
-        yield Begun(directory, aside, mark)
+    goes_on = source is not None and _content(aside / SOURCE) == source.encode()
+    for name in _own(directory):
+        if goes_on:
+            (directory / name).replace(aside / name)
+        else:
+            (directory / name).unlink()
+    mark.truncate(0)
+    if not goes_on:
+        if os.path.lexists(aside):
+            shutil.rmtree(aside)
+        aside.mkdir()
+        if source is not None:
+            (aside / SOURCE).write_text(source, encoding="utf-8")
+    crash_point.reach("ExportBegun")
+    return Begun(directory, aside, mark)
 
 
-def finish(export: Begun, names: Sequence[str]) -> None:
-    """Moves the files to their places, in this order, and removes all else and the mark."""
+@contextlib.contextmanager
+def _told(directory: Path) -> Iterator[None]:
+    """Errors of the file system as a CheckpointError; what was written is kept."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"the export to {directory} stopped: {error}. Correct that, and repeat it; delete "
+            f"{MARK} and {ASIDE} there if they are not of an export of yours."
+        ) from error
+
+
+def finish(export: Begun, names: Sequence[str], config_text: bytes) -> None:
+    """Moves the files to their places, in this order, and removes all else and the mark.
+
+    Raises CheckpointError where one is gone, or where others have put files in its place.
+    """
+    refuse_others(export.directory, config_text)
+    if gone := [name for name in names if _seen(export.aside / name) is None]:
+        raise CheckpointError(
+            f"{export.aside / gone[0]} was deleted while the export went on. Repeat the export."
+        )
     export.mark.write(json.dumps({name: _seen(export.aside / name) for name in names}))
     export.mark.flush()
     crash_point.reach("ExportWhole")
@@ -108,7 +142,7 @@ def _own(directory: Path) -> set[str]:
     except (OSError, ValueError):  # no mark, or one from before anything was moved
         return set()
     pairs = noted.items() if isinstance(noted, dict) else ()
-    return {name for name, seen in pairs if _seen(directory / name) == seen}
+    return {name for name, seen in pairs if seen and _seen(directory / name) == seen}
 
 
 def _seen(file: Path) -> list[int] | None:
