@@ -43,7 +43,7 @@ def fits(
     if capability is None or jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float16):
         return False
     widest = 256 if capability >= (9, 0) else 128 if capability >= (8, 0) else 0
-    return value_width <= head_width <= widest and head_width % 8 == 0
+    return value_width <= head_width <= widest and head_width % 8 == value_width % 8 == 0
 
 
 def is_forward_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -88,8 +88,13 @@ def _fused(operands: Operands, kernel: Kernel) -> Float[Array, "B T N U"]:
         operands.rope_key[:, :, None], (*key_BSNH.shape[:3], operands.rope_key.shape[-1])
     )
     key_BSNh = jnp.concatenate([key_BSNH, rope_BSNR], axis=-1)
-    arguments = operands.query, key_BSNh, value_BSNU
-    return kernel(*(checkpoint_name(a, EXPANDED) for a in arguments))
+    num_tokens = key_BSNh.shape[1]
+    # There is no gradient of odd lengths; no token sees the one that is added at the end.
+    arguments = (
+        jnp.pad(a, [(0, 0), (0, num_tokens % 2), (0, 0), (0, 0)])
+        for a in (operands.query, key_BSNh, value_BSNU)
+    )
+    return kernel(*(checkpoint_name(a, EXPANDED) for a in arguments))[:, :num_tokens]
 
 
 def causal_attention(

@@ -390,7 +390,7 @@ class Experts(nnx.Module):
         mean_choices = num_tokens * self.config.target_ffn_experts
         room = work.room
         if room is None and gemm == "hopper":
-            room = math.ceil(_SPARE_ROOM * mean_choices)
+            room = 128 * math.ceil(_SPARE_ROOM * mean_choices / 128)  # in whole blocks
         return expert_gemm.expert_ffn(
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )

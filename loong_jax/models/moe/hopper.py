@@ -92,8 +92,9 @@ def _weight_gradient(x, grad, size):
 
 
 def _filled(rows: Float[Array, "R K"]) -> Float[Array, "r K"]:
-    """At least a block of rows."""
-    return jnp.pad(rows, [(0, max(0, _ROWS - len(rows))), (0, 0)])
+    """At least a block of rows, and whole tiles of 8."""
+    wanted = max(_ROWS, -(-len(rows) // 8) * 8)
+    return jnp.pad(rows, [(0, wanted - len(rows)), (0, 0)])
 
 
 def _varying_like(x: Array, made: Array) -> Array:

@@ -15,10 +15,12 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 _TRITON = "jax.experimental.pallas.triton"  # which JAX means to remove
 _BLOCK = 64  # entries that are read at a time; half of it where that alone divides the capacity
+_MOST_BYTES = 1152  # of an entry, in 99 KiB of shared memory; Hopper and large Blackwells have 227
 _ROWS = 16  # queries of a program, heads and tokens together; no product has fewer rows
 # What was fastest of 15 on an H200, at 3.48 TB/s of its 4.8 (64 sequences of 8192 entries): groups
 # of 32 threads, blocks on their way, and programs, two for each of its 132 processors.
@@ -27,13 +29,21 @@ _HIDDEN = -1e30  # finite, so that differences of hidden scores are
 
 
 def fits(
-    capability: tuple[int, int] | None, capacity: int, kv_lora_rank: int, rope_width: int
+    capability: tuple[int, int] | None,
+    dtype: DTypeLike,
+    capacity: int,
+    kv_lora_rank: int,
+    rope_width: int,
 ) -> bool:
     """Whether a device of this compute capability runs the kernel for entries of these widths.
 
-    Entries must come in multiples of 32, and widths be powers of two.
+    Entries must come in multiples of 32, widths be powers of two, and blocks on their way fit into
+    the memory that a processor has for itself.
     """
     if capability is None or capability < (8, 0):
+        return False
+    entry = (kv_lora_rank + rope_width) * jnp.dtype(dtype).itemsize
+    if entry > _MOST_BYTES * (2 if capability[0] in (9, 10) else 1):
         return False
     if importlib.util.find_spec(_TRITON) is None:
         return False

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe import blockwise, context, cudnn, latent_kernel, latent_split, splash
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
@@ -67,13 +68,20 @@ def mix(
     in the order of the sequence.
 
     Raises:
-      ConfigError: see `splash.make_kernel` and `context.order`.
+      ConfigError: see `splash.make_kernel` and `context.order`; cuDNN has no kernel.
     """
     num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
     platform = rules.platform
     head, width = operands.query.shape[-1], operands.value_up.shape[-1]
     fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
     mixing = mixing or choose(num_tokens // parts, num_tokens, platform, fused=fused)
+    if isinstance(mixing, Cudnn) and not fused:
+        raise ConfigError(
+            f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
+            f"{operands.query.dtype} and heads of {head} and {width}: its kernels are for NVIDIA "
+            "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
+            "on) that are at least as wide as values. Use None, which chooses."
+        )
     kernel = None
     if isinstance(mixing, Splash):
         kernel = splash.make_kernel(
@@ -140,7 +148,9 @@ def over_cache(
     capacity, rank = latent.shape[3:]
     if rules.platform == "tpu" and latent_kernel.fits(capacity, rank):
         attend = latent_kernel.attend
-    elif latent_split.fits(rules.compute_capability, capacity, rank, rope_key.shape[-1]):
+    elif latent_split.fits(
+        rules.compute_capability, latent.dtype, capacity, rank, rope_key.shape[-1]
+    ):
         attend = latent_split.attend
     else:
         allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]

@@ -26,6 +26,7 @@ def product(x, weight, *, group_sizes, transpose_rhs, block_m, block_n, block_k,
     width = weight.shape[1 if transpose_rhs else 2]
     assert (block_m, block_k) == (128, 64)
     assert len(x) >= block_m
+    assert len(x) % 8 == 0  # else it does not lower
     assert block_n in (64, 128, 192)
     assert width % block_n == 0 or width % 64  # widths of tests may be smaller than a block
     if transpose_rhs:
@@ -37,6 +38,7 @@ def product(x, weight, *, group_sizes, transpose_rhs, block_m, block_n, block_k,
 
 def transposed_product(x, grad, *, group_sizes, **_):
     """Of rows outside a group the real kernel reads some, and only those of `x` does it mask."""
+    assert len(x) % 8 == len(grad) % 8 == 0
     is_of_RE = _is_of(group_sizes, len(x)).astype(x.dtype)
     return jnp.einsum("RK,RN,RE->EKN", x, grad, is_of_RE)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe import blockwise, cudnn, mixing
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
@@ -99,6 +100,7 @@ def test_queries_out_of_order_or_among_other_keys_go_through_blocks(monkeypatch)
         ((7, 5), jnp.bfloat16, 64, 64, False),
         ((9, 0), jnp.float32, 192, 128, False),
         ((9, 0), jnp.bfloat16, 36, 32, False),
+        ((9, 0), jnp.bfloat16, 48, 20, False),
         ((9, 0), jnp.bfloat16, 128, 192, False),  # values wider than keys
         (None, jnp.bfloat16, 192, 128, False),
     ],
@@ -114,20 +116,47 @@ def test_long_rows_on_a_gpu_that_fits_are_given_to_it():
     assert mixing.choose(64, 64, "gpu", fused=True) == mixing.WholeScores()
 
 
+def test_asked_for_where_it_does_not_fit_it_is_refused():
+    with pytest.raises(ConfigError, match=r"mixing=Cudnn\(\).*float32 and heads of 9 and 6.*Use"):
+        mixing.mix(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+
+
 def test_over_a_cache_blocks_replace_it(monkeypatch):
     ran = watch_blocks(monkeypatch)
     mixing.mix_cached(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
     assert ran == [SIZES.others]
 
 
-@pytest.mark.parametrize("width", [128, 192], ids=("narrow values", "equal widths"))
-def test_the_kernel_can_be_traced_and_its_results_are_kept(monkeypatch, width):
-    """By JAX's own functions, as if there were a GPU; going back then runs no forward kernel."""
+@pytest.fixture
+def pretended(monkeypatch):
+    """JAX's own functions as if there were a GPU, so that they can be traced."""
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
     monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
     monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
     monkeypatch.setattr(fused, "is_cuda_compute_capability_equal", lambda _: False)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("length", [256, 301])
+def test_there_is_a_gradient_of_every_length(length):
+    widths = (128, 64, 32, 128)
+    operands = random_operands(1, length, length, heads=1, widths=widths)
+    operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
+    sight = in_order(np.ones((1, length)))
+
+    def loss(operands):
+        mixed = cudnn.attend(operands, sight, Cudnn())
+        assert mixed.shape == (1, length, 1, 128)
+        return mixed.astype(jnp.float32).sum()
+
+    assert "dot_product_attention_bwd" in str(jax.make_jaxpr(jax.grad(loss))(operands))
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("width", [128, 192], ids=("narrow values", "equal widths"))
+def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
+    """Going back runs no forward kernel where they are."""
     query, key = (jax.ShapeDtypeStruct((1, 512, 2, 192), jnp.bfloat16) for _ in range(2))
     value = jax.ShapeDtypeStruct((1, 512, 2, width), jnp.bfloat16)
 

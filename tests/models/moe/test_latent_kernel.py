@@ -80,7 +80,7 @@ def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     latent, rope_key = (draw(2, 2, batch, capacity, width) for width in (rank, rope))
     last = np.array([num_tokens - 1, capacity // 2, capacity - 1])
     position = last[:, None] + jnp.arange(num_tokens)[None] - (num_tokens - 1)
-    assert latent_split.fits((9, 0), capacity, rank, rope)
+    assert latent_split.fits((9, 0), dtype, capacity, rank, rope)
     block = 64 if capacity % 64 == 0 else 32
     split = latent_split._split_length(capacity, block, batch * -(-heads * num_tokens // 16))
     assert split < capacity
@@ -99,26 +99,35 @@ def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
 
 
 @pytest.mark.parametrize(
-    ("capability", "capacity", "rank", "rope", "fits"),
+    ("capability", "dtype", "capacity", "rank", "rope", "fits"),
     [
-        ((9, 0), 5120, 512, 64, True),
-        ((8, 0), 5152, 512, 64, True),
-        ((9, 0), 5130, 512, 64, False),
-        ((9, 0), 5120, 384, 64, False),
-        ((9, 0), 5120, 512, 8, False),
-        ((7, 5), 5120, 512, 64, False),
-        (None, 5120, 512, 64, False),
+        ((9, 0), jnp.bfloat16, 5120, 512, 64, True),
+        ((8, 0), jnp.bfloat16, 5152, 512, 64, True),
+        ((9, 0), jnp.bfloat16, 5130, 512, 64, False),
+        ((9, 0), jnp.bfloat16, 5120, 384, 64, False),
+        ((9, 0), jnp.bfloat16, 5120, 512, 8, False),
+        ((7, 5), jnp.bfloat16, 5120, 512, 64, False),
+        (None, jnp.bfloat16, 5120, 512, 64, False),
+        # as compiled for H100, A100, L4 and RTX 5090
+        ((9, 0), jnp.float32, 5120, 512, 64, True),
+        ((9, 0), jnp.bfloat16, 5120, 1024, 64, True),
+        ((9, 0), jnp.bfloat16, 5120, 2048, 64, False),
+        ((8, 0), jnp.float32, 5120, 512, 64, False),
+        ((8, 9), jnp.bfloat16, 5120, 512, 64, True),
+        ((8, 9), jnp.float32, 5120, 512, 64, False),
+        ((12, 0), jnp.bfloat16, 5120, 512, 64, True),
+        ((12, 0), jnp.bfloat16, 5120, 1024, 64, False),
     ],
 )
-def test_the_kernel_for_gpus_wants_powers_of_two_and_whole_blocks(
-    capability, capacity, rank, rope, fits
+def test_the_kernel_for_gpus_wants_powers_of_two_whole_blocks_and_room(
+    capability, dtype, capacity, rank, rope, fits
 ):
-    assert latent_split.fits(capability, capacity, rank, rope) is fits
+    assert latent_split.fits(capability, dtype, capacity, rank, rope) is fits
 
 
 def test_without_pallas_triton_the_kernel_for_gpus_fits_nothing(monkeypatch):
     monkeypatch.setattr(latent_split, "_TRITON", "jax.experimental.pallas.no_such_module")
-    assert not latent_split.fits((9, 0), 5120, 512, 64)
+    assert not latent_split.fits((9, 0), jnp.bfloat16, 5120, 512, 64)
 
 
 KERNELS = {"tpu": latent_kernel, "gpu": latent_split}
