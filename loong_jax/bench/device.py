@@ -24,6 +24,7 @@ from loong_jax import options
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan import programs
+from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.plan import attention_flops
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
@@ -60,11 +61,24 @@ class Peak(NamedTuple):
     memory_bandwidth: float  # bytes per second
 
 
-# By the name that the driver gives, SXM parts. Source: the vendor's data sheets.
+# By the name that the driver gives: SXM parts, from the vendor's data sheets, and TPUs, of which a
+# chip may be two devices.
+_TPUS = {
+    "v5e": ("TPU v5 lite", "TPU v5e"),
+    "v5p": ("TPU v5", "TPU v5p"),
+    "v6e": ("TPU v6 lite", "TPU v6e"),
+    "tpu7x": ("TPU7", "TPU7x"),
+}
 PEAKS = {
     "NVIDIA H200": Peak(989e12, 4.8e12),
     "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
     "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
+    **{
+        kind: Peak(chip.bf16_flops / chip.num_devices, chip.hbm_bandwidth / chip.num_devices)
+        for name, kinds in _TPUS.items()
+        for chip in (CHIPS[name],)
+        for kind in kinds
+    },
 }
 
 

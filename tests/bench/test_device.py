@@ -9,6 +9,7 @@ import pytest
 from loong_jax.bench import device
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan import programs
+from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.models import moe
 from loong_jax.sharding import ShardingRules
 
@@ -63,6 +64,13 @@ def test_decoding_reads_all_weights_but_the_embedding_and_the_cache_up_to_its_st
     read = figures["decode"]["bytes"]
     assert read["weights"] == 4 * (counts["total"] - counts["embedding"])
     assert read["cache"] == 4 * 3 * (16 - 1.5) * 2 * config.num_layers * entry
+
+
+def test_a_tpu_that_is_two_devices_has_half_a_chips_peak():
+    chip = CHIPS["tpu7x"]
+    assert chip.num_devices == 2
+    assert device.PEAKS["TPU7x"] == (chip.bf16_flops / 2, chip.hbm_bandwidth / 2)
+    assert device.PEAKS["TPU v5p"].bf16_flops == 459e12
 
 
 def test_the_model_of_two_billion_has_the_familys_proportions():
