@@ -67,7 +67,7 @@ _TPUS = {
     "v5e": ("TPU v5 lite", "TPU v5e"),
     "v5p": ("TPU v5", "TPU v5p"),
     "v6e": ("TPU v6 lite", "TPU v6e"),
-    "tpu7x": ("TPU7", "TPU7x"),
+    "tpu7x": ("TPU7x",),
 }
 PEAKS = {
     "NVIDIA H200": Peak(989e12, 4.8e12),
