@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -274,12 +275,17 @@ class ShardingRules:
     def take(
         self, table: Shaped[Array, "rows ..."], index: Integer[Array, "..."], *names: str | None
     ) -> Array:
-        """Rows of `table` at `index`; `names` are the logical axes of a row."""
+        """Rows of `table` at `index`; `names` are the logical axes of a row.
+
+        The gradients of a row that is taken many times are summed in float32: bfloat16 stops
+        growing after some hundred summands.
+        """
         if self.mesh is None:
-            return table[index]
+            return _summed_wide(lambda table, index: table[index], table, index)
         place, cut = self.after(index, *names), _as_tuple(jax.typeof(table).sharding.spec[0])
         index = self._whole_along(index, cut)  # else every device would gather the table
-        rows = table.at[index].get(out_sharding=self.after(index, *names))
+        home = self.after(index, *names)
+        rows = _summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
         return jax.sharding.reshard(rows, place)
 
     def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
@@ -342,6 +348,22 @@ def place_like(x: Array, other: Array) -> Array:
 
 
 _NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag")
+
+
+def _summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:
+    """`take(table, index)`, whose gradient is summed in float32 and then rounded."""
+    if table.dtype not in (jnp.bfloat16, jnp.float16):
+        return take(table, index)
+
+    def backward(saved, grad):
+        table, index = saved
+        _, pull = jax.vjp(lambda table: take(table, index), table.astype(jnp.float32))
+        (total,) = pull(grad.astype(jnp.float32))
+        return total.astype(table.dtype), None
+
+    function = jax.custom_vjp(take)
+    function.defvjp(lambda *operands: (take(*operands), operands), backward)
+    return function(table, index)
 
 
 def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:

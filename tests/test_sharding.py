@@ -95,6 +95,41 @@ def test_indexed_reads_agree_with_numpy_on_a_sharded_table():
     np.testing.assert_array_equal(gradient, expected)
 
 
+@pytest.mark.parametrize(
+    "rules_of",
+    [
+        lambda: ShardingRules(),
+        lambda: ShardingRules(mesh=make_mesh(data=2, tensor=4)),
+        lambda: ShardingRules(
+            mesh=make_mesh(data=2, fsdp=2, expert=2),
+            vocab=("tensor", "fsdp", "expert"),
+            vocab_embed=None,
+            gathered_at_use=("fsdp", "expert"),
+        ),
+    ],
+    ids=("alone", "cut", "gathered"),
+)
+def test_gradients_of_a_row_that_is_taken_often_are_summed_in_float32(rules_of):
+    """A sum of ones in bfloat16 stops at 256."""
+    rules = rules_of()
+    table = jnp.zeros((8, 8), jnp.bfloat16)
+    index = jnp.zeros((8, 512), jnp.int32).at[:, 0].set(3)
+
+    def loss(table, index):
+        whole = rules.gather(table, "vocab", "vocab_embed")
+        rows = rules.take(whole, index, "act_embed")
+        assert rows.dtype == jnp.bfloat16
+        return jnp.sum(rows.astype(jnp.float32))
+
+    if rules.mesh is not None:
+        table = jax.device_put(table, rules.spec("vocab", "vocab_embed"))
+        index = jax.device_put(index, rules.spec("act_batch", "act_length"))
+    gradient = np.asarray(jax.jit(jax.grad(loss))(table, index).astype(jnp.float32))
+    expected = np.zeros((8, 8))
+    expected[0], expected[3] = 8 * 511, 8
+    np.testing.assert_allclose(gradient, expected, rtol=2**-8)
+
+
 def test_axes_in_a_mesh_order_that_users_may_rely_on():
     assert MESH_AXES == ("slice", "data", "fsdp", "expert", "tensor", "context")
 
