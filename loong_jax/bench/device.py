@@ -9,6 +9,7 @@ the embedding and whatever does not overlap.
 """
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,11 @@ def measure(chosen: Options, report: Callable[[str], None] = print) -> dict[str,
         "model": chosen.model,
         "parameters": programs.weight_counts(MODELS[chosen.model]),
     }
-    report(f"{device.device_kind}, jax {jax.__version__}, {peak or 'no data sheet known'}")
+    sheet = "no data sheet known"
+    if peak is not None:
+        flops, bandwidth = peak.bf16_flops / 1e12, peak.memory_bandwidth / 1e12
+        sheet = f"{flops:.0f} TFLOP/s and {bandwidth:.2f} TB/s by its data sheet"
+    report(f"{device.device_kind}, jax {jax.__version__}, {sheet}")
     bench = _Bench(MODELS[chosen.model], chosen, peak, report)
     for part in PARTS:
         if part in chosen.chosen_parts:
@@ -224,55 +229,63 @@ class _Bench:
         model = moe.LongcatFlash(
             dataclasses.replace(config, num_layers=1), rngs=nnx.Rngs(0), rules=rules
         )
-        graph, stacked = nnx.split(model.layers, graph=False)
-        layer_weights = jax.tree.map(lambda a: a[0], stacked)
+        layer, stacked = nnx.split(model.layers, graph=False)
+        weights = nnx.to_pure_dict(jax.tree.map(lambda a: a[0], stacked))
+        whole, whole_weights = nnx.split(model, graph=False)
         segment = jnp.ones(shape, jnp.int32)
         index = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
         sight = Sight(segment, index, segment, index)
-        mask = segment > 0
         x = self._random(1, (*shape, config.hidden_size)).astype(config.dtype)
         targets = self._tokens(0, shape)[0]
 
-        def of_layer(run):
-            return lambda weights, x: run(nnx.merge(graph, weights), x)
+        def attention(layer, x):
+            return layer.attention_0(x, index, sight)[0]
 
         def experts(layer, x):
-            return layer.experts(x, layer.router(x)[0], mask)
+            return layer.experts(x, layer.router(x)[0], segment > 0)
 
-        def head(weights, x):
-            logits = nnx.merge(*weights).logits_of(x)
-            return programs.next_token_loss(logits, targets)
+        def head(model, x):
+            return programs.next_token_loss(model.logits_of(x), targets)
 
-        layers = config.num_layers
-        active = result["parameters"]
-        tokens = shape[0] * shape[1]
-        kinds = {
-            name: sum(leaf.size for leaf in jax.tree.leaves(layer_weights[name]))
-            for name in ("attention_0", "ffn_0", "experts", "router")
-        }
-        met = kinds["experts"] * config.target_ffn_experts / config.num_experts + kinds["router"]
+        def num_weights(name):
+            return sum(leaf.size for leaf in jax.tree.leaves(weights[name]))
+
+        layers, of_layer = config.num_layers, (layer, weights)
+        of_model = whole, nnx.to_pure_dict(whole_weights)
+        met = config.target_ffn_experts / config.num_experts * num_weights("experts")
         scores = attention_flops(config, (shape[1] + 1) / 2) / (2 * layers)
-        cases: dict[str, tuple[int, Any, Any, float]] = {
+        # How often a step has it, what it is of, the weights it has, what it does, and its
+        # operations per token, forward.
+        cases: dict[str, tuple[int, Any, tuple[str, ...], Any, float]] = {
             "attention": (
                 2 * layers,
-                of_layer(lambda layer, x: layer.attention_0(x, index, sight)[0]),
-                layer_weights,
-                2 * kinds["attention_0"] + scores,
+                of_layer,
+                ("attention_0",),
+                attention,
+                2 * num_weights("attention_0") + scores,
             ),
             "dense FFN": (
                 2 * layers,
-                of_layer(lambda layer, x: layer.ffn_0(x)),
-                layer_weights,
-                2 * kinds["ffn_0"],
+                of_layer,
+                ("ffn_0",),
+                lambda layer, x: layer.ffn_0(x),
+                2 * num_weights("ffn_0"),
             ),
-            "router and experts": (layers, of_layer(experts), layer_weights, 2 * met),
-            "head and loss": (1, head, nnx.split(model, graph=False), 2 * active["head"]),
+            "router and experts": (
+                layers,
+                of_layer,
+                ("router", "experts"),
+                experts,
+                2 * (met + num_weights("router")),
+            ),
+            "head and loss": (1, of_model, ("head",), head, 2 * result["parameters"]["head"]),
         }
         found = {}
-        for name, (count, run, weights, flops) in cases.items():
-            seconds = self._there_and_back(run, weights, x)
+        for name, (count, (graph, known), names, run, flops) in cases.items():
+            seconds = self._there_and_back(run, graph, known, names, x)
             found[name] = {"count": count, "seconds": count * seconds}
-            found[name] |= self._share_of_flops(result, 3 * tokens * flops, seconds)
+            flops *= 3 * math.prod(shape)
+            found[name] |= self._share_of_flops(result, flops, seconds)
             self.report(f"  {count} x {name}: {1e3 * count * seconds:.1f} ms{_shares(found[name])}")
         if "train" in result:
             left = result["train"]["step_s"] - sum(piece["seconds"] for piece in found.values())
@@ -280,17 +293,21 @@ class _Bench:
             self.report(f"  all else: {1e3 * left:.1f} ms")
         return found
 
-    def _there_and_back(self, run: Callable[..., Any], weights: Any, x: Any) -> float:
-        """Seconds of a function and of its gradients for weights and input."""
-        graph, arrays = weights if isinstance(weights, tuple) else (None, weights)
-        call = run if graph is None else lambda arrays, x: run((graph, arrays), x)
+    def _there_and_back(
+        self, run: Callable[..., Any], graph: Any, weights: Any, names: Sequence[str], x: jax.Array
+    ) -> float:
+        """Seconds of `run(module, x)` and of its gradients for `x` and the named weights."""
 
-        def both(arrays, x, grad):
-            return jax.vjp(call, arrays, x)[1](grad)
+        def call(own, x):
+            return run(nnx.merge(graph, nnx.State(weights | own)), x)
 
-        made = jax.eval_shape(call, arrays, x)
+        def both(own, x, grad):
+            return jax.vjp(call, own, x)[1](grad)
+
+        own = {name: weights[name] for name in names}
+        made = jax.eval_shape(call, own, x)
         grad = self._random(2, made.shape).astype(made.dtype)
-        return self._median(jax.jit(both), arrays, x, grad)
+        return self._median(jax.jit(both), own, x, grad)
 
     def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Steps of one call, over a cache that is full up to the last of them."""

@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float
 
 from loong_jax.models.moe import blockwise
 from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.sight import Operands, Sight
 
 # What `MoEConfig.remat` calls what goes into the kernels, and what comes out.
@@ -82,12 +81,7 @@ def one_sequence_each(sight: Sight) -> Bool[Array, ""]:
 
 
 def _fused(operands: Operands, kernel: Kernel) -> Float[Array, "B T N U"]:
-    key_BSNH = project(operands.latent, operands.key_up)
-    value_BSNU = project(operands.latent, operands.value_up)
-    rope_BSNR = jnp.broadcast_to(
-        operands.rope_key[:, :, None], (*key_BSNH.shape[:3], operands.rope_key.shape[-1])
-    )
-    key_BSNh = jnp.concatenate([key_BSNH, rope_BSNR], axis=-1)
+    key_BSNh, value_BSNU = operands.expanded()
     num_tokens = key_BSNh.shape[1]
     # There is no gradient of odd lengths; no token sees the one that is added at the end.
     arguments = (

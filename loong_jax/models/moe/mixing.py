@@ -20,7 +20,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import blockwise, context, cudnn, latent_kernel, latent_split, splash
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
-from loong_jax.models.moe.dense import accumulate, project
+from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
 from loong_jax.sharding import ShardingRules
@@ -218,12 +218,7 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
 
 def whole_scores(operands: Operands, sight: Sight) -> Float[Array, "B T N U"]:
     """The equation as it stands, with all scores in memory."""
-    key_BSNH = project(operands.latent, operands.key_up)
-    value_BSNU = project(operands.latent, operands.value_up)
-    rope_BSNR = jnp.broadcast_to(
-        operands.rope_key[:, :, None], (*key_BSNH.shape[:3], operands.rope_key.shape[-1])
-    )
-    key_BSNh = jnp.concatenate([key_BSNH, rope_BSNR], axis=-1)
+    key_BSNh, value_BSNU = operands.expanded()
     score_BNTS = accumulate("BTNh,BSNh->BNTS", operands.query, key_BSNh)
     weight_BNTS, total_BNT = attention_weights(score_BNTS, sight.pairs())
     weight_BNTS = weight_BNTS.astype(value_BSNU.dtype)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.models.moe.dense import project
+
 
 class Operands(NamedTuple):
     """Queries, latents, and the weights that expand latents into keys and values."""
@@ -14,6 +16,15 @@ class Operands(NamedTuple):
     rope_key: Float[Array, "B S R"]
     key_up: Float[Array, "C N H"]
     value_up: Float[Array, "C N U"]
+
+    def expanded(self) -> tuple[Float[Array, "B S N h"], Float[Array, "B S N U"]]:
+        """Keys and values of every head; all heads share the rotary part of the key."""
+        key_BSNH = project(self.latent, self.key_up)
+        value_BSNU = project(self.latent, self.value_up)
+        rope_BSNR = jnp.broadcast_to(
+            self.rope_key[:, :, None], (*key_BSNH.shape[:3], self.rope_key.shape[-1])
+        )
+        return jnp.concatenate([key_BSNH, rope_BSNR], axis=-1), value_BSNU
 
 
 class Sight(NamedTuple):

@@ -23,15 +23,14 @@ def exact(query, rope_query, latent, rope_key, position):
     return np.einsum("bnts,bsc->bntc", weight / weight.sum(-1, keepdims=True), latent)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
-    [(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)],
-)
-def test_equals_float64_and_reads_no_block_past_the_last_entry(
-    dtype, heads, num_tokens, rope, capacity, tolerance
-):
+def problem(dtype, heads, num_tokens, rank, rope, capacity, block):
+    """Arguments of a kernel for one attention of a cache, and what it should make of them.
+
+    Sequences end with their first tokens, in the middle and with the cache; whole blocks past
+    their ends are NaN.
+    """
     random = np.random.default_rng(0)
-    batch, rank, layer, sub_layer = 3, 128, 1, 1
+    batch, layer, sub_layer = 3, 1, 1
 
     def draw(*shape, scale=1.0):
         return jnp.asarray(scale * random.normal(size=shape), dtype)
@@ -41,18 +40,28 @@ def test_equals_float64_and_reads_no_block_past_the_last_entry(
     latent, rope_key = (draw(2, 2, batch, capacity, width) for width in (rank, rope))
     last = np.array([num_tokens - 1, capacity // 2, capacity - 1])
     position = last[:, None] + jnp.arange(num_tokens)[None] - (num_tokens - 1)
-    block = latent_kernel._block(capacity, heads * num_tokens)
-    assert block < capacity
     unseen = np.arange(capacity)[None] >= (last[:, None] // block + 1) * block
-    poisoned = [jnp.where(unseen[..., None], jnp.nan, a) for a in (latent, rope_key)]
-    mixed = latent_kernel.attend(
-        query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position, interpret=True
-    )
+    poisoned = (jnp.where(unseen[..., None], jnp.nan, a) for a in (latent, rope_key))
     expected = exact(
         *(np.asarray(a, np.float64) for a in (query, rope_query)),
         *(np.asarray(a[layer, sub_layer], np.float64) for a in (latent, rope_key)),
         np.asarray(position),
     )
+    return (query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position), expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
+    [(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)],
+)
+def test_equals_float64_and_reads_no_block_past_the_last_entry(
+    dtype, heads, num_tokens, rope, capacity, tolerance
+):
+    rank = 128
+    block = latent_kernel._block(capacity, heads * num_tokens)
+    assert block < capacity
+    arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
+    mixed = latent_kernel.attend(*arguments, interpret=True)
     error = np.abs(np.asarray(mixed, np.float64) - expected).max()
     assert error < tolerance * np.abs(expected).max()
 
@@ -69,31 +78,13 @@ def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     dtype, heads, num_tokens, capacity, tolerance
 ):
     """Sequences that end in the first split, in the middle of one and with the cache."""
-    random = np.random.default_rng(0)
-    batch, rank, rope, layer, sub_layer = 3, 64, 16, 1, 1
-
-    def draw(*shape, scale=1.0):
-        return jnp.asarray(scale * random.normal(size=shape), dtype)
-
-    query = draw(batch, heads, num_tokens, rank, scale=3 * rank**-0.5)
-    rope_query = draw(batch, heads, num_tokens, rope, scale=3 * rope**-0.5)
-    latent, rope_key = (draw(2, 2, batch, capacity, width) for width in (rank, rope))
-    last = np.array([num_tokens - 1, capacity // 2, capacity - 1])
-    position = last[:, None] + jnp.arange(num_tokens)[None] - (num_tokens - 1)
+    rank, rope = 64, 16
     assert latent_split.fits((9, 0), dtype, capacity, rank, rope)
     block = 64 if capacity % 64 == 0 else 32
-    split = latent_split._split_length(capacity, block, batch * -(-heads * num_tokens // 16))
-    assert split < capacity
-    unseen = np.arange(capacity)[None] >= (last[:, None] // block + 1) * block
-    poisoned = [jnp.where(unseen[..., None], jnp.nan, a) for a in (latent, rope_key)]
-    mixed = latent_split.attend(
-        query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position, interpret=True
-    )
-    expected = exact(
-        *(np.asarray(a, np.float64) for a in (query, rope_query)),
-        *(np.asarray(a[layer, sub_layer], np.float64) for a in (latent, rope_key)),
-        np.asarray(position),
-    )
+    programs = 3 * -(-heads * num_tokens // 16)
+    assert latent_split._split_length(capacity, block, programs) < capacity
+    arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
+    mixed = latent_split.attend(*arguments, interpret=True)
     error = np.abs(np.asarray(mixed, np.float64) - expected).max()
     assert error < tolerance * np.abs(expected).max()
 

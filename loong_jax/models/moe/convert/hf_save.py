@@ -74,7 +74,7 @@ def save_weights_hf(
         (export.aside / "config.json").write_bytes(text)
         # of a save whose weights were deleted
         (directory / files.INDEX).unlink(missing_ok=True)
-        unfinished.finish(export, [*written, "config.json"], text)
+        unfinished.finish(export, [*written, "config.json"])
     return num_kept
 
 

@@ -31,6 +31,7 @@ class Begun(NamedTuple):
     directory: Path
     aside: Path
     mark: IO[str]
+    config_text: bytes  # of the config.json that will be written
 
 
 def refuse_unfinished(directory: Path) -> None:
@@ -81,18 +82,21 @@ def begun(directory: Path, config_text: bytes, source: str | None = None) -> Ite
                 if is_new:
                     (directory / MARK).unlink()
                 raise
-            yield _begin(directory, mark, source)
+            export = Begun(directory, directory / ASIDE, mark, config_text)
+            _clear(export, source)
+            yield export
 
 
-def _begin(directory: Path, mark: IO[str], source: str | None) -> Begun:
-    aside = directory / ASIDE
+def _clear(export: Begun, source: str | None) -> None:
+    """Leaves in `aside` what an unfinished export of the same `source` wrote, and nothing else."""
+    directory, aside = export.directory, export.aside
     goes_on = source is not None and _content(aside / SOURCE) == source.encode()
     for name in _own(directory):
         if goes_on:
             (directory / name).replace(aside / name)
         else:
             (directory / name).unlink()
-    mark.truncate(0)
+    export.mark.truncate(0)
     if not goes_on:
         if os.path.lexists(aside):
             shutil.rmtree(aside)
@@ -100,7 +104,6 @@ def _begin(directory: Path, mark: IO[str], source: str | None) -> Begun:
         if source is not None:
             (aside / SOURCE).write_text(source, encoding="utf-8")
     crash_point.reach("ExportBegun")
-    return Begun(directory, aside, mark)
 
 
 @contextlib.contextmanager
@@ -115,12 +118,12 @@ def _told(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def finish(export: Begun, names: Sequence[str], config_text: bytes) -> None:
+def finish(export: Begun, names: Sequence[str]) -> None:
     """Moves the files to their places, in this order, and removes all else and the mark.
 
     Raises CheckpointError where one is gone, or where others have put files in its place.
     """
-    refuse_others(export.directory, config_text)
+    refuse_others(export.directory, export.config_text)
     if gone := [name for name in names if _seen(export.aside / name) is None]:
         raise CheckpointError(
             f"{export.aside / gone[0]} was deleted while the export went on. Repeat the export."
