@@ -82,6 +82,8 @@ def mix(
             "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
             "on) that are at least as wide as values. Use None, which chooses."
         )
+    if isinstance(mixing, Cudnn):
+        mixing = mixing.on(rules.compute_capability)
     kernel = None
     if isinstance(mixing, Splash):
         kernel = splash.make_kernel(

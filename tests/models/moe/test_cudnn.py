@@ -13,16 +13,47 @@ from loong_jax.models.moe import blockwise, cudnn, mixing
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
 from loong_jax.models.moe.sight import Sight
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe.test_mixing import in_order, random_operands
 
 LENGTH = 12
-SIZES = Cudnn(others=Blockwise(query_block=4, key_block=4))
+SIZES = Cudnn(others=Blockwise(query_block=4, key_block=4), packed=(2, 3))
+WHOLE, UP_TO_2, UP_TO_3, BLOCKS = range(4)  # the ways of `SIZES`
 
 
 def causal(query, key, value):
     """What the kernel computes: no segment is known to it."""
     return jax.nn.dot_product_attention(query, key, value, scale=1.0, is_causal=True)
+
+
+def by_sequences(query, key, value, sequences):
+    """What the packed kernel promises: of padding it neither reads nor writes anything."""
+    at_BT1M = jnp.arange(query.shape[1])[None, :, None]
+    start_B1M, length_B1M = sequences.start[:, None], sequences.length[:, None]
+    is_of_BTM = (at_BT1M >= start_B1M) & (at_BT1M < start_B1M + length_B1M)
+    number_BT = jnp.sum(
+        jnp.where(is_of_BTM, 1 + jax.lax.broadcasted_iota(int, is_of_BTM.shape, 2), 0), axis=2
+    )
+
+    def of_tokens(a, otherwise):
+        return jnp.where((number_BT > 0)[..., None, None], a, otherwise)
+
+    def attend(query, key, value):
+        pair_B1TS = number_BT[:, None, :, None] == number_BT[:, None, None]
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=pair_B1TS, scale=1.0, is_causal=True
+        )
+
+    @jax.custom_vjp
+    def run(*operands):
+        return of_tokens(attend(*(of_tokens(a, 0) for a in operands)), jnp.nan)
+
+    def backward(operands, grad):
+        grads = jax.vjp(attend, *(of_tokens(a, 0) for a in operands))[1](of_tokens(grad, 0))
+        return tuple(of_tokens(a, jnp.nan) for a in grads)
+
+    run.defvjp(lambda *operands: (run(*operands), operands), backward)
+    return run(query, key, value)
 
 
 def some_operands(num_queries, widths=(5, 4, 7, 6)):
@@ -48,25 +79,36 @@ def rows(*lengths, left=0):
 
 
 CASES = {
-    "whole": (rows(LENGTH), True),
-    "padded on the right": (rows(7), True),
-    "nothing but padding": (rows(), True),
-    "padded on the left": (rows(7, left=5), False),
-    "two segments": (rows(5, 7), False),
-    "a hole": (np.where(np.arange(LENGTH) == 4, 0, rows(9)), False),
+    "whole": (rows(LENGTH), WHOLE),
+    "padded on the right": (rows(7), WHOLE),
+    "nothing but padding": (rows(), WHOLE),
+    "padded on the left": (rows(7, left=5), UP_TO_2),
+    "two segments": (rows(5, 7), UP_TO_2),
+    "two of falling numbers": (7 - rows(5, 7), UP_TO_2),
+    "two with padding between": (np.where(np.arange(LENGTH) // 2 == 2, 0, rows(5, 6)), UP_TO_2),
+    "three segments": (rows(1, 7, 2), UP_TO_3),
+    "three up to the end": (rows(3, 4, 4, left=1), UP_TO_3),
+    "four segments": (rows(1, 2, 3, 4), BLOCKS),
+    "a hole": (np.where(np.arange(LENGTH) == 4, 0, rows(9)), BLOCKS),
+    "one that goes on after another": (np.where(np.arange(LENGTH) < 9, rows(4, 8), 1), BLOCKS),
 }
 
 
-@pytest.mark.parametrize(("segments", "taken"), CASES.values(), ids=CASES)
-def test_rows_of_one_sequence_are_taken_and_all_tokens_come_out_right(segments, taken):
-    """With a kernel that makes NaN, one sees which way was gone."""
+@pytest.mark.parametrize(("segments", "way"), CASES.values(), ids=CASES)
+def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, way):
+    """With kernels that make numbers of their own, one sees which way was gone."""
     sight = in_order(segments)
-    assert bool(cudnn.one_sequence_each(sight)) is taken
+    assert int(cudnn.way_of(sight, SIZES)) == way
     operands = some_operands(LENGTH, widths=(5, 4, 7, 9))  # values as wide as keys
     attend = functools.partial(cudnn.attend, sight=sight, sizes=SIZES)
-    poisoned = attend(operands, kernel=lambda query, *_: jnp.full_like(query, jnp.nan))
-    assert bool(jnp.isnan(poisoned).all()) is taken
+    told = attend(
+        operands,
+        kernel=lambda query, *_: jnp.full_like(query, 100),
+        packed_kernel=lambda *a: jnp.full_like(a[0], a[-1].start.shape[1]),
+    )
     is_token = segments[0] > 0
+    if way != BLOCKS:
+        assert np.unique(told[0][is_token]).tolist() in ([], [(100, 2, 3)[way]])
 
     def of_tokens(run):
         def loss(operands):
@@ -74,8 +116,44 @@ def test_rows_of_one_sequence_are_taken_and_all_tokens_come_out_right(segments, 
 
         return jax.jit(jax.value_and_grad(loss))(operands)
 
-    found = of_tokens(lambda operands: attend(operands, kernel=causal))
+    found = of_tokens(lambda a: attend(a, kernel=causal, packed_kernel=by_sequences))
     wanted = of_tokens(lambda operands: mixing.whole_scores(operands, sight))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+
+
+def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
+    batch = np.concatenate([rows(LENGTH), rows(5, 7), rows(2, 2, 2)])
+    assert int(cudnn.way_of(in_order(batch), SIZES)) == UP_TO_3
+    assert int(cudnn.way_of(in_order(batch[:2]), SIZES)) == UP_TO_2
+    assert int(cudnn.way_of(in_order(batch[1:]), Cudnn(packed=()))) == 1
+    start, length = cudnn.sequences_of(jnp.asarray(batch), 2)[1:]
+    np.testing.assert_array_equal(start, [[0, LENGTH], [0, 5], [0, 2]])
+    np.testing.assert_array_equal(length, [[LENGTH, 0], [5, 7], [2, 2]])
+
+
+@pytest.mark.parametrize("length", [LENGTH, LENGTH - 1])
+def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
+    """Of four devices one has whole rows, two have packed ones, and one has too many sequences."""
+    segments = np.concatenate([rows(LENGTH), rows(5, 7), rows(3, 4, left=2), rows(1, 1, 3, 7)])
+    sight = in_order(segments[:, :length])
+    operands = random_operands(4, length, length, heads=2, widths=(5, 4, 7, 9))
+    monkeypatch.setattr(cudnn, "causal_attention", causal)
+    monkeypatch.setattr(cudnn, "packed_attention", by_sequences)
+    monkeypatch.setattr(cudnn, "fits", lambda *_: True)
+    monkeypatch.setattr(ShardingRules, "compute_capability", (9, 0))
+    mesh = make_mesh(data=4, tensor=2)
+    is_token = (segments[:, :length] > 0)[..., None, None]
+
+    def loss_of(mix, rules):
+        def loss(operands):
+            return jnp.sum(jnp.where(is_token, mix(operands, sight, rules, SIZES) ** 2, 0))
+
+        return jax.jit(jax.value_and_grad(loss))(operands)
+
+    with jax.set_mesh(mesh):
+        found = loss_of(mixing.mix, ShardingRules(mesh=mesh))
+    wanted = loss_of(lambda operands, sight, *_: mixing.whole_scores(operands, sight), None)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 
@@ -119,6 +197,19 @@ def test_long_rows_on_a_gpu_that_fits_are_given_to_it():
 def test_asked_for_where_it_does_not_fit_it_is_refused():
     with pytest.raises(ConfigError, match=r"mixing=Cudnn\(\).*float32 and heads of 9 and 6.*Use"):
         mixing.mix(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+
+
+def test_kernels_for_packed_rows_are_of_hopper_and_of_versions_that_have_them(monkeypatch):
+    assert Cudnn().on((9, 0)) == Cudnn().on((10, 0)) == Cudnn()
+    assert Cudnn().on((8, 0)) == Cudnn(packed=())
+    monkeypatch.setattr(cudnn, "_private_kernel", lambda _: None)
+    assert Cudnn().on((9, 0)) == Cudnn(packed=())
+
+
+@pytest.mark.parametrize("packed", [(8, 4), (8, 8), (1, 8)])
+def test_numbers_of_sequences_that_make_no_sense_are_refused(packed):
+    with pytest.raises(ConfigError, match=r"packed=.*must hold numbers of sequences above 1"):
+        Cudnn(packed=packed)
 
 
 def test_over_a_cache_blocks_replace_it(monkeypatch):
@@ -173,8 +264,53 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
     assert forward_kernels(cudnn.is_forward_kernel) == 1
 
 
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("length", [512, 301])
+def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(length):
+    operands = random_operands(2, length, length, heads=1, widths=(128, 64, 32, 128))
+    operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
+    sizes = Cudnn(packed=(5,))
+
+    def pull_back(segments):
+        attend = functools.partial(cudnn.attend, sight=in_order_of(segments), sizes=sizes)
+        return jax.vjp(attend, operands)[1]
+
+    def in_order_of(segments):
+        index = jnp.broadcast_to(jnp.arange(length), segments.shape)
+        return Sight(segments, index, segments, index)
+
+    segments = jnp.ones((2, length), jnp.int32)
+    shapes = [a.shape for a in jax.tree.leaves(jax.eval_shape(pull_back, segments))]
+    even = length + length % 2
+    assert (2, 1, even) in shapes  # of the kernel for whole rows, which is not run again
+    assert not [shape for shape in shapes if shape[:1] == (2 * 5,)]
+    text = str(jax.make_jaxpr(lambda s: pull_back(s)(operands.query[..., :128]))(segments))
+    assert "max_seg" not in text
+    assert text.count("dot_product_attention_fwd_wrapper[") == 3  # whole, packed, packed again
+    assert text.count("dot_product_attention_bwd_wrapper[") == 2
+
+
+def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(monkeypatch):
+    """As JAX wants it: -1 where there is none, one offset more than there can be sequences."""
+    told = {}
+
+    def function(query, key, value, **how):
+        told.update(how, widths=(query.shape[-1], key.shape[-1], value.shape[-1]))
+        return value
+
+    monkeypatch.setattr(cudnn, "_private_kernel", lambda mask: functools.partial(function, m=mask))
+    sequences = cudnn.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
+    query, value = jnp.ones((2, 6, 1, 5)), jnp.ones((2, 6, 1, 3))
+    assert cudnn.packed_attention(query, query, value, sequences).shape == value.shape
+    assert told.pop("m") == "PADDING_CAUSAL"
+    assert told.pop("widths") == (5, 5, 5)
+    told = {name: np.asarray(a).tolist() for name, a in told.items()}
+    assert told["q_seqlen"] == told["kv_seqlen"] == [[2, 1, 1, -1], [4, -1, -1, -1]]
+    assert told["q_offsets"] == told["kv_offsets"] == [[1, 3, 5, -1, -1], [0, -1, -1, -1, -1]]
+
+
 def test_without_the_private_function_values_are_filled_up(monkeypatch):
-    monkeypatch.setattr(cudnn, "_private_kernel", lambda: None)
+    monkeypatch.setattr(cudnn, "_private_kernel", lambda _: None)
     plain = jax.nn.dot_product_attention
 
     def public(query, key, value, *, implementation, **how):
