@@ -50,6 +50,7 @@ TWO_BILLION = moe.MoEConfig.flash(
     target_ffn_experts=4.0,
 )
 MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
+_SEQUENCES_A_ROW = 4  # of packed rows
 _BURST_S = 0.05  # of calls without a look at what they made
 # Everything but norms and sums is kept for the way back, where a layer would keep those as well.
 _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
@@ -238,7 +239,7 @@ class _Bench:
         x = self._random(1, (*shape, config.hidden_size)).astype(config.dtype)
         targets = self._tokens(0, shape)[0]
 
-        def attention(layer, x):
+        def attention(layer, x, sight=sight):
             return layer.attention_0(x, index, sight)[0]
 
         def experts(layer, x):
@@ -291,23 +292,40 @@ class _Bench:
             left = result["train"]["step_s"] - sum(piece["seconds"] for piece in found.values())
             found["all else"] = {"count": 1, "seconds": left}
             self.report(f"  all else: {1e3 * left:.1f} ms")
+        # Beside the step, whose rows are whole: which tokens are of which sequence is told while
+        # it runs, as in training on packed rows.
+        segment = 1 + index * _SEQUENCES_A_ROW // shape[1]
+        packed = sight._replace(query_segment=segment, key_segment=segment)
+        own = ("attention_0",)
+        seconds = 2 * layers * self._there_and_back(attention, *of_layer, own, x, packed)
+        found["packed attention"] = {"count": 2 * layers, "seconds": seconds}
+        self.report(
+            f"  {2 * layers} x attention of {_SEQUENCES_A_ROW} sequences a row: "
+            f"{1e3 * seconds:.1f} ms"
+        )
         return found
 
     def _there_and_back(
-        self, run: Callable[..., Any], graph: Any, weights: Any, names: Sequence[str], x: jax.Array
+        self,
+        run: Callable[..., Any],
+        graph: Any,
+        weights: Any,
+        names: Sequence[str],
+        x: jax.Array,
+        *more: Any,
     ) -> float:
-        """Seconds of `run(module, x)` and of its gradients for `x` and the named weights."""
+        """Seconds of `run(module, x, *more)` and its gradients for `x` and the named weights."""
 
-        def call(own, x):
-            return run(nnx.merge(graph, nnx.State(weights | own)), x)
+        def call(own, x, more):
+            return run(nnx.merge(graph, nnx.State(weights | own)), x, *more)
 
-        def both(own, x, grad):
-            return jax.vjp(call, own, x)[1](grad)
+        def both(own, x, more, grad):
+            return jax.vjp(lambda own, x: call(own, x, more), own, x)[1](grad)
 
         own = {name: weights[name] for name in names}
-        made = jax.eval_shape(call, own, x)
+        made = jax.eval_shape(call, own, x, more)
         grad = self._random(2, made.shape).astype(made.dtype)
-        return self._median(jax.jit(both), own, x, grad)
+        return self._median(jax.jit(both), own, x, more, grad)
 
     def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Steps of one call, over a cache that is full up to the last of them."""

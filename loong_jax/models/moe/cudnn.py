@@ -6,9 +6,7 @@ and takes blocks for all others.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +15,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import blockwise
+from loong_jax.models.moe import blockwise, cudnn_kernels
 from loong_jax.models.moe.blockwise import Blockwise
+from loong_jax.models.moe.cudnn_kernels import Kernel, PackedKernel, recomputed, sequences_of
 from loong_jax.models.moe.sight import Operands, Sight
 
 # What `MoEConfig.remat` calls what goes into the kernels, and what comes out.
 EXPANDED, KEPT_AS = "expanded", "attention"
-
-Kernel: TypeAlias = Callable[[Array, Array, Array], Array]  # queries, keys, values
-PackedKernel: TypeAlias = Callable[[Array, Array, Array, "Sequences"], Array]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,21 +47,10 @@ class Cudnn:
 
     def on(self, capability: tuple[int, int] | None) -> "Cudnn":
         """The same without the kernels that a device of this compute capability lacks."""
-        if (
-            capability is not None
-            and capability >= (9, 0)
-            and _private_kernel("PADDING_CAUSAL") is not None
-        ):
+        is_hopper = capability is not None and capability >= (9, 0)
+        if is_hopper and cudnn_kernels.jax_kernel("PADDING_CAUSAL") is not None:
             return self
         return dataclasses.replace(self, packed=())
-
-
-class Sequences(NamedTuple):
-    """The runs of equal segments in rows, of which row b has the first length.count_nonzero(1)."""
-
-    segment: Int[Array, "B T"]
-    start: Int[Array, "B M"]  # T where there is none
-    length: Int[Array, "B M"]  # in tokens; 0 where there is none
 
 
 def fits(
@@ -93,11 +78,12 @@ def attend(
     """softmax(query key) value for every query and head."""
     if sight.query_index.shape != sight.key_index.shape:
         return blockwise.attend(operands, sight, sizes.others)
-    whole, packed = kernel or causal_attention, packed_kernel or packed_attention
+    whole = kernel or cudnn_kernels.causal_attention
+    packed = packed_kernel or cudnn_kernels.packed_attention
 
     def of_packed(most):
         sequences = sequences_of(_even(sight.query_segment), most)
-        return lambda operands: _fused(operands, _recomputed(packed, sequences))
+        return lambda operands: _fused(operands, recomputed(packed, sequences))
 
     ways = [
         lambda operands: _fused(operands, whole),
@@ -143,18 +129,6 @@ def _in_order(sight: Sight) -> Bool[Array, ""]:
     )
 
 
-def sequences_of(segment_BT: Int[Array, "B T"], most: int) -> Sequences:
-    """The first `most` runs of every row; segment 0 is padding."""
-    is_token_BT = segment_BT > 0
-    before_BT = jnp.pad(segment_BT[:, :-1], [(0, 0), (1, 0)])
-    starts_BT = is_token_BT & (segment_BT != before_BT)
-    begun_BT1 = jnp.cumsum(starts_BT, axis=1, dtype=jnp.int32)[..., None]
-    number_11M = 1 + jnp.arange(most)[None, None]
-    is_of_BTM = (begun_BT1 == number_11M) & is_token_BT[..., None]
-    count = functools.partial(jnp.sum, axis=1, dtype=jnp.int32)
-    return Sequences(segment_BT, start=count(begun_BT1 < number_11M), length=count(is_of_BTM))
-
-
 def _fused(operands: Operands, kernel: Kernel) -> Float[Array, "B T N U"]:
     key_BSNh, value_BSNU = operands.expanded()
     arguments = (_even(a) for a in (operands.query, key_BSNh, value_BSNU))
@@ -165,101 +139,3 @@ def _fused(operands: Operands, kernel: Kernel) -> Float[Array, "B T N U"]:
 def _even(a: Shaped[Array, "B T ..."]) -> Shaped[Array, "B evenT ..."]:
     """There is no gradient of odd lengths; no token sees the one that is added at the end."""
     return jnp.pad(a, [(0, 0), (0, a.shape[1] % 2)] + [(0, 0)] * (a.ndim - 2))
-
-
-def _recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
-    """A kernel that keeps nothing but its arguments, and makes zeros of padding.
-
-    What `packed` would keep has a number per head for every token and each of the M sequences, be
-    they there or not. To run forward again takes a sixth of its time there and back.
-    """
-
-    def at_tokens(a_BTNw, sequences):
-        return jnp.where((sequences.segment > 0)[..., None, None], a_BTNw, 0)
-
-    @jax.custom_vjp
-    def run(query, key, value, sequences):
-        return at_tokens(packed(query, key, value, sequences), sequences)
-
-    def forward(*arguments):
-        return run(*arguments), arguments
-
-    def backward(arguments, grad):
-        *taken, sequences = arguments
-        _, pull_back = jax.vjp(lambda *a: packed(*a, sequences), *taken)
-        return *(at_tokens(a, sequences) for a in pull_back(grad)), None
-
-    run.defvjp(forward, backward)
-    return lambda query, key, value: run(query, key, value, sequences)
-
-
-def causal_attention(
-    query_BTNh: Float[Array, "B T N h"],
-    key_BSNh: Float[Array, "B S N h"],
-    value_BSNU: Float[Array, "B S N U"],
-) -> Float[Array, "B T N U"]:
-    """The kernel for rows of one sequence.
-
-    JAX's public function wants values as wide as keys. Filled up with zeros from 128 to 192 they
-    take 1.5 times as long on an H200, forward and back, so the function behind it is called where
-    it is there.
-    """
-    width, head = value_BSNU.shape[-1], query_BTNh.shape[-1]
-    private = None if width == head else _private_kernel("CAUSAL")
-    if private is not None:
-        return private(query_BTNh, key_BSNh, value_BSNU)
-    mixed_BTNh = jax.nn.dot_product_attention(
-        query_BTNh,
-        key_BSNh,
-        _as_wide(value_BSNU, head),
-        scale=1.0,
-        is_causal=True,
-        implementation="cudnn",
-    )
-    return mixed_BTNh[..., :width]
-
-
-def packed_attention(
-    query_BTNh: Float[Array, "B T N h"],
-    key_BTNh: Float[Array, "B T N h"],
-    value_BTNU: Float[Array, "B T N U"],
-    sequences: Sequences,
-) -> Float[Array, "B T N U"]:
-    """The kernel for rows of several sequences; what it makes of padding is not defined.
-
-    It looks for values where it finds keys, so they are filled up to the same width: XLA hands it
-    one offset for both.
-    """
-    is_none_BM = sequences.length == 0
-    length_BM, start_BM = (
-        jnp.where(is_none_BM, -1, a) for a in (sequences.length, sequences.start)
-    )
-    offset_BM = jnp.pad(start_BM, [(0, 0), (0, 1)], constant_values=-1)
-    mixed_BTNh = _private_kernel("PADDING_CAUSAL")(
-        query_BTNh,
-        key_BTNh,
-        _as_wide(value_BTNU, query_BTNh.shape[-1]),
-        q_seqlen=length_BM,
-        kv_seqlen=length_BM,
-        q_offsets=offset_BM,
-        kv_offsets=offset_BM,
-    )
-    return mixed_BTNh[..., : value_BTNU.shape[-1]]
-
-
-def _as_wide(value_BSNU: Float[Array, "B S N U"], head: int) -> Float[Array, "B S N h"]:
-    return jnp.pad(value_BSNU, [(0, 0)] * 3 + [(0, head - value_BSNU.shape[-1])])
-
-
-def _private_kernel(mask: str) -> Any:
-    """JAX's own function for one of cuDNN's masks; None in a version that has it no longer."""
-    try:
-        from jax._src.cudnn import fused_attention_stablehlo as fused
-    except ImportError:
-        return None
-    return functools.partial(
-        fused.dot_product_attention,
-        scale=1.0,
-        mask_type=fused.MaskType[mask],
-        qkv_layout="BTNH",
-    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import blockwise, cudnn, mixing
+from loong_jax.models.moe import blockwise, cudnn, cudnn_kernels, mixing
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
 from loong_jax.models.moe.sight import Sight
@@ -127,7 +127,7 @@ def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
     assert int(cudnn.way_of(in_order(batch), SIZES)) == UP_TO_3
     assert int(cudnn.way_of(in_order(batch[:2]), SIZES)) == UP_TO_2
     assert int(cudnn.way_of(in_order(batch[1:]), Cudnn(packed=()))) == 1
-    start, length = cudnn.sequences_of(jnp.asarray(batch), 2)[1:]
+    start, length = cudnn_kernels.sequences_of(jnp.asarray(batch), 2)[1:]
     np.testing.assert_array_equal(start, [[0, LENGTH], [0, 5], [0, 2]])
     np.testing.assert_array_equal(length, [[LENGTH, 0], [5, 7], [2, 2]])
 
@@ -138,8 +138,8 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     segments = np.concatenate([rows(LENGTH), rows(5, 7), rows(3, 4, left=2), rows(1, 1, 3, 7)])
     sight = in_order(segments[:, :length])
     operands = random_operands(4, length, length, heads=2, widths=(5, 4, 7, 9))
-    monkeypatch.setattr(cudnn, "causal_attention", causal)
-    monkeypatch.setattr(cudnn, "packed_attention", by_sequences)
+    monkeypatch.setattr(cudnn_kernels, "causal_attention", causal)
+    monkeypatch.setattr(cudnn_kernels, "packed_attention", by_sequences)
     monkeypatch.setattr(cudnn, "fits", lambda *_: True)
     monkeypatch.setattr(ShardingRules, "compute_capability", (9, 0))
     mesh = make_mesh(data=4, tensor=2)
@@ -202,7 +202,7 @@ def test_asked_for_where_it_does_not_fit_it_is_refused():
 def test_kernels_for_packed_rows_are_of_hopper_and_of_versions_that_have_them(monkeypatch):
     assert Cudnn().on((9, 0)) == Cudnn().on((10, 0)) == Cudnn()
     assert Cudnn().on((8, 0)) == Cudnn(packed=())
-    monkeypatch.setattr(cudnn, "_private_kernel", lambda _: None)
+    monkeypatch.setattr(cudnn_kernels, "jax_kernel", lambda _: None)
     assert Cudnn().on((9, 0)) == Cudnn(packed=())
 
 
@@ -253,26 +253,57 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
 
     def forward_kernels(policy):
         run = jax.checkpoint(
-            lambda *a: jnp.sin(cudnn.causal_attention(*a)).astype(jnp.float32).sum(), policy=policy
+            lambda *a: jnp.sin(cudnn_kernels.causal_attention(*a)).astype(jnp.float32).sum(),
+            policy=policy,
         )
         text = str(jax.make_jaxpr(jax.grad(run))(query, key, value))
         assert "dot_product_attention_bwd" in text
         return text.count("dot_product_attention_fwd_wrapper[")
 
-    assert jax.eval_shape(cudnn.causal_attention, query, key, value).shape == value.shape
+    assert jax.eval_shape(cudnn_kernels.causal_attention, query, key, value).shape == value.shape
     assert forward_kernels(jax.checkpoint_policies.nothing_saveable) == 2
     assert forward_kernels(cudnn.is_forward_kernel) == 1
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 9, 16])
+def test_going_back_so_many_rows_and_heads_at_once_changes_nothing(monkeypatch, at_once):
+    segments = np.concatenate([rows(5, 7), rows(3, 4, left=2), rows(LENGTH), rows()])
+    sight = in_order(segments)
+    operands = random_operands(4, LENGTH, LENGTH, heads=4, widths=(5, 4, 7, 9))
+    monkeypatch.setattr(cudnn_kernels, "_SCRATCH", at_once * 4 * 2 * LENGTH * 9)
+    taken = []
+
+    def kernel(query, *others):
+        taken.append((query.shape[0], query.shape[2]))
+        return by_sequences(query, *others)
+
+    def loss_of(attend):
+        def loss(operands):
+            return jnp.sum(jnp.where((segments > 0)[..., None, None], attend(operands) ** 2, 0))
+
+        return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, operands))
+
+    found = loss_of(lambda a: cudnn.attend(a, sight, Cudnn(packed=(2,)), causal, kernel))
+    sizes = {1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (1, 4), 9: (2, 4), 16: (4, 4)}[at_once]
+    assert taken[0] == (4, 4)  # there
+    assert taken[-1] == sizes  # and back
+    wanted = loss_of(lambda operands: mixing.whole_scores(operands, sight))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+
+
 @pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("policy", [None, cudnn.is_forward_kernel], ids=("all kept", "by policy"))
 @pytest.mark.parametrize("length", [512, 301])
-def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(length):
+def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(length, policy):
     operands = random_operands(2, length, length, heads=1, widths=(128, 64, 32, 128))
     operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
     sizes = Cudnn(packed=(5,))
 
     def pull_back(segments):
         attend = functools.partial(cudnn.attend, sight=in_order_of(segments), sizes=sizes)
+        if policy is not None:
+            attend = jax.checkpoint(attend, policy=policy)
         return jax.vjp(attend, operands)[1]
 
     def in_order_of(segments):
@@ -298,10 +329,12 @@ def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(m
         told.update(how, widths=(query.shape[-1], key.shape[-1], value.shape[-1]))
         return value
 
-    monkeypatch.setattr(cudnn, "_private_kernel", lambda mask: functools.partial(function, m=mask))
-    sequences = cudnn.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
+    monkeypatch.setattr(
+        cudnn_kernels, "jax_kernel", lambda mask: functools.partial(function, m=mask)
+    )
+    sequences = cudnn_kernels.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
     query, value = jnp.ones((2, 6, 1, 5)), jnp.ones((2, 6, 1, 3))
-    assert cudnn.packed_attention(query, query, value, sequences).shape == value.shape
+    assert cudnn_kernels.packed_attention(query, query, value, sequences).shape == value.shape
     assert told.pop("m") == "PADDING_CAUSAL"
     assert told.pop("widths") == (5, 5, 5)
     told = {name: np.asarray(a).tolist() for name, a in told.items()}
@@ -310,7 +343,7 @@ def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(m
 
 
 def test_without_the_private_function_values_are_filled_up(monkeypatch):
-    monkeypatch.setattr(cudnn, "_private_kernel", lambda _: None)
+    monkeypatch.setattr(cudnn_kernels, "jax_kernel", lambda _: None)
     plain = jax.nn.dot_product_attention
 
     def public(query, key, value, *, implementation, **how):
@@ -323,7 +356,7 @@ def test_without_the_private_function_values_are_filled_up(monkeypatch):
     query, key, value = (
         random.normal(size=(1, LENGTH, 3, width)).astype(np.float32) for width in (9, 9, 5)
     )
-    found = cudnn.causal_attention(*map(jnp.asarray, (query, key, value)))
+    found = cudnn_kernels.causal_attention(*map(jnp.asarray, (query, key, value)))
     score = np.einsum("btnh,bsnh->bnts", query, key, dtype=np.float64)
     score = np.where(np.tri(LENGTH, dtype=bool), score, -np.inf)
     weight = np.exp(score - score.max(-1, keepdims=True))
