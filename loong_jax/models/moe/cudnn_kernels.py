@@ -110,16 +110,17 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
         return run(*arguments), arguments
 
     def backward(arguments, grad):
-        *taken, sequences = arguments
+        query, key, value, sequences = arguments
 
         def pull_back(part):
-            sequences, (grad, *taken) = part
-            return jax.vjp(lambda *a: packed(*a, sequences), *taken)[1](grad)
+            sequences, (grad, query, key, value) = part
+            _, pull = jax.vjp(lambda q, k, v: packed(q, k, v, sequences), query, key, value)
+            return pull(grad)
 
-        num_rows, _, num_heads, width = taken[0].shape
-        scratch = 4 * sequences.length.shape[1] * sequences.segment.shape[1] * width
+        num_rows, num_tokens, num_heads, width = query.shape
+        scratch = 4 * sequences.length.shape[1] * num_tokens * width
         sizes = _rows_and_heads(num_rows, num_heads, _SCRATCH // scratch)
-        grads = _part_by_part(pull_back, sequences, (grad, *taken), sizes)
+        grads = _part_by_part(pull_back, sequences, (grad, query, key, value), sizes)
         return *(_at_tokens(a, sequences) for a in grads), None
 
     run.defvjp(forward, backward)
