@@ -518,7 +518,9 @@ COMMANDS = {
         run=synth,
     ),
     "bench": Command(
-        usage="bench NAME", summary="measure this machine: async, decode, model, verify", run=bench
+        usage="bench NAME",
+        summary="measure this machine, or a method in short runs; --help lists which",
+        run=bench,
     ),
     "plan": Command(
         usage="plan MODEL",

@@ -102,8 +102,6 @@ class ShardingRules:
     act_keys: MeshAxes = None  # S
     act_embed: MeshAxes = None  # D
     act_rank: MeshAxes = None  # Q, C, R
-    act_heads: MeshAxes = "tensor"  # N
-    act_ffn: MeshAxes = "tensor"  # F
     act_vocab: MeshAxes = None  # V
 
     gathered_at_use: tuple[str, ...] = ("fsdp",)
@@ -334,7 +332,6 @@ def decoding_rules(mesh: Mesh) -> ShardingRules:
     return ShardingRules(
         mesh=mesh,
         heads=None,
-        act_heads=None,
         expert=("expert", "tensor"),
         expert_ffn=None,
         act_batch=("slice", "data", "fsdp", "expert", "tensor"),

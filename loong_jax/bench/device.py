@@ -52,7 +52,7 @@ TWO_BILLION = moe.MoEConfig.flash(
 MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
 _SEQUENCES_A_ROW = 4  # of packed rows
 _BURST_S = 0.05  # of calls without a look at what they made
-# Everything but norms and sums is kept for the way back, where a layer would keep those as well.
+# What layers keep for the way back: all but norms and sums.
 _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
 
 

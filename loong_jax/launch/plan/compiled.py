@@ -107,7 +107,7 @@ def check_versions() -> None:
     except metadata.PackageNotFoundError as error:
         raise ConfigError(
             "libtpu is not installed, and it is what compiles for TPUs. Install the extra: "
-            "pip install 'loong_jax[tpu]' (no TPU is needed)."
+            "pip install -c constraints.txt -e '.[tpu]' (no TPU is needed)."
         ) from error
     if wanted and not re.fullmatch(wanted.replace(".", r"\.").replace(r"\.*", r"(\..*)?"), found):
         raise ConfigError(

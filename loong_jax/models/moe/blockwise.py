@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.dense import accumulate, project
-from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.moe.dense import accumulate
+from loong_jax.models.moe.sight import Operands, Sight, expand
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,9 @@ def _forward(
     )
 
     def meet_all(keys, running_I):
-        key_BNSh, value_BNSU = _expand(keys, operands.key_up, operands.value_up)
+        key_BNSh, value_BNSU = expand(
+            keys.latent, keys.rope_key, operands.key_up, operands.value_up
+        )
 
         def meet(running, query_BNTh, pair_BTS):
             score_BNTS = _scores(query_BNTh, key_BNSh, pair_BTS)
@@ -137,7 +139,9 @@ def _backward(sizes, residuals, grads):
     d_mixed_IBNTU = jnp.swapaxes(_split(d_mixed, sizes.query_block), 2, 3)
 
     def meet_all(keys, d_query_I, d_up):
-        expanded, pull_back = jax.vjp(_expand, keys, operands.key_up, operands.value_up)
+        expanded, pull_back = jax.vjp(
+            expand, keys.latent, keys.rope_key, operands.key_up, operands.value_up
+        )
         key_BNSh, value_BNSU = expanded
 
         def meet(sums, queries, d_mixed_BNTU, log_total_BNT, drift_BNT, d_query, pair_BTS):
@@ -167,9 +171,9 @@ def _backward(sizes, residuals, grads):
         blocks = (queries_I, d_mixed_IBNTU, log_total_IBNT, drift_IBNT, d_query_I)
         sums, d_query_I = jax.lax.scan(step, zeros, blocks)
         sums = jax.tree.map(lambda total, a: total.astype(a.dtype), sums, expanded)
-        d_keys, *more = pull_back(sums)
+        d_latent, d_rope_key, *more = pull_back(sums)
         d_up = jax.tree.map(lambda total, a: total + a.astype(jnp.float32), d_up, tuple(more))
-        return (d_query_I, d_up), (d_keys.latent, d_keys.rope_key)
+        return (d_query_I, d_up), (d_latent, d_rope_key)
 
     def step(carry, keys):
         seen = sight._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
@@ -191,18 +195,6 @@ def _backward(sizes, residuals, grads):
 
 _whole_softmax = jax.custom_vjp(_forward, nondiff_argnums=(2,))
 _whole_softmax.defvjp(_forward_and_residuals, _backward)
-
-
-def _expand(
-    keys: _Keys, key_up: Float[Array, "C N H"], value_up: Float[Array, "C N U"]
-) -> tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]:
-    """Keys and values of every head; all heads share the rotary part of the key."""
-    nope_BNSH = jnp.swapaxes(project(keys.latent, key_up), 1, 2)
-    rope_BNSR = jnp.broadcast_to(
-        keys.rope_key[:, None], (*nope_BNSH.shape[:3], keys.rope_key.shape[-1])
-    )
-    key_BNSh = jnp.concatenate([nope_BNSH, rope_BNSR], axis=-1)
-    return key_BNSh, jnp.swapaxes(project(keys.latent, value_up), 1, 2)
 
 
 def _scores(

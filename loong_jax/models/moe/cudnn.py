@@ -6,6 +6,7 @@ and takes blocks for all others.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -30,27 +31,32 @@ class Cudnn:
 
     `packed` says how many sequences a row may hold, once for each program there is to be: one for
     more takes longer for few (0.17 ms on an H200 for one more, 65,536 tokens and 16 heads, where
-    the kernels themselves take 6 to 20), and blocks take several times as long as either. Hopper
-    has kernels for them, older GPUs have not.
+    all of it takes 6 to 26 ms), and blocks take three to six times as long (docs/gpu.md). GPUs from
+    9.0 on, Hopper, have kernels for them; older ones have not.
 
-    Under it padding may see tokens before it. No token sees padding.
+    Under it padding may see tokens before it. No token sees padding. JAX has no `vmap` of these
+    kernels: use `jax.lax.map`, or `others`.
     """
 
     others: Blockwise = Blockwise()
     packed: tuple[int, ...] = (8, 32)
+    narrow: bool = True  # values may be narrower than keys; else they are filled up with zeros
 
     def __post_init__(self):
         if list(self.packed) != sorted({most for most in self.packed if most > 1}):
             raise ConfigError(
-                f"packed={self.packed} must hold numbers of sequences above 1, in rising order."
+                f"packed={self.packed} must be numbers of sequences above 1 in rising order, as in "
+                "(8, 32)."
             )
 
     def on(self, capability: tuple[int, int] | None) -> "Cudnn":
         """The same without the kernels that a device of this compute capability lacks."""
-        is_hopper = capability is not None and capability >= (9, 0)
-        if is_hopper and cudnn_kernels.jax_kernel("PADDING_CAUSAL") is not None:
-            return self
-        return dataclasses.replace(self, packed=())
+        may = capability is not None and capability >= (9, 0) and cudnn_kernels.version() > 0
+        return dataclasses.replace(
+            self,
+            packed=self.packed if may else (),
+            narrow=self.narrow and may and cudnn_kernels.version() >= 91000,
+        )
 
 
 def fits(
@@ -78,12 +84,12 @@ def attend(
     """softmax(query key) value for every query and head."""
     if sight.query_index.shape != sight.key_index.shape:
         return blockwise.attend(operands, sight, sizes.others)
-    whole = kernel or cudnn_kernels.causal_attention
+    whole = kernel or functools.partial(cudnn_kernels.causal_attention, narrow=sizes.narrow)
     packed = packed_kernel or cudnn_kernels.packed_attention
 
     def of_packed(most):
-        sequences = sequences_of(_even(sight.query_segment), most)
-        return lambda operands: _fused(operands, recomputed(packed, sequences))
+        packed_kernel = recomputed(packed, sequences_of(_even(sight.query_segment), most))
+        return lambda operands: checkpoint_name(_fused(operands, packed_kernel), KEPT_AS)
 
     ways = [
         lambda operands: _fused(operands, whole),

@@ -19,10 +19,11 @@ PackedKernel: TypeAlias = Callable[[Array, Array, Array, "Sequences"], Array]
 # each of M sequences as if it were as long as its row, so rows are taken a few at a time: four of
 # 4096 tokens, 16 heads and 8 sequences take 1.2 times as long as 16 at once, and one 1.3 times.
 _SCRATCH = 2**31
+_MOST_NUMBERS = 2**31 - 1  # of queries or keys at once: offsets of sequences are 32 bits
 
 
 class Sequences(NamedTuple):
-    """The runs of equal segments in rows, of which row b has the first length.count_nonzero(1)."""
+    """The runs of equal segments in each row, the first M of them; padding is none."""
 
     segment: Int[Array, "B T"]
     start: Int[Array, "B M"]  # T where there is none
@@ -45,17 +46,18 @@ def causal_attention(
     query_BTNh: Float[Array, "B T N h"],
     key_BSNh: Float[Array, "B S N h"],
     value_BSNU: Float[Array, "B S N U"],
+    *,
+    narrow: bool = True,
 ) -> Float[Array, "B T N U"]:
-    """The kernel for rows of one sequence.
+    """The kernel for rows of one sequence; `narrow` says that it takes values narrower than keys.
 
     JAX's public function wants values as wide as keys. Filled up with zeros from 128 to 192 they
     take 1.5 times as long on an H200, forward and back, so the function behind it is called where
-    it is there.
+    that is possible.
     """
     width, head = value_BSNU.shape[-1], query_BTNh.shape[-1]
-    narrow = None if width == head else jax_kernel("CAUSAL")
-    if narrow is not None:
-        return narrow(query_BTNh, key_BSNh, value_BSNU)
+    if narrow and width < head:
+        return _jax_kernel("CAUSAL")(query_BTNh, key_BSNh, value_BSNU)
     mixed_BTNh = jax.nn.dot_product_attention(
         query_BTNh,
         key_BSNh,
@@ -83,7 +85,7 @@ def packed_attention(
         jnp.where(is_none_BM, -1, a) for a in (sequences.length, sequences.start)
     )
     offset_BM = jnp.pad(start_BM, [(0, 0), (0, 1)], constant_values=-1)
-    mixed_BTNh = jax_kernel("PADDING_CAUSAL")(
+    mixed_BTNh = _jax_kernel("PADDING_CAUSAL")(
         query_BTNh,
         key_BTNh,
         _as_wide(value_BTNU, query_BTNh.shape[-1]),
@@ -102,9 +104,17 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
     they there or not. To run forward again takes a sixth of its time there and back.
     """
 
+    def there(part):
+        sequences, (query, key, value) = part
+        return packed(query, key, value, sequences)
+
     @jax.custom_vjp
     def run(query, key, value, sequences):
-        return _at_tokens(packed(query, key, value, sequences), sequences)
+        num_rows, num_tokens, num_heads, width = query.shape
+        sizes = _rows_and_heads(num_rows, num_heads, _MOST_NUMBERS // (num_tokens * width))
+        arrays = query, key, value
+        mixed = _part_by_part(there, sequences, arrays, sizes)
+        return _at_tokens(mixed, sequences)
 
     def forward(*arguments):
         return run(*arguments), arguments
@@ -147,6 +157,8 @@ def _part_by_part(
 ) -> Any:
     """`run((sequences, arrays))` of arrays [B, T, N, w], so many rows and heads at a time."""
     rows, heads = sizes
+    if arrays[0].shape[0] == rows and arrays[0].shape[2] == heads:
+        return run((sequences, arrays))
     num_parts = arrays[0].shape[2] // heads
 
     def of_rows(a):
@@ -168,15 +180,29 @@ def _as_wide(value_BSNU: Float[Array, "B S N U"], head: int) -> Float[Array, "B 
     return jnp.pad(value_BSNU, [(0, 0)] * 3 + [(0, head - value_BSNU.shape[-1])])
 
 
-def jax_kernel(mask: str) -> Any:
-    """JAX's private function for one of cuDNN's masks; None in a version that has it no longer."""
+def version() -> int:
+    """Of cuDNN, 91000 for 9.10, where JAX has its private functions; else 0."""
+    fused = _jax_module()
     try:
-        from jax._src.cudnn import fused_attention_stablehlo as fused
-    except ImportError:
-        return None
+        return 0 if fused is None else fused.check_cudnn_version()
+    except RuntimeError:  # there is no cuDNN
+        return 0
+
+
+def _jax_kernel(mask: str) -> Any:
+    """JAX's private function for one of cuDNN's masks."""
+    fused: Any = _jax_module()
     return functools.partial(
         fused.dot_product_attention,
         scale=1.0,
         mask_type=fused.MaskType[mask],
         qkv_layout="BTNH",
     )
+
+
+def _jax_module() -> Any:
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo as fused
+    except ImportError:
+        return None
+    return fused

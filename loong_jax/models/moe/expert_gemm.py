@@ -4,9 +4,10 @@
                 next is dense
     ragged_dot  XLA's grouped product, for TPU
     hopper      the same product by JAX's kernels for NVIDIA's Hopper
-    every       every expert over every row, as one dense FFN: where there is one expert, and for
-                few rows, as in decoding
-    each        the same as a product per expert: on GPU the former copies the weights
+    every       every expert over every row, as one dense FFN: on TPU where there is one expert, and
+                for few rows, as in decoding
+    each        the same as a product per expert: for few rows on GPU, where the former copies the
+                weights
     tokamax     the same product by tokamax's kernels, which must be installed
 
 All multiply the gate in before the product with `down`, so summing rows needs no weights.

@@ -36,8 +36,8 @@ from loong_jax.sharding import ShardingRules
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
 
-# Of a device alone on GPU: room for so many times the choices of experts that there should be.
-# Choices of zero-computation experts then take none, nor time to copy rows that nobody computes.
+# With `hopper`, where no exchange sets the room: for so many times the choices of experts that
+# there should be. Those of zero-computation experts take none, nor time to copy their rows.
 _SPARE_ROOM = 1.125
 
 Weights = TypeVar("Weights")  # a tree of arrays
@@ -46,7 +46,7 @@ Weights = TypeVar("Weights")  # a tree of arrays
 class Chunk(NamedTuple):
     """Some tokens of each device on their way. Arrays of rows lie end to end, device by device."""
 
-    moving: Any  # Rows until `compute`, then what the experts made of them
+    moving: Any  # Rows until `compute`, sealed if they travel; then what the experts made of them
     parcels: Any  # the choices, sorted for the exchange
     journey: Any  # which of them travel now
     num_rounds: Int[Array, ""]  # until all have travelled; 1 unless a buffer is too small

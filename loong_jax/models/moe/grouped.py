@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.models.moe.rows import zeros_alike
+
 
 class Plan(NamedTuple):
     """Where choices lie. Choice n = t * K + k of N = T * K; N stands for none.
@@ -132,7 +134,7 @@ def expert_ffn(
 
 def _forward(x, gate, plan, gate_up, down):
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
-    out_TD, both_ECm = _zeros(x, *x.shape, dtype=jnp.float32), None
+    out_TD, both_ECm = zeros_alike(x, x.shape, jnp.float32), None
     if plan.num_cells:
         both_ECm = _batched("ECD,EDm->ECm", _take(x, plan.token_of(plan.cell)), gate_up_EDm)
         gated_ECM = _swiglu(both_ECm) * _take(gate.reshape(-1, 1), plan.cell)
@@ -167,7 +169,7 @@ def _backward(saved, grad_out):
         )
     else:
         operands = (x, gate_N1, gate_up_EDm, down)
-        grads = tuple(_zeros(a, *a.shape, dtype=jnp.float32) for a in operands)
+        grads = tuple(zeros_alike(a, a.shape, jnp.float32) for a in operands)
 
     def one_block(i, grads):
         grad_x_TD, grad_gate_N1, grad_gate_up, grad_down = grads
@@ -243,8 +245,3 @@ def _batched(equation: str, a: Array, b: Array, dtype: Any = None) -> Array:
 
 def _outer(a: Float[Array, "R a"], b: Float[Array, "R b"]) -> Float[Array, "a b"]:
     return jnp.einsum("Ra,Rb->ab", a, b, preferred_element_type=jnp.float32)
-
-
-def _zeros(like: Array, *shape: int, dtype=None) -> Array:
-    """Zeros that vary over the same mesh axes as `like`, which shard_map checks."""
-    return jax.lax.full_like(like, 0, shape=shape, dtype=dtype)

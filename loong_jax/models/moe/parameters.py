@@ -102,7 +102,7 @@ def is_controller_state(path: Sequence[object]) -> bool:
     """Whether the leaf at `path` of a weights tree is the bias of a router.
 
     `path` holds strings, or the key entries of `jax.tree_util`. Such leaves get no gradient,
-    optimizer state, clipping or weight decay: `router.update_bias` alone changes them.
+    optimizer state, clipping or weight decay: the controller of the biases alone changes them.
     """
     names = [str(getattr(entry, "key", getattr(entry, "name", entry))) for entry in path]
     return names[-2:] == ["router", "bias"]

@@ -27,6 +27,19 @@ class Operands(NamedTuple):
         return jnp.concatenate([key_BSNH, rope_BSNR], axis=-1), value_BSNU
 
 
+def expand(
+    latent: Float[Array, "B S C"],
+    rope_key: Float[Array, "B S R"],
+    key_up: Float[Array, "C N H"],
+    value_up: Float[Array, "C N U"],
+) -> tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]:
+    """As `Operands.expanded`, heads before keys."""
+    key_BNSH = jnp.swapaxes(project(latent, key_up), 1, 2)
+    rope_BNSR = jnp.broadcast_to(rope_key[:, None], (*key_BNSH.shape[:3], rope_key.shape[-1]))
+    key_BNSh = jnp.concatenate([key_BNSH, rope_BNSR], axis=-1)
+    return key_BNSh, jnp.swapaxes(project(latent, value_up), 1, 2)
+
+
 class Sight(NamedTuple):
     """A query sees the keys of its own segment whose index is not above its own.
 

@@ -15,15 +15,16 @@ def num_params(config: MoEConfig) -> int:
 def num_active_params(config: MoEConfig, ffn_experts: float | None = None) -> int:
     """Parameters that multiply one token which meets `ffn_experts` experts with weights a layer.
 
-    `target_ffn_experts` unless given. Tables that are only looked up do not count, nor does a head
-    that drafts.
+    `target_ffn_experts` unless given. Tables that are only looked up do not count, nor do biases of
+    routers, which choose and do not multiply, nor a head that drafts.
     """
     met = config.target_ffn_experts if ffn_experts is None else ffn_experts
     sizes = _by_leaf(config)
     experts = sum(size for path, size in sizes.items() if path.startswith("layers/experts/"))
     looked_up = sizes["embedding"] + sizes.get("ngram/table", 0)
     drafting = sum(size for path, size in sizes.items() if path.startswith("mtp/"))
-    others = sum(sizes.values()) - experts - looked_up - drafting
+    biases = sum(size for path, size in sizes.items() if path.endswith("router/bias"))
+    others = sum(sizes.values()) - experts - looked_up - drafting - biases
     return others + round(experts * met / config.num_experts)
 
 

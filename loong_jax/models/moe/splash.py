@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.dense import project
-from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.moe.sight import Operands, Sight, expand
 from loong_jax.sharding import ShardingRules
 
 _LANES = 128
@@ -65,7 +64,7 @@ def make_kernel(
     if not fits(num_queries, num_keys):
         raise ConfigError(
             f"{num_queries} tokens per device are no multiple of {_LANES}, which splash attention "
-            "needs. Pad the sequences, or set attention to Blockwise()."
+            "needs. Pad the sequences, or set mixing=Blockwise()."
         )
     rows = math.gcd(sizes.query_block, num_queries)
     columns = math.gcd(sizes.key_block, num_keys)
@@ -101,12 +100,7 @@ def attend(operands: Operands, sight: Sight, kernel: Any) -> Float[Array, "B T N
     """softmax(query key) value for every query and head; the kernel has the indices already."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    key_BNSH = jnp.swapaxes(project(operands.latent, operands.key_up), 1, 2)
-    value_BNSU = jnp.swapaxes(project(operands.latent, operands.value_up), 1, 2)
-    rope_BNSR = jnp.broadcast_to(
-        operands.rope_key[:, None], (*key_BNSH.shape[:3], operands.rope_key.shape[-1])
-    )
-    key_BNSh = jnp.concatenate([key_BNSH, rope_BNSR], axis=-1)
+    key_BNSh, value_BNSU = expand(*operands[1:])
     query_BNTh = jnp.swapaxes(operands.query, 1, 2)
     segments = splash.SegmentIds(sight.query_segment, sight.key_segment)
     mixed_BNTU = jax.vmap(kernel)(query_BNTh, key_BNSh, value_BNSU, segments)

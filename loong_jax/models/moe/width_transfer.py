@@ -22,13 +22,8 @@ Source: arXiv:2509.01322, hyper-parameter transfer; arXiv:2407.05872 for the der
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import optax
-
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-
-Multipliers = dict[str, Any]  # nested dicts of floats, as the weights
 
 # What routes tokens and scales what they meet; the rule says nothing about a change of it.
 _ALIKE = (
@@ -93,27 +88,3 @@ def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[tuple[Any, ...]
         return 1.0
 
     return of
-
-
-def learning_rate_multipliers(
-    weights: dict[str, Any], config: MoEConfig, proxy: MoEConfig
-) -> Multipliers:
-    """`multiplier` of every weight.
-
-    `weights` are those of `config`, arrays or shapes; only their paths are read.
-    """
-    of = multiplier(config, proxy)
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: of(tuple(entry.key for entry in path)), weights
-    )
-
-
-def scale_by_width(multipliers: Multipliers) -> optax.GradientTransformation:
-    """Multiplies each update by its multiplier; it belongs right behind `optax.scale_by_adam`.
-
-    Weight decay that is added after it is not scaled, so its time scale, rate times decay, stays
-    that of the proxy.
-    """
-    return optax.stateless(
-        lambda updates, _: jax.tree.map(lambda u, m: u * m, updates, multipliers)
-    )

@@ -21,7 +21,7 @@ SIZES = Cudnn(others=Blockwise(query_block=4, key_block=4), packed=(2, 3))
 WHOLE, UP_TO_2, UP_TO_3, BLOCKS = range(4)  # the ways of `SIZES`
 
 
-def causal(query, key, value):
+def causal(query, key, value, *, narrow=True):
     """What the kernel computes: no segment is known to it."""
     return jax.nn.dot_product_attention(query, key, value, scale=1.0, is_causal=True)
 
@@ -141,6 +141,7 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     monkeypatch.setattr(cudnn_kernels, "causal_attention", causal)
     monkeypatch.setattr(cudnn_kernels, "packed_attention", by_sequences)
     monkeypatch.setattr(cudnn, "fits", lambda *_: True)
+    monkeypatch.setattr(cudnn_kernels, "version", lambda: 91000)
     monkeypatch.setattr(ShardingRules, "compute_capability", (9, 0))
     mesh = make_mesh(data=4, tensor=2)
     is_token = (segments[:, :length] > 0)[..., None, None]
@@ -199,16 +200,25 @@ def test_asked_for_where_it_does_not_fit_it_is_refused():
         mixing.mix(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
 
 
-def test_kernels_for_packed_rows_are_of_hopper_and_of_versions_that_have_them(monkeypatch):
+def test_kernels_for_packed_rows_and_narrow_values_are_those_of_hopper(monkeypatch):
+    plain = Cudnn(packed=(), narrow=False)
+    assert Cudnn().on((9, 0)) == plain  # there is no cuDNN here
+    monkeypatch.setattr(cudnn_kernels, "version", lambda: 91000)
     assert Cudnn().on((9, 0)) == Cudnn().on((10, 0)) == Cudnn()
-    assert Cudnn().on((8, 0)) == Cudnn(packed=())
-    monkeypatch.setattr(cudnn_kernels, "jax_kernel", lambda _: None)
-    assert Cudnn().on((9, 0)) == Cudnn(packed=())
+    assert Cudnn().on((8, 0)) == plain
+    monkeypatch.setattr(cudnn_kernels, "version", lambda: 90800)
+    assert Cudnn().on((9, 0)) == Cudnn(narrow=False)
+
+
+def test_a_jax_without_the_private_functions_has_no_kernels_for_packed_rows(monkeypatch):
+    monkeypatch.setattr(cudnn_kernels, "_jax_module", lambda: None)
+    assert cudnn_kernels.version() == 0
+    assert Cudnn().on((9, 0)) == Cudnn(packed=(), narrow=False)
 
 
 @pytest.mark.parametrize("packed", [(8, 4), (8, 8), (1, 8)])
 def test_numbers_of_sequences_that_make_no_sense_are_refused(packed):
-    with pytest.raises(ConfigError, match=r"packed=.*must hold numbers of sequences above 1"):
+    with pytest.raises(ConfigError, match=r"packed=.*must be numbers of sequences above 1"):
         Cudnn(packed=packed)
 
 
@@ -220,12 +230,37 @@ def test_over_a_cache_blocks_replace_it(monkeypatch):
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """JAX's own functions as if there were a GPU, so that they can be traced."""
+    """JAX's own functions as if there were a Hopper, so that they can be traced."""
+    pretend(monkeypatch, (9, 0))
+
+
+def pretend(monkeypatch, capability):
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
+    def at_least(asked):
+        return capability >= tuple(map(int, asked.split(".")))
+
     monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
-    monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
+    monkeypatch.setattr(fused, "check_compute_capability", at_least)
     monkeypatch.setattr(fused, "is_cuda_compute_capability_equal", lambda _: False)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0)])
+def test_what_fits_a_device_can_be_traced_for_it(monkeypatch, capability):
+    """JAX refuses narrow values and packed rows before Hopper."""
+    pretend(monkeypatch, capability)
+    monkeypatch.setattr(ShardingRules, "platform", "gpu")
+    monkeypatch.setattr(ShardingRules, "compute_capability", capability)
+    operands = random_operands(1, 512, 512, heads=2, widths=(32, 16, 24, 32))
+    operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
+    sight = in_order(np.ones((1, 512)))
+
+    def loss(operands):
+        return mixing.mix(operands, sight, ShardingRules()).astype(jnp.float32).sum()
+
+    text = str(jax.make_jaxpr(jax.grad(loss))(operands))
+    assert "dot_product_attention_bwd" in text
+    assert ("PADDING_CAUSAL" in text) is (capability >= (9, 0))
 
 
 @pytest.mark.usefixtures("pretended")
@@ -265,8 +300,10 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
     assert forward_kernels(cudnn.is_forward_kernel) == 1
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 9, 16])
-def test_going_back_so_many_rows_and_heads_at_once_changes_nothing(monkeypatch, at_once):
+@pytest.mark.parametrize(
+    ("at_once", "limit"), [(1, 16), (2, 3), (3, 16), (4, 16), (9, 16), (16, 16)]
+)
+def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, limit):
     segments = np.concatenate([rows(5, 7), rows(3, 4, left=2), rows(LENGTH), rows()])
     sight = in_order(segments)
     operands = random_operands(4, LENGTH, LENGTH, heads=4, widths=(5, 4, 7, 9))
@@ -283,9 +320,10 @@ def test_going_back_so_many_rows_and_heads_at_once_changes_nothing(monkeypatch, 
 
         return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, operands))
 
+    monkeypatch.setattr(cudnn_kernels, "_MOST_NUMBERS", limit * LENGTH * 9)
     found = loss_of(lambda a: cudnn.attend(a, sight, Cudnn(packed=(2,)), causal, kernel))
     sizes = {1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (1, 4), 9: (2, 4), 16: (4, 4)}[at_once]
-    assert taken[0] == (4, 4)  # there
+    assert taken[0] == {16: (4, 4), 3: (1, 2)}[limit]  # there
     assert taken[-1] == sizes  # and back
     wanted = loss_of(lambda operands: mixing.whole_scores(operands, sight))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -293,18 +331,26 @@ def test_going_back_so_many_rows_and_heads_at_once_changes_nothing(monkeypatch, 
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize("policy", [None, cudnn.is_forward_kernel], ids=("all kept", "by policy"))
+@pytest.mark.parametrize("by_policy", [False, True], ids=("all kept", "by policy"))
 @pytest.mark.parametrize("length", [512, 301])
-def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(length, policy):
+def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(length, by_policy):
     operands = random_operands(2, length, length, heads=1, widths=(128, 64, 32, 128))
     operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
     sizes = Cudnn(packed=(5,))
 
     def pull_back(segments):
         attend = functools.partial(cudnn.attend, sight=in_order_of(segments), sizes=sizes)
-        if policy is not None:
-            attend = jax.checkpoint(attend, policy=policy)
-        return jax.vjp(attend, operands)[1]
+        policies = jax.checkpoint_policies
+        policy = policies.save_from_both_policies(
+            policies.save_only_these_names(cudnn.KEPT_AS), cudnn.is_forward_kernel
+        )
+
+        def with_more(operands):  # which needs what attention made on its way back
+            return jnp.sin(attend(operands))
+
+        return jax.vjp(
+            jax.checkpoint(with_more, policy=policy) if by_policy else with_more, operands
+        )[1]
 
     def in_order_of(segments):
         index = jnp.broadcast_to(jnp.arange(length), segments.shape)
@@ -330,7 +376,7 @@ def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(m
         return value
 
     monkeypatch.setattr(
-        cudnn_kernels, "jax_kernel", lambda mask: functools.partial(function, m=mask)
+        cudnn_kernels, "_jax_kernel", lambda mask: functools.partial(function, m=mask)
     )
     sequences = cudnn_kernels.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
     query, value = jnp.ones((2, 6, 1, 5)), jnp.ones((2, 6, 1, 3))
@@ -342,8 +388,7 @@ def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(m
     assert told["q_offsets"] == told["kv_offsets"] == [[1, 3, 5, -1, -1], [0, -1, -1, -1, -1]]
 
 
-def test_without_the_private_function_values_are_filled_up(monkeypatch):
-    monkeypatch.setattr(cudnn_kernels, "jax_kernel", lambda _: None)
+def test_where_they_may_not_be_narrow_values_are_filled_up(monkeypatch):
     plain = jax.nn.dot_product_attention
 
     def public(query, key, value, *, implementation, **how):
@@ -356,7 +401,8 @@ def test_without_the_private_function_values_are_filled_up(monkeypatch):
     query, key, value = (
         random.normal(size=(1, LENGTH, 3, width)).astype(np.float32) for width in (9, 9, 5)
     )
-    found = cudnn_kernels.causal_attention(*map(jnp.asarray, (query, key, value)))
+    operands = map(jnp.asarray, (query, key, value))
+    found = cudnn_kernels.causal_attention(*operands, narrow=False)
     score = np.einsum("btnh,bsnh->bnts", query, key, dtype=np.float64)
     score = np.where(np.tri(LENGTH, dtype=bool), score, -np.inf)
     weight = np.exp(score - score.max(-1, keepdims=True))

@@ -36,12 +36,20 @@ def config_of(width):
     )
 
 
+def multipliers(weights, config, proxy):
+    """That of every weight."""
+    of = width_transfer.multiplier(config, proxy)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: of(tuple(entry.key for entry in path)), weights
+    )
+
+
 def test_widths_in_proportion_give_the_published_rule():
     proxy, config = config_of(32), config_of(256)
     _, weights = jax.eval_shape(
         lambda key: (0, moe.init_weights(config, key)[1]), jax.random.key(0)
     )
-    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    rates = multipliers(weights, config, proxy)
     found = {
         "/".join(entry.key for entry in path): rate
         for path, rate in jax.tree_util.tree_leaves_with_path(rates)
@@ -57,7 +65,7 @@ def test_each_matrix_follows_the_width_it_sums_over():
     _, weights = jax.eval_shape(
         lambda key: (0, moe.init_weights(config, key)[1]), jax.random.key(0)
     )
-    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    rates = multipliers(weights, config, proxy)
     layers = rates["layers"]
     assert layers["ffn_0"]["down"] == 1 / 2  # F from 64 to 128
     assert layers["experts"]["down"] == 1  # M as before
@@ -84,7 +92,7 @@ def compiled(width):
     def changes(rates):
         optimizer = optax.chain(
             optax.scale_by_adam(b1=0.9, b2=0.95, eps=1e-16),
-            width_transfer.scale_by_width(rates),
+            optax.stateless(lambda grads, _: jax.tree.map(jnp.multiply, grads, rates)),
             optax.scale(-2e-3),
         )
 
@@ -104,7 +112,7 @@ def change(width, transfers):
     """Root mean square by which the last states and the logits move."""
     config, weights, changes = compiled(width)
     proxy = config_of(WIDTHS[0]) if transfers else config
-    rates = width_transfer.learning_rate_multipliers(weights, config, proxy)
+    rates = multipliers(weights, config, proxy)
     return np.array([float(a) for a in changes(jax.tree.map(jnp.float32, rates))])
 
 
