@@ -104,7 +104,10 @@ def config_of(request: Request) -> MoEConfig:
 
 
 def abstract_weights(config: MoEConfig, rules: ShardingRules) -> tuple[nnx.GraphDef, Weights]:
-    """Graph and weights as shapes, dtypes and shardings; nothing is allocated."""
+    """Graph and weights as shapes, dtypes and shardings; nothing is allocated.
+
+    `moe.abstract_weights` sets the mesh while it traces, which only devices that are here allow.
+    """
     graphs = []
 
     def init(key):
