@@ -51,11 +51,13 @@ class Cudnn:
 
     def on(self, capability: tuple[int, int] | None) -> "Cudnn":
         """The same without the kernels that a device of this compute capability lacks."""
-        may = capability is not None and capability >= (9, 0) and cudnn_kernels.version() > 0
+        if capability is None or capability < (9, 0):
+            return dataclasses.replace(self, packed=(), narrow=False)
+        version = cudnn_kernels.version()
         return dataclasses.replace(
             self,
-            packed=self.packed if may else (),
-            narrow=self.narrow and may and cudnn_kernels.version() >= 91000,
+            packed=self.packed if version else (),
+            narrow=self.narrow and version >= 91000,
         )
 
 
