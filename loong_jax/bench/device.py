@@ -5,7 +5,7 @@ product and one large copy. Training is the step that `loong plan` describes: fo
 clipping and Adam over float32 masters. Decoding is greedy, all sequences at one place of a full
 cache, many steps in one call as in the engine. The pieces of a step are timed alone, forward and
 backward, so that one sees what the step spends its time on; what is left of it is the optimizer,
-the embedding and whatever does not overlap.
+the embedding and whatever does not overlap. Attention is timed on packed rows as well.
 """
 
 import dataclasses

@@ -73,6 +73,22 @@ def accumulate(
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
+def product_of_blocks(
+    a: Float[Array, "..."], b: Float[Array, "..."], axis: int
+) -> Float[Array, "..."]:
+    """For kernels: float32 sums over the last axis of a matrix and `axis` of another.
+
+    Operands in float32 are not rounded to fewer bits.
+    """
+    return jax.lax.dot_general(
+        a,
+        b,
+        (((1,), (axis,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )
+
+
 def in_chunks(function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None) -> Any:
     """`function(*arrays)`, some rows of the leading axis at a time, recomputed when going back.
 

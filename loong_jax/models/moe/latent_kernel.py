@@ -17,6 +17,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
+from loong_jax.models.moe.dense import product_of_blocks
+
 _LANES = 128
 _MOST_ENTRIES = 1024  # of a block
 _MOST_SCORES = 2**18  # of a block, float32: a MiB of the 16 or more that a core has for itself
@@ -137,15 +139,15 @@ def _kernel(
     @pl.when(s * block <= last_ref[b])
     def add_block():
         latent = latent_ref[0, 0, 0]
-        score = _product(query_ref[0], latent, ((1,), (1,)))
-        score += _product(rope_query_ref[0], rope_key_ref[0, 0, 0], ((1,), (0,)))
+        score = product_of_blocks(query_ref[0], latent, 1)
+        score += product_of_blocks(rope_query_ref[0], rope_key_ref[0, 0, 0], 0)
         entry = s * block + jax.lax.broadcasted_iota(jnp.int32, score.shape, 1)
         score = jnp.where(entry <= position_ref[0], score, _HIDDEN)
         before = largest_ref[:, :1]
         largest = jnp.maximum(before, jnp.max(score, axis=1, keepdims=True))
         shrink, weight = jnp.exp(before - largest), jnp.exp(score - largest)
         total = shrink * total_ref[:, :1] + jnp.sum(weight, axis=1, keepdims=True)
-        added = _product(weight.astype(latent.dtype), latent, ((1,), (0,)))
+        added = product_of_blocks(weight.astype(latent.dtype), latent, 0)
         sum_ref[...] = shrink * sum_ref[...] + added
         largest_ref[...] = jnp.broadcast_to(largest, largest_ref.shape)
         total_ref[...] = jnp.broadcast_to(total, total_ref.shape)
@@ -153,11 +155,3 @@ def _kernel(
     @pl.when(s == pl.num_programs(1) - 1)
     def finish():
         mixed_ref[0] = (sum_ref[...] / total_ref[:, :1]).astype(mixed_ref.dtype)
-
-
-def _product(a, b, contracted):
-    """Float32 sums, and operands in float32 where they are."""
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        a, b, (contracted, ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )

@@ -18,6 +18,8 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from loong_jax.models.moe.dense import product_of_blocks
+
 _TRITON = "jax.experimental.pallas.triton"  # which JAX means to remove
 _BLOCK = 64  # entries that are read at a time; half of it where that alone divides the capacity
 _MOST_BYTES = 1152  # of an entry, in 99 KiB of shared memory; Hopper and large Blackwells have 227
@@ -160,13 +162,13 @@ def _kernel(
         at = pl.ds(start + i * block, block)
         latent = latent_ref[layer, sub_layer, b, at, :]
         rope_key = rope_key_ref[layer, sub_layer, b, at, :]
-        score = _product(query, latent, 1) + _product(rope_query, rope_key, 1)
+        score = product_of_blocks(query, latent, 1) + product_of_blocks(rope_query, rope_key, 1)
         entry = start + i * block + jax.lax.broadcasted_iota(jnp.int32, score.shape, 1)
         score = jnp.where(entry <= position[:, None], score, _HIDDEN)
         highest = jnp.maximum(largest, jnp.max(score, axis=1))
         shrink, weight = jnp.exp(largest - highest), jnp.exp(score - highest[:, None])
         total = shrink * total + jnp.sum(weight, axis=1)
-        mixed = shrink[:, None] * mixed + _product(weight.astype(latent.dtype), latent, 0)
+        mixed = shrink[:, None] * mixed + product_of_blocks(weight.astype(latent.dtype), latent, 0)
         return highest, total, mixed
 
     rows, rank = query.shape
@@ -175,15 +177,3 @@ def _kernel(
     seen = jnp.clip(last_ref[b] + 1 - start, 0, split)
     largest, total, mixed = jax.lax.fori_loop(0, pl.cdiv(seen, block), add_block, (none, *zeros))
     mixed_ref[0, 0], largest_ref[0, 0], total_ref[0, 0] = mixed, largest, total
-
-
-def _product(a, b, contracted: int):
-    """Float32 sums over the last axis of `a` and one of `b`; operands in float32 where they are."""
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        a,
-        b,
-        (((1,), (contracted,)), ((), ())),
-        precision=precision,
-        preferred_element_type=jnp.float32,
-    )

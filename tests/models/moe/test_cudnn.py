@@ -202,7 +202,8 @@ def test_asked_for_where_it_does_not_fit_it_is_refused():
 
 def test_kernels_for_packed_rows_and_narrow_values_are_those_of_hopper(monkeypatch):
     plain = Cudnn(packed=(), narrow=False)
-    assert Cudnn().on((9, 0)) == plain  # there is no cuDNN here
+    monkeypatch.setattr(cudnn_kernels, "version", lambda: 0)
+    assert Cudnn().on((9, 0)) == plain
     monkeypatch.setattr(cudnn_kernels, "version", lambda: 91000)
     assert Cudnn().on((9, 0)) == Cudnn().on((10, 0)) == Cudnn()
     assert Cudnn().on((8, 0)) == plain
@@ -362,7 +363,6 @@ def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(
     assert (2, 1, even) in shapes  # of the kernel for whole rows, which is not run again
     assert not [shape for shape in shapes if shape[:1] == (2 * 5,)]
     text = str(jax.make_jaxpr(lambda s: pull_back(s)(operands.query[..., :128]))(segments))
-    assert "max_seg" not in text
     assert text.count("dot_product_attention_fwd_wrapper[") == 3  # whole, packed, packed again
     assert text.count("dot_product_attention_bwd_wrapper[") == 2
 
