@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.launch.plan.request import Request
-from loong_jax.models.moe import parameters, router
+from loong_jax.models.moe import parameters, router, sizes
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -360,20 +360,12 @@ def weight_counts(config: MoEConfig, *, drafts: bool = False) -> dict[str, float
     Active are all but tables that are looked up, with K_e of the E experts; those of the head that
     drafts count where the program drafts, since no other runs it.
     """
-    _, weights = abstract_weights(config, ShardingRules())
-    leaves = jax.tree_util.tree_leaves_with_path(weights)
-    by_kind = {"total": 0.0, "experts": 0.0, "embedding": 0.0, "head": 0.0}
-    idle = 0.0
-    for path, leaf in leaves:
-        names = [entry.key for entry in path]
-        if parameters.is_controller_state(names):
-            continue
-        by_kind["total"] += leaf.size
-        if names == ["ngram", "table"] or (names[0] == "mtp" and not drafts):
-            idle += leaf.size
-        for kind in ("experts", "embedding", "head"):
-            by_kind[kind] += leaf.size if kind in names else 0
-    active_share = config.target_ffn_experts / config.num_experts
-    idle += by_kind["embedding"] + by_kind["experts"] * (1 - active_share)
-    by_kind["active"] = by_kind["total"] - idle
-    return by_kind
+    found = {path: float(size) for path, size in sizes.by_path(config).items()}
+    biases = sum(size for path, size in found.items() if path.endswith("router/bias"))
+    return {
+        "total": sum(found.values()) - biases,
+        "experts": sum(size for path, size in found.items() if path.startswith("layers/experts/")),
+        "embedding": found["embedding"],
+        "head": found["head"],
+        "active": float(sizes.num_active_params(config, drafts=drafts)),
+    }

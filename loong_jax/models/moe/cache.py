@@ -12,6 +12,21 @@ from loong_jax.sharding import ShardingRules
 _AXES = ("layers", None, "act_batch", "act_keys", "act_rank")
 
 
+def put_entries(
+    cache: Float[Array, "... B S W"],
+    new: Float[Array, "B T W"],
+    position: Int[Array, "B T"],
+    lead: tuple[Int[Array, ""] | int, ...] = (),
+) -> Float[Array, "... B S W"]:
+    """The cache with T entries of each sequence at their positions, which differ in a sequence.
+
+    Nothing is written at a position outside. `lead` indexes the axes before B.
+    """
+    row_B1 = jnp.arange(position.shape[0])[:, None]
+    at = cache.at[(*lead, row_B1, position)]
+    return at.set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
+
+
 class LatentCache(NamedTuple):
     """Latents and rotary keys of S positions; entry s is position s, whoever wrote it."""
 
@@ -49,9 +64,7 @@ class LatentCache(NamedTuple):
         """
 
         def put(cache, entry_BTW, position_BT, layer):
-            row_B1 = jnp.arange(cache.shape[2])[:, None]
-            at = cache.at[layer, sub_layer, row_B1, position_BT]
-            return at.set(entry_BTW, mode="drop", unique_indices=True, wrap_negative_indices=False)
+            return put_entries(cache, entry_BTW, position_BT, (layer, sub_layer))
 
         batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
         local = rules.shard_map(

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.moe import mixing, parameters
 from loong_jax.models.moe.attention import Latent, LatentAttention
+from loong_jax.models.moe.cache import put_entries
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project
 from loong_jax.models.moe.layer import DenseFFN
@@ -117,13 +118,8 @@ def _only_layer(module: Module) -> Module:
 def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: ShardingRules) -> Latent:
     """The cache with T entries per sequence at their positions; none at a position outside."""
 
-    def put(cache_BSW, new_BTW, position_BT):
-        row_B1 = jnp.arange(cache_BSW.shape[0])[:, None]
-        at = cache_BSW.at[row_B1, position_BT]
-        return at.set(new_BTW, mode="drop", unique_indices=True, wrap_negative_indices=False)
-
     whole, batch = rules.partition(*_CACHE_AXES), rules.partition("act_batch")
-    local = rules.shard_map(put, in_specs=(whole, batch, batch), out_specs=whole)
+    local = rules.shard_map(put_entries, in_specs=(whole, batch, batch), out_specs=whole)
     return Latent(
         local(cache.latent, new.latent, position), local(cache.rope_key, new.rope_key, position)
     )

@@ -9,25 +9,28 @@ from loong_jax.models.moe.model import abstract_weights
 
 def num_params(config: MoEConfig) -> int:
     """All parameters, the biases of routers included."""
-    return sum(_by_leaf(config).values())
+    return sum(by_path(config).values())
 
 
-def num_active_params(config: MoEConfig, ffn_experts: float | None = None) -> int:
+def num_active_params(
+    config: MoEConfig, ffn_experts: float | None = None, *, drafts: bool = False
+) -> int:
     """Parameters that multiply one token which meets `ffn_experts` experts with weights a layer.
 
     `target_ffn_experts` unless given. Tables that are only looked up do not count, nor do biases of
-    routers, which choose and do not multiply, nor a head that drafts.
+    routers, which choose and do not multiply; a head that drafts counts where it `drafts`.
     """
     met = config.target_ffn_experts if ffn_experts is None else ffn_experts
-    sizes = _by_leaf(config)
+    sizes = by_path(config)
     experts = sum(size for path, size in sizes.items() if path.startswith("layers/experts/"))
     looked_up = sizes["embedding"] + sizes.get("ngram/table", 0)
-    drafting = sum(size for path, size in sizes.items() if path.startswith("mtp/"))
+    idle = 0 if drafts else sum(size for path, size in sizes.items() if path.startswith("mtp/"))
     biases = sum(size for path, size in sizes.items() if path.endswith("router/bias"))
-    others = sum(sizes.values()) - experts - looked_up - drafting - biases
+    others = sum(sizes.values()) - experts - looked_up - idle - biases
     return others + round(experts * met / config.num_experts)
 
 
-def _by_leaf(config: MoEConfig) -> dict[str, int]:
+def by_path(config: MoEConfig) -> dict[str, int]:
+    """How many numbers each array of the weights has; a path is as in `parameters.by_path`."""
     _, weights = abstract_weights(config)
     return {path: math.prod(leaf.shape) for path, leaf in parameters.by_path(weights).items()}
