@@ -279,11 +279,11 @@ class ShardingRules:
         growing after some hundred summands.
         """
         if self.mesh is None:
-            return _summed_wide(lambda table, index: table[index], table, index)
+            return summed_wide(lambda table, index: table[index], table, index)
         place, cut = self.after(index, *names), _as_tuple(jax.typeof(table).sharding.spec[0])
         index = self._whole_along(index, cut)  # else every device would gather the table
         home = self.after(index, *names)
-        rows = _summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
+        rows = summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
         return jax.sharding.reshard(rows, place)
 
     def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
@@ -347,7 +347,7 @@ def place_like(x: Array, other: Array) -> Array:
 _NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag")
 
 
-def _summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:
+def summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:
     """`take(table, index)`, whose gradient is summed in float32 and then rounded."""
     if table.dtype not in (jnp.bfloat16, jnp.float16):
         return take(table, index)

@@ -86,8 +86,8 @@ def group_frequency(
         count_LG = jnp.einsum("LA,GA->LG", output.load, is_member_GA.astype(jnp.int32))
     else:
         count_LG = _tokens_per_group(output.target, config, balance, mask)
-    zero_share = config.num_chosen - config.target_ffn_experts
-    scale = [num_groups / config.target_ffn_experts] * num_groups
+    zero_share = config.num_chosen - config.mean_ffn_experts
+    scale = [num_groups / config.mean_ffn_experts] * num_groups
     scale_G = jnp.asarray([*scale, 1 / zero_share if zero_share else 0.0], jnp.float32)
     return scale_G[None] * count_LG / _num_tokens(output.load, config)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -67,6 +67,8 @@ KEPT = (
     "latents",
 )
 
+RematWord: TypeAlias = Literal["off", "layer", "all_but_dispatched"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MoEConfig:
@@ -123,7 +125,7 @@ class MoEConfig:
     exchange: Exchange = GatherExchange()
     token_chunks: int = 1  # of a device's tokens: one travels while another meets its experts
     expert_gemm: ExpertGemm = "auto"
-    remat: Literal["off", "layer", "all_but_dispatched"] | tuple[str, ...] = "off"
+    remat: RematWord | tuple[str, ...] = "off"
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -133,9 +135,20 @@ class MoEConfig:
                 raise ConfigError(
                     f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
                 )
+        words = get_args(RematWord)
+        if not (self.remat in words or isinstance(self.remat, tuple)):
+            raise ConfigError(
+                f"remat={self.remat!r} is neither a tuple of names nor one of {', '.join(words)}. "
+                "Use one of these."
+            )
         if isinstance(self.remat, tuple) and not set(self.remat) <= set(KEPT):
             raise ConfigError(
                 f"remat={self.remat} names what no layer makes. Name some of {', '.join(KEPT)}."
+            )
+        if self.expert_gemm not in get_args(ExpertGemm):
+            raise ConfigError(
+                f"expert_gemm={self.expert_gemm!r} multiplies nothing. Choose among "
+                f"{', '.join(get_args(ExpertGemm))}."
             )
         if self.chunk_tokens is not None and self.chunk_tokens < 1:
             raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
@@ -162,6 +175,11 @@ class MoEConfig:
         for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+        if self.yarn is not None and self.rope_theta == 1:
+            raise ConfigError(
+                "rope_theta=1 turns all pairs alike, so YaRN cannot tell fast ones from slow ones. "
+                "Raise it or leave yarn out."
+            )
         if self.ngram is not None and self.hidden_size % len(self.ngram.orders):
             raise ConfigError(
                 f"hidden_size={self.hidden_size} does not divide over the {len(self.ngram.orders)} "
@@ -172,6 +190,12 @@ class MoEConfig:
     def num_targets(self) -> int:
         """A = E + Z."""
         return self.num_experts + self.num_zero_experts
+
+    @property
+    def mean_ffn_experts(self) -> float:
+        """K_e, or what comes nearest to it where K choices among E and Z cannot meet so many."""
+        least = max(0, self.num_chosen - self.num_zero_experts)
+        return min(max(least, self.target_ffn_experts), self.num_chosen, self.num_experts)
 
     @property
     def q_scale(self) -> float:
@@ -191,7 +215,7 @@ class MoEConfig:
 
     def chunk_rows(self, num_tokens: int) -> int | None:
         """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
-        return self.chunk_tokens and max(1, self.chunk_tokens // num_tokens)
+        return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
 
     @classmethod
     def tiny(cls, **changes) -> "MoEConfig":

@@ -51,6 +51,7 @@ class PaddedExchange:
 
     def __post_init__(self):
         _check_factor(self)
+        _check_dtype(self)
         if self.choices_per_row < 1:
             raise ConfigError(
                 f"choices_per_row={self.choices_per_row} is below 1, and a row carries at least "
@@ -71,6 +72,7 @@ class RaggedExchange:
 
     def __post_init__(self):
         _check_factor(self)
+        _check_dtype(self)
 
 
 Exchange: TypeAlias = GatherExchange | PaddedExchange | RaggedExchange
@@ -81,6 +83,14 @@ def _check_factor(exchange: Exchange) -> None:
         raise ConfigError(
             f"buffer_factor={exchange.buffer_factor} is not positive. Raise it; 1.25 leaves a "
             "quarter more room than the mean load needs."
+        )
+
+
+def _check_dtype(exchange: PaddedExchange | RaggedExchange) -> None:
+    if exchange.dispatch_dtype not in (None, "float8_e4m3fn"):
+        raise ConfigError(
+            f"dispatch_dtype={exchange.dispatch_dtype!r} is no way to send rows: what travels with "
+            "them is exact in float8_e4m3fn alone. Use that, or None for the activations' dtype."
         )
 
 
@@ -99,8 +109,11 @@ class Sizes:
 
     @property
     def most_per_device(self) -> int:
-        """Choices that a token can have among the experts of one device."""
-        return min(self.num_chosen, self.num_local)
+        """Choices that a token can have among the experts of one device.
+
+        All of them, be they fewer: a forced routing may name an expert twice.
+        """
+        return self.num_chosen
 
     def mean_rows(self, factor: float) -> int:
         """`factor` times the choices that a device's experts receive on average, in tiles of 16."""

@@ -387,7 +387,7 @@ class Experts(nnx.Module):
         )
         if layer:
             gate_up, down = _of_layer(gate_up, *layer, apart=gemm != "blocked"), down[layer[0]]
-        mean_choices = num_tokens * self.config.target_ffn_experts
+        mean_choices = num_tokens * self.config.mean_ffn_experts
         room = work.room
         if room is None and gemm == "hopper":
             room = 128 * math.ceil(_SPARE_ROOM * mean_choices / 128)  # in whole blocks
@@ -427,7 +427,7 @@ class Experts(nnx.Module):
             num_tokens=self._tokens_per_device(x) // self._num_chunks(x),
             num_chosen=config.num_chosen,
             num_local=config.num_experts // devices,
-            mean_chosen=config.target_ffn_experts,
+            mean_chosen=config.mean_ffn_experts,
             width=config.hidden_size,
             platform=rules.platform,
         )

@@ -71,7 +71,7 @@ def block_rows(num_choices: int, num_experts: int, num_cells: int) -> int:
 def capacity(mean_rows: float) -> int:
     """Cells of an expert that is to meet `mean_rows`: a standard deviation more, in eights.
 
-    None for fewer than 16, as in decoding: too many cells would be padding.
+    No cells for fewer than 16, as in decoding: too many cells would be padding.
     """
     if mean_rows < 16:
         return 0

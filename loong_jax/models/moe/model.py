@@ -89,11 +89,12 @@ class LongcatFlash(nnx.Module):
     ) -> ModelOutput:
         """Logits of the token after each token.
 
-        `mask` is true where there is a token; padding may stand on either side. In packed rows
-        `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their own segment
-        only. `positions` count from the first token of each sequence unless given. Logits of
-        padding are finite and mean nothing; padding counts in no load. `score_shift` is added to
-        the router scores of every token (see `balance.stability_ratio`).
+        A token is a number below `vocab_size`; others are not noticed and mean nothing. `mask` is
+        true where there is a token; a sequence stands together, with padding on either side. In
+        packed rows `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their
+        own segment only. `positions` count from the first token of each sequence unless given.
+        Logits of padding are finite and mean nothing; padding counts in no load. `score_shift` is
+        added to the router scores of every token (see `balance.stability_ratio`).
 
         With `forced_target`, the `target` of another call or of an engine, tokens go there, to
         zero-computation experts too, and gates are what the routers' own scores give those targets;
@@ -204,6 +205,8 @@ class LongcatFlash(nnx.Module):
 
     def _rows(self, tokens, positions, mask, segment_ids, forced_target=None) -> _Rows:
         rules = self.rules
+        if 0 in tokens.shape:
+            raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
         if segment_ids is None:
             segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
         elif mask is not None:
@@ -396,15 +399,8 @@ class LongcatFlash(nnx.Module):
         in their stack: a slice for each step would be copied out of it.
         """
         graph, stacked = nnx.split(self.layers, graph=False)
-        if self.cut is not None:
-            made = []
-            for index, weights in enumerate(self.cut):
-                carry, out = step(carry, nnx.merge(graph, weights), jnp.int32(index))
-                made.append(out)
-            return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
-
         whole = {}
-        if few_rows and self.layers.experts.rest_ready:
+        if few_rows and self.cut is None and self.layers.experts.rest_ready:
             whole = {"experts": stacked.pop("experts")}
 
         def body(carry, slices):
@@ -414,8 +410,15 @@ class LongcatFlash(nnx.Module):
                 layer.experts.layer = nnx.data(index)
             return step(carry, layer, index)
 
+        body = remat(body)
+        if self.cut is not None:
+            made = []
+            for index, weights in enumerate(self.cut):
+                carry, out = body(carry, (weights, jnp.int32(index)))
+                made.append(out)
+            return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
         slices = stacked, jnp.arange(self.config.num_layers)
-        return jax.lax.scan(remat(body), carry, slices, unroll=self.config.unroll_layers)
+        return jax.lax.scan(body, carry, slices, unroll=self.config.unroll_layers)
 
     def _embed(
         self, tokens: Int[Array, "B T"], recent: Int[Array, "B T order"] | None = None

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.dense import project
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, summed_wide
 
 
 class NgramTables(nnx.Module):
@@ -65,7 +65,7 @@ class NgramTables(nnx.Module):
         """Every device looks up its part of the width for all tokens that share the tables."""
         rules, mesh = self.rules, self.rules.mesh
         if mesh is None:
-            return self.table[...][row]
+            return summed_wide(lambda table, row: table[row], self.table[...], row)
 
         def on_mesh(*axes):
             return NamedSharding(mesh, PartitionSpec(*axes))
@@ -75,7 +75,10 @@ class NgramTables(nnx.Module):
         cut = (width,) if isinstance(width, str) else width or ()
         shared = [_without(axes, cut) for axes in spec]
         row = jax.sharding.reshard(row, on_mesh(*shared))
-        parts = self.table[...].at[row].get(out_sharding=on_mesh(*shared, width))
+        home = on_mesh(*shared, width)
+        parts = summed_wide(
+            lambda table, row: table.at[row].get(out_sharding=home), self.table[...], row
+        )
         return jax.sharding.reshard(parts, on_mesh(*spec, None))
 
 

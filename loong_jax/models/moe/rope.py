@@ -36,6 +36,11 @@ class YarnScaling:
         for name in ("factor", "original_max_position", "beta_fast", "beta_slow"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"yarn.{name}={getattr(self, name)} is not positive. Raise it.")
+        if self.rotary_scale is None and not self._magnitude(self.mscale_all_dim):
+            raise ConfigError(
+                f"yarn.mscale_all_dim={self.mscale_all_dim} and factor={self.factor} make every "
+                "score 0. Correct mscale_all_dim, which is 0 or 1 in published models."
+            )
 
     @property
     def score_scale(self) -> float:
@@ -54,15 +59,19 @@ class YarnScaling:
 
 
 def frequencies(width: int, theta: float, yarn: YarnScaling | None = None) -> np.ndarray:
-    """Radians per position by which each of the `width` / 2 pairs of a rotary head turns, float64.
+    """Radians per position by which each of the `width` / 2 pairs of a rotary head turns, float32.
 
     Pair i turns by theta^(-2i / width); YaRN, where given, slows it down by as much as `factor`.
+    Every step is rounded to float32, as where the published weights were trained: a frequency that
+    is more exact turns a token that is far away by another angle.
     """
-    plain = theta ** (-np.arange(0, width, 2) / width)
+    exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    power = (np.float64(np.float32(theta)) ** exponent).astype(np.float32)
+    plain = 1 / power
     if yarn is None:
         return plain
     kept = _share_kept(width, theta, yarn)
-    return plain * kept + plain / yarn.factor * (1 - kept)
+    return 1 / (np.float32(yarn.factor) * power) * (1 - kept) + plain * kept
 
 
 def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
@@ -75,8 +84,8 @@ def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
 
     first = max(math.floor(pair_with(yarn.beta_fast)), 0)
     last = min(math.ceil(pair_with(yarn.beta_slow)), width - 1)
-    past = (np.arange(width // 2) - first) / (last - first or 0.001)
-    return 1 - np.clip(past, 0, 1)
+    past = np.arange(width // 2, dtype=np.float32) - np.float32(first)
+    return 1 - np.clip(past / np.float32(last - first or 0.001), 0, 1)
 
 
 def rotate(
@@ -107,7 +116,7 @@ def rotate_halves(
 ) -> Float[Array, "B T *heads R"]:
     """As `rotate`, of what `halves` makes."""
     width = x.shape[-1]
-    turn = jnp.asarray(frequencies(width, theta, yarn), jnp.float32)
+    turn = jnp.asarray(frequencies(width, theta, yarn))
     angle = position.astype(jnp.float32)[..., None] * turn[None, None]
     angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
     scale = 1.0 if yarn is None else yarn.pair_scale

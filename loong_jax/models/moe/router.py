@@ -156,6 +156,7 @@ def update_bias(
     bias_e += rate * (K_e / (K E) - load_e / (K T)) for the E experts with weights, where T is the
     number of tokens of the step; zero-computation experts are left alone. At rest every expert
     receives K_e / E of the tokens and K - K_e choices per token fall on zero-computation experts.
+    Where choices cannot meet K_e experts, `mean_ffn_experts` stands for it.
     `load` counts the global batch of one optimizer step; a layer that saw no token keeps its bias.
     `rate` is on the scale of a score, 1 / A. Source: arXiv:2509.01322, section 2.
     """
@@ -170,5 +171,5 @@ def load_error(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L A"
     experts = jnp.arange(config.num_targets) < config.num_experts
     choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K T
     share_LA = load / jnp.maximum(choices_L1, 1)
-    wanted = config.target_ffn_experts / (config.num_chosen * config.num_experts)
+    wanted = config.mean_ffn_experts / (config.num_chosen * config.num_experts)
     return jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)

@@ -25,6 +25,10 @@ from loong_jax.models.moe import MoEConfig
         dict(residual_gain=0.0),
         dict(lora_norm_eps=0.0),
         dict(chunk_tokens=0),
+        dict(remat="layers"),
+        dict(remat=["residual"]),
+        dict(remat=("residuals",)),
+        dict(expert_gemm="raged_dot"),
     ],
     ids=str,
 )
@@ -39,6 +43,17 @@ def test_published_scales():
     assert config.kv_scale == pytest.approx(math.sqrt(12))
     assert config.attention_scale == pytest.approx(1 / math.sqrt(192))
     assert config.num_targets == 768
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "num_zero_experts", "wanted", "met"),
+    [(8, 4, 2.0, 2.0), (8, 0, 2.0, 3), (8, 1, 1.0, 2), (2, 4, 3.0, 2)],
+)
+def test_so_many_experts_are_met_as_choices_can_meet(num_experts, num_zero_experts, wanted, met):
+    config = MoEConfig.tiny(
+        num_experts=num_experts, num_zero_experts=num_zero_experts, target_ffn_experts=wanted
+    )
+    assert config.mean_ffn_experts == met
 
 
 def test_chunks_hold_whole_sequences():

@@ -364,6 +364,17 @@ def test_refuses_alphas_folded_into_the_norms(copy, norms, named):
     assert json.loads((directory / "again" / "config.json").read_text()) == record
 
 
+def test_refuses_sizes_far_beyond_the_files_at_once(copy):
+    _, write = copy
+    directory = write()
+    path = directory / "config.json"
+    record = json.loads(path.read_text())
+    record.pop("num_hidden_layers", None)
+    path.write_text(json.dumps(record | {"num_layers": 10**6}))
+    with pytest.raises(CheckpointError, match="num_layers=1000000"):
+        moe.load_hf(directory)
+
+
 @pytest.mark.parametrize("record", ["null", "3", '"a"', "[]"])
 def test_refuses_a_config_that_is_no_object(tmp_path, record):
     (tmp_path / "config.json").write_text(record)
@@ -388,6 +399,15 @@ def test_refuses_damaged_files(copy):
         file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
         with pytest.raises(CheckpointError, match="damaged header"):
             moe.load_hf(file.parent)
+    for shape, offsets in (("[1.0]", "[0, 4]"), ("[1]", "[0.0, 4.0]"), ("[-1, -1]", "[0, 4]")):
+        header = f'{{"a": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'
+        file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+        with pytest.raises(CheckpointError, match="no whole number"):
+            moe.load_hf(file.parent)
+    deep = "[" * 100_000
+    file.write_bytes(len(deep).to_bytes(8, "little") + deep.encode())
+    with pytest.raises(CheckpointError, match="damaged header"):
+        moe.load_hf(file.parent)
     file.unlink()
     with pytest.raises(CheckpointError, match=r"no \*\.safetensors"):
         moe.load_hf(file.parent)
@@ -410,6 +430,7 @@ def test_refuses_an_index_of_another_checkpoint(tmp_path):
 
     refused(index["weight_map"] | {"lm_head.weight": "model_00009-of-00003.safetensors"}, "missing")
     refused(index["weight_map"] | {"lm_head.weights": first.name}, "which does not hold it")
+    refused(index["weight_map"] | {"lm_head.weight": "\ud800"}, "does not give a file name")
     refused(without(index["weight_map"], "lm_head.weight"), "does not list")
     first.unlink()
     refused(index["weight_map"], f"{first.name} is missing")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import jax.numpy as jnp
 import pytest
@@ -126,12 +127,48 @@ def test_keys_have_several_names():
         dict(ngram_vocab_size_ratio="3", emb_neighbor_num=3, emb_split_num=2),
         dict(ngram_vocab_size_ratio=3, emb_neighbor_num=3, emb_split_num=2, eos_token_id=[]),
         dict(hidden_size=0),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 0}),
+        dict(rope_theta=1.0, rope_scaling={"rope_type": "yarn", "factor": 2.0}),
+        dict(
+            original_max_position_embeddings=32,
+            rope_scaling={
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+        dict(
+            rope_scaling={
+                "rope_type": "yarn",
+                "factor": math.e,
+                "mscale": 1,
+                "mscale_all_dim": -10,
+            }
+        ),
     ],
     ids=str,
 )
 def test_refuses_models_that_are_not_built_here(changes):
     with pytest.raises(ConfigError):
         read(**changes)
+
+
+@pytest.mark.parametrize(("key", "value"), [("routed_scaling_factor", -1.5), ("moe_topk", 99)])
+def test_a_size_that_is_refused_has_the_name_that_the_file_gives_it(key, value):
+    with pytest.raises(ConfigError, match=key):
+        read(**{key: value})
+
+
+def test_the_original_length_may_stand_beside_the_rotary_parameters():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    beside = read(rope_theta=None, rope_parameters=yarn, original_max_position_embeddings=32)
+    inside = read(rope_theta=None, rope_parameters=yarn | {"original_max_position_embeddings": 32})
+    assert beside == inside
+    record = {k: v for k, v in PLAIN.items() if v != "absent"}
+    record |= dict(rope_theta=None, rope_parameters=yarn, original_max_position_embeddings=32)
+    longer = dataclasses.replace(beside.yarn, original_max_position=64)
+    changed = dataclasses.replace(beside, yarn=longer)
+    assert convert.read_config(convert.write_config(changed, record)).yarn == longer
 
 
 def test_configs_survive_their_json():

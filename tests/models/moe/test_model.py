@@ -255,6 +255,61 @@ def loss_and_gradient(graphdef):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
+def test_layers_that_are_cut_apart_keep_no_more_than_stacked_ones():
+    config = dataclasses.replace(CONFIG, remat="layer", chunk_tokens=None)
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    model = nnx.merge(graphdef, nnx.State(weights))
+    tokens = random_tokens(1, 4)
+    whole, cut = (
+        str(jax.make_jaxpr(lambda tokens, one=one: one(tokens).logits)(tokens)).count("prevent_cse")
+        for one in (model, model.layers_cut())
+    )
+    assert (whole, cut) == (1, config.num_layers)
+
+
+def test_padding_meets_no_expert():
+    """Experts that it alone would choose make numbers that are none."""
+    graphdef, weights = fresh()
+    tokens = random_tokens(1, 12)
+    mask = np.arange(12)[None] < 2
+    free = call(graphdef)(weights, tokens, mask=mask)
+    spoilt = _only_padding_chooses(np.asarray(free.target), mask)
+    assert spoilt.any()
+    found = call(graphdef)(_spoilt(weights, spoilt), tokens, mask=mask)
+    np.testing.assert_array_equal(found.logits, free.logits)
+
+
+def test_a_slot_without_a_sequence_meets_no_expert():
+    graphdef, weights = fresh()
+    tokens, mask = random_tokens(3), np.array([True, True, False])
+    cache = moe.LatentCache.zeros(CONFIG, 3, 8)
+    method = functools.partial(call, graphdef)
+    _, target, _ = method("decode_routed")(weights, tokens, np.zeros(3, np.int32), cache)
+    spoilt = _only_padding_chooses(np.asarray(target)[:, :, None], mask[:, None])
+    assert spoilt.any()
+    run = method("decode")
+    expected, _ = run(weights, tokens, np.zeros(3, np.int32), cache, mask)
+    logits, _ = run(_spoilt(weights, spoilt), tokens, np.zeros(3, np.int32), cache, mask)
+    np.testing.assert_array_equal(logits, expected)
+
+
+def _only_padding_chooses(target_LBTK, mask_BT):
+    """[L, E]"""
+    expert = np.arange(CONFIG.num_experts)
+    chosen_LBTE = (target_LBTK[..., None] == expert).any(3)
+    of_tokens = (chosen_LBTE & mask_BT[..., None]).any((1, 2))
+    return chosen_LBTE.any((1, 2)) & ~of_tokens
+
+
+def _spoilt(weights, spoilt_LE):
+    layers = weights["layers"]
+    experts = jax.tree.map(
+        lambda a: jnp.where(spoilt_LE.reshape(*spoilt_LE.shape, *[1] * (a.ndim - 2)), jnp.nan, a),
+        layers["experts"],
+    )
+    return {**weights, "layers": {**layers, "experts": experts}}
+
+
 def test_what_a_layer_keeps_saves_products_and_changes_no_gradient():
     weights, arguments = fresh()[1], (random_tokens(2, 12), np.ones((2, 12), bool))
     products, gradients = [], []

@@ -1,5 +1,8 @@
 """The n-gram embedding: hashes in Python's integers, and the relations of the model with it."""
 
+import contextlib
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +72,31 @@ def logits_of(weights, sequence, config=CONFIG):
 @pytest.fixture(scope="module")
 def fresh():
     return moe.init_weights(CONFIG, jax.random.key(0))
+
+
+@pytest.mark.parametrize("sizes", [None, dict(data=2, expert=2, tensor=2)], ids=str)
+def test_gradients_of_a_row_that_is_met_often_are_summed_in_float32(sizes):
+    """A sum in bfloat16 stops growing after some hundred summands."""
+    rules = ShardingRules(mesh=sizes and make_mesh(**sizes))
+    config = dataclasses.replace(CONFIG, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
+    word = np.zeros((8, 256, config.hidden_size), jnp.bfloat16)
+    recent = np.ones((8, 256, NGRAM.max_order), np.int32)
+    with jax.set_mesh(rules.mesh) if sizes else contextlib.nullcontext():
+        tables = ngram.NgramTables(config, rngs=nnx.Rngs(0), rules=rules)
+        graph, state = nnx.split(tables, graph=False)
+
+        def loss(state):
+            places = (rules.place(jnp.asarray(a), "act_batch", None, None) for a in (word, recent))
+            return jnp.sum(nnx.merge(graph, state)(*places).astype(jnp.float32))
+
+        gradient = nnx.to_pure_dict(jax.jit(jax.grad(loss))(state))["table"]
+    gradient = np.asarray(gradient).astype(np.float64)
+    projection = np.asarray(nnx.to_pure_dict(state)["projection"], np.float64)
+    expected = 8 * 256 * projection.sum(-1) / (1 + len(NGRAM.rows))
+    starts = np.cumsum([0, *NGRAM.rows[:-1]])
+    met = starts + hashes([1, 1, 1], config)[-1]
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(gradient[met], expected, atol=0.02 * scale)
 
 
 def test_hashes_of_the_published_size_are_exact():

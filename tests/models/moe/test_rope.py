@@ -31,11 +31,34 @@ def yarn_by_pair(width, theta, yarn):
     return np.array(result)
 
 
+# What transformers 5.23 makes; it rounds every step to float32.
+PUBLISHED = [
+    (
+        (16, 1e7, None),
+        [
+            *(1.0, 0.1333521455526352, 0.017782794311642647, 0.0023713738191872835),
+            *(0.0003162277862429619, 4.216965317027643e-05, 5.62341347176698e-06),
+            7.498942409256415e-07,
+        ],
+    ),
+    (
+        (8, 50.0, YarnScaling(factor=8.0, original_max_position=32)),
+        [1.0, 0.21153391897678375, 0.01767767034471035, 0.006647869944572449],
+    ),
+]
+
+
+@pytest.mark.parametrize(("how", "expected"), PUBLISHED)
+def test_frequencies_are_rounded_as_where_published_weights_were_trained(how, expected):
+    """A turn that is more exact by one rounding is another angle at position 100,000."""
+    np.testing.assert_array_equal(rope.frequencies(*how), np.float32(expected))
+
+
 @pytest.mark.parametrize(("width", "theta", "length"), [(64, 5e6, 32_768), (16, 1e4, 512)])
 def test_yarn_blends_frequencies_pair_by_pair(width, theta, length):
     yarn = dataclasses.replace(YARN, original_max_position=length)
     expected = yarn_by_pair(width, theta, yarn)
-    np.testing.assert_allclose(rope.frequencies(width, theta, yarn), expected, rtol=1e-12)
+    np.testing.assert_allclose(rope.frequencies(width, theta, yarn), expected, rtol=3e-7)
     plain = rope.frequencies(width, theta)
     assert expected[0] == plain[0]  # turns often: kept
     assert expected[-1] == pytest.approx(plain[-1] / 10)  # turns rarely: stretched
@@ -45,7 +68,8 @@ def test_lengths_too_short_to_turn_follow_the_released_code():
     """The first pair that is not kept may come at or before the last one that is."""
     together = dataclasses.replace(YARN, original_max_position=4)
     plain = rope.frequencies(8, 1e4)
-    np.testing.assert_allclose(rope.frequencies(8, 1e4, together), plain / [1, 10, 10, 10])
+    expected = plain / [1, 10, 10, 10]
+    np.testing.assert_allclose(rope.frequencies(8, 1e4, together), expected, rtol=3e-7)
     before = dataclasses.replace(YARN, original_max_position=1)
     np.testing.assert_array_equal(rope.frequencies(8, 10.0, before), rope.frequencies(8, 10.0))
 

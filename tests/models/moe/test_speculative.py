@@ -103,6 +103,34 @@ def test_samples_have_the_distribution_of_the_model():
     assert 0.2 < acceptance < 0.98
 
 
+def test_drafts_are_those_of_the_whole_sequence_whether_the_last_was_kept_or_not():
+    graphdef, weights = fresh()
+    batch, width = 16, 4
+    tokens = np.random.default_rng(0).integers(0, 4, (batch, width)).astype(np.int32)
+
+    @jax.jit
+    def two_steps(weights, tokens, keys):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        state = speculative.begin(model, tokens, jnp.ones_like(tokens, bool), keys, capacity=16)
+        written = [state.token[:, None]]
+        for _ in range(2):
+            state, step = speculative.speculate(model, state, keys)
+            second = jnp.where(step.accepted, step.tokens[:, 1], -1)
+            written.append(jnp.stack([step.tokens[:, 0], second], axis=1))
+        return jnp.concatenate([tokens, *written], axis=1), step.accepted, state
+
+    written, accepted, state = jax.tree.map(np.asarray, two_steps(weights, tokens, keys_of(batch)))
+    assert 0 < accepted.sum() < batch
+    whole = np.zeros((batch, 10), np.int32)
+    for row, found in zip(whole, written, strict=True):
+        found = found[found >= 0]
+        row[: len(found)] = found
+    hidden = call(graphdef)(weights, whole).hidden
+    logits, _ = call(graphdef, "draft")(weights, hidden, np.roll(whole, -1, axis=1))
+    expected = jax.nn.softmax(logits[np.arange(batch), state.position - 1])
+    np.testing.assert_allclose(state.draft_probability, expected, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_sequence_depends_neither_on_its_neighbours_nor_on_the_mesh():
     graphdef, weights = fresh(WITH_N_GRAMS)

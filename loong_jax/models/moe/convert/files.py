@@ -128,13 +128,13 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
         entries.sort(key=lambda named: named[1]["data_offsets"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file} has a damaged header: {error!r}. Fetch it again.") from error
     found, end = {}, 0
     for name, entry in entries:
         try:
-            dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-            start, stop = entry["data_offsets"]
+            dtype, shape = DTYPES[entry["dtype"]], tuple(map(_whole, entry["shape"]))
+            start, stop = map(_whole, entry["data_offsets"])
             size_wanted = math.prod(shape) * dtype.itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -260,7 +260,7 @@ def _read_index(path: Path) -> Mapping[str, str] | None:
         weight_map = json.loads(read_text(path))["weight_map"]
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is no index of safetensors files: {error!r}. Fetch it again."
         ) from error
@@ -273,7 +273,15 @@ def _read_index(path: Path) -> Mapping[str, str] | None:
 
 
 def _is_file_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value) and "\0" not in value
+    is_name = isinstance(value, str) and bool(value) and "\0" not in value
+    return is_name and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _whole(number: Any) -> int:
+    """A size or an offset."""
+    if not isinstance(number, int) or number < 0:
+        raise ValueError(f"{number!r} is no whole number >= 0")
+    return number
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:

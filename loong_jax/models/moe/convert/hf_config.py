@@ -65,7 +65,8 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
 # Beginnings of keys that belong to other members of the family.
 _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
 _NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
-_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
+_ORIGINAL_LENGTH = "original_max_position_embeddings"
+_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL_LENGTH)
 OWN = "loong_jax"
 _OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens", "residual_gain")
 _MAY_BE_NULL = ("zero_expert_num", "chunk_tokens")
@@ -91,7 +92,14 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
     _check_own(own)
     fields |= {"target_ffn_experts": _published_ratio(fields)}
     fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
-    return MoEConfig(**(fields | changes))
+    try:
+        return MoEConfig(**(fields | changes))
+    except ConfigError as error:
+        called = [
+            f"{field} is {key} there" for field, (key, _) in _KEYS.items() if field in str(error)
+        ]
+        known_as = f" ({'; '.join(called)})" if called else ""
+        raise ConfigError(f"config.json: {error}{known_as}") from error
 
 
 def write_config(
@@ -99,8 +107,9 @@ def write_config(
     original: Mapping[str, Any] | None = None,
     stored_dtype: DTypeLike | None = None,
 ) -> Json:
-    """A config.json that `read_config` reads as `config`.
+    """A config.json that `read_config` reads as the sizes of `config`.
 
+    How the model is run is not written: dtypes of activations, exchange, remat and the like.
     `original`, the record that was imported, is kept as it is but for what has changed since. What
     it says of dtypes, true or not, is kept if the weights beside it were of `stored_dtype` and
     `config.param_dtype` is that one.
@@ -284,7 +293,7 @@ def _refuse_other_models(record: Json) -> None:
 
 _YARN_KEYS = {
     "factor": "factor",
-    "original_max_position_embeddings": "original_max_position",
+    _ORIGINAL_LENGTH: "original_max_position",
     "beta_fast": "beta_fast",
     "beta_slow": "beta_slow",
     "mscale": "mscale",
@@ -330,9 +339,10 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
         if rope.get(key) is not None:
             _check_number(key, rope[key])
     length = record.get("max_position_embeddings", _KEYS["max_position"][1])
-    original = rope.get("original_max_position_embeddings") or length
+    original = _original_length(record, rope) or length
+    factor = rope.get("factor")
     yarn = YarnScaling(
-        factor=float(rope.get("factor") or length / original),
+        factor=float(length / original if factor is None else factor),
         original_max_position=original,
         beta_fast=float(rope.get("beta_fast") or 32),
         beta_slow=float(rope.get("beta_slow") or 1),
@@ -345,6 +355,19 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
     if scale is not None and not math.isclose(scale, yarn.pair_scale, rel_tol=1e-12):
         yarn = dataclasses.replace(yarn, rotary_scale=float(scale))
     return float(theta), yarn
+
+
+def _original_length(record: Json, rope: Json) -> Any:
+    """Of the key inside the rope record or beside it, which transformers takes before the other."""
+    inner, outer = rope.get(_ORIGINAL_LENGTH), record.get(_ORIGINAL_LENGTH)
+    if outer is not None:
+        _check_number(_ORIGINAL_LENGTH, outer)
+        if inner not in (None, outer):
+            raise ConfigError(
+                f"config.json has {_ORIGINAL_LENGTH}={outer} and {inner} among its rotary "
+                "parameters. Remove one of the two."
+            )
+    return inner or outer
 
 
 def _write_rope(config: MoEConfig) -> Json:

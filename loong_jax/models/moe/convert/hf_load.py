@@ -40,7 +40,7 @@ class HfCheckpoint:
         self.config_text = _read_text(directory / "config.json")
         try:
             record = json.loads(self.config_text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{directory / 'config.json'} is not JSON: {error}. Fetch it again."
             ) from error
@@ -56,6 +56,12 @@ class HfCheckpoint:
         self.config = hf_config.read_config(
             record, num_mtp_layers=int(has_mtp), dtype=activations, param_dtype=activations
         )
+        for size in ("num_layers", "num_experts"):  # else every tensor that is missing is named
+            if (wanted := getattr(self.config, size)) > len(self.found):
+                raise CheckpointError(
+                    f"{directory} holds {len(self.found)} tensors, and its config.json describes "
+                    f"{size}={wanted}. Fetch config.json and files of one checkpoint."
+                )
         _, abstract = model_room.abstract_weights(self.config)
         self.shapes = parameters.by_path(abstract)
         self.places = list(names.places(self.config, self.shapes))
@@ -126,8 +132,9 @@ def load_hf(
 ) -> model_room.LongcatFlash:
     """The model of a directory in the published layout: config.json and safetensors files.
 
-    With `dtype` None every tensor keeps the dtype it is stored in; else matrices and activations
-    get `dtype`, and routers and norms float32. `rules` say how weights are sharded.
+    With `dtype` None every tensor keeps the dtype it is stored in, and activations get that of the
+    embedding; else matrices and activations get `dtype`, and routers and norms float32. `rules` say
+    how weights are sharded.
 
     Raises:
       ConfigError: config.json describes a model that is not built here, or weights cannot have
