@@ -113,13 +113,16 @@ def read(
     if kind == "ragged-all-to-all":  # rows, what they are written into, offsets and sizes
         operands, sizes = operands[:1], [min(sizes[:2])]  # no more leave than may arrive
     operand_bytes, axes = float(sum(sizes)), _axes(groups, mesh)
-    known = frozenset() if "expert" in axes else expert_weights  # nothing else moves along it
+    along_experts = "expert" in axes
+    known = frozenset() if along_experts else expert_weights  # no weight of theirs moves so
+    # Some exchanges lose their name in the compiler; no other rows are dealt out along `expert`.
+    is_exchange = along_experts and kind.endswith("all-to-all") and not instruction.op_name
     return Collective(
         kind=kind,
         axes=axes,
         groups=groups,
         sent_bytes=_sent_bytes(kind, operand_bytes, len(groups[0])),
-        expert_share=_expert_share(instruction, operands, sizes, known),
+        expert_share=1.0 if is_exchange else _expert_share(instruction, operands, sizes, known),
         op_name=instruction.op_name,
     )
 

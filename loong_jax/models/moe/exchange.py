@@ -109,11 +109,8 @@ class Sizes:
 
     @property
     def most_per_device(self) -> int:
-        """Choices that a token can have among the experts of one device.
-
-        All of them, be they fewer: a forced routing may name an expert twice.
-        """
-        return self.num_chosen
+        """Choices that a token can have among the experts of one device."""
+        return min(self.num_chosen, self.num_local)
 
     def mean_rows(self, factor: float) -> int:
         """`factor` times the choices that a device's experts receive on average, in tiles of 16."""

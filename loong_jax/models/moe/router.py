@@ -116,12 +116,15 @@ def force(
     target: Int[Array, "B T K"],
     config: MoEConfig,
 ) -> Routing:
-    """`free`, but tokens go to `target` where it has K choices; a negative one among them frees.
+    """`free`, but tokens go to `target` where it has K choices.
 
-    The gates are those that `score` gives the forced targets: what is forced is the choice alone,
-    and gradients reach the router through the gates as they do otherwise.
+    A negative one among them frees the token, and so does one that is there twice: exchanges count
+    on distinct ones. The gates are those that `score` gives the forced targets: what is forced is
+    the choice alone, and gradients reach the router through the gates as they do otherwise.
     """
-    is_forced_BT1 = jnp.all(target >= 0, axis=-1, keepdims=True)
+    is_same_BTKK = target[..., :, None] == target[..., None, :]
+    is_distinct_BT1 = jnp.sum(is_same_BTKK, axis=(-1, -2))[..., None] == config.num_chosen
+    is_forced_BT1 = jnp.all(target >= 0, axis=-1, keepdims=True) & is_distinct_BT1
     target_BTK = jnp.where(is_forced_BT1, target, free.target)
     gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1) * config.gate_scale
     return Routing(target_BTK, gate_BTK)

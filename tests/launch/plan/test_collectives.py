@@ -71,7 +71,9 @@ def test_what_belongs_to_experts():
     groups = "replica_groups=[2,4]<=[8]"
     name = 'metadata={op_name="jit(f)/transpose(jvp())/while/body/moe/all_to_all"}'
     assert read(f"all-to-all(%x), {groups}, {name}").expert_share == 1
-    assert read(f"all-to-all(%x), {groups}").expert_share == 0
+    assert read(f"all-to-all(%x), {groups}").expert_share == 1  # some lose their name
+    assert read(f"all-to-all(%x), {groups}, {name.replace('moe', 'head')}").expert_share == 0
+    assert read("all-to-all(%x), replica_groups=[4,2]<=[2,4]T(1,0)").expert_share == 0
     merged = read(f"all-reduce(%x, %y), {groups}, to_apply=%add")
     assert merged.expert_share == pytest.approx(256 / 272)  # by the names of what it reduces
     assert not collectives.of_experts("jit(f)/attention_0/moenia")

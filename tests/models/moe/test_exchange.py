@@ -137,32 +137,6 @@ def test_no_choice_is_lost_when_buffers_overflow(kind):
     assert 0 < overflowed < travelling
 
 
-@pytest.mark.parametrize("kind", [GATHER, PADDED, RAGGED, SHARED], ids=str)
-def test_no_choice_is_lost_when_a_routing_names_an_expert_again_and_again(kind):
-    """As one that is forced may."""
-    x, _, gate, mask, _ = problem()
-
-    def mixture(config, rules):
-        here = experts.Experts(config, rngs=nnx.Rngs(0), rules=rules)
-        graph, state = nnx.split(here, graph=False)
-
-        def run(x, gate):
-            here = nnx.merge(graph, jax.tree.map(lambda a: a[0], state))
-            target = jnp.zeros(gate.shape, jnp.int32)
-            placed = (rules.place(a, "act_batch", "act_length", None) for a in (x, target, gate))
-            x, target, gate = placed
-            return here(x, Routing(target, gate), jnp.asarray(mask))
-
-        return jax.jit(run)(x, gate)
-
-    expected = mixture(CONFIG, ShardingRules())
-    mesh = make_mesh(data=2, expert=4)
-    with jax.set_mesh(mesh):
-        config = dataclasses.replace(CONFIG, exchange=kind)
-        found = mixture(config, ShardingRules(mesh=mesh))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * abs(expected).max())
-
-
 def test_rows_of_eight_bits_are_finite_however_small_the_values():
     sizes = jnp.float32([0, 1e-44, 1e-37, 1e-30, 1, 1e30])[:, None]
     rows, scale = envelope.to_eight_bits(sizes * jnp.float32([[1, -0.5, 0]]), jnp.float8_e4m3fn)

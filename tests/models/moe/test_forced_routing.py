@@ -45,9 +45,11 @@ def test_its_own_choices_change_nothing():
         np.testing.assert_array_equal(found, free.target)
     assert free.own_target is None
     nothing = np.full_like(free.target, -1)
-    all_free = model(weights, tokens, forced_target=nothing)
-    np.testing.assert_allclose(all_free.logits, free.logits, rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(all_free.load, free.load)
+    twice = np.broadcast_to(np.array([1, *range(NUM_CHOSEN - 1)], np.int32), free.target.shape)
+    for ignored in (nothing, twice):
+        found = model(weights, tokens, forced_target=ignored)
+        np.testing.assert_allclose(found.logits, free.logits, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(found.load, free.load)
 
 
 @pytest.mark.parametrize("free_share", [0.0, 0.4])
