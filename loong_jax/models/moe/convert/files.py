@@ -273,8 +273,9 @@ def _read_index(path: Path) -> Mapping[str, str] | None:
 
 
 def _is_file_name(value: object) -> bool:
-    is_name = isinstance(value, str) and bool(value) and "\0" not in value
-    return is_name and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if not isinstance(value, str) or not value or "\0" in value:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)  # in no file's name
 
 
 def _whole(number: Any) -> int:
