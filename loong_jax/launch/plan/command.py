@@ -17,7 +17,7 @@ import tyro
 from loong_jax import options
 from loong_jax.errors import ConfigError
 from loong_jax.launch import compiler_options
-from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request
+from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request, units
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
 from loong_jax.launch.plan.request import Mode, Request, TensorCuts
@@ -271,7 +271,8 @@ def search(
     for number, made in enumerate(estimates, start=1):
         console.print(
             f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
-            f"{made.hbm_bytes / plan.GB:.1f} GB and {made.step_s:.3f} s; compiling"
+            f"{units.of_size(made.hbm_bytes).show(made.hbm_bytes, 1)} and "
+            f"{units.of_time(made.step_s).show(made.step_s, 3)}; compiling"
         )
         asked = make_request(chosen, config, topology, made.mesh)
         keep = chosen.keep and chosen.keep / request.show_mesh(made.mesh).replace(" ", "-")
