@@ -307,10 +307,10 @@ def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[
         tensor_cuts=_tensor_cuts(chosen),
     )
     if not ranked:
-        raise ConfigError(
-            f"no mesh of {topology} divides {chosen.model} and batch={chosen.batch}. Name another "
-            "batch or topology."
-        )
+        divided, other = chosen.model, "a smaller topology"
+        if chosen.batch is not None:
+            divided, other = f"{divided} and batch={chosen.batch}", f"another batch or {other}"
+        raise ConfigError(f"no mesh of {topology} divides {divided}. Name {other}, or a --mesh.")
     return ranked
 
 

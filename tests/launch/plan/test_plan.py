@@ -208,7 +208,20 @@ def test_what_must_fail_in_the_end_is_refused_before_anything_is_compiled(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_search_with_a_mesh_is_refused():
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("v5p:16x16x16", "divides tiny. Name a smaller topology"),
+        ("v5p:2x2x2 --batch 3", "divides tiny and batch=3. Name another batch"),
+    ],
+)
+def test_a_topology_that_no_mesh_divides_the_model_over_is_named(line, said):
+    with pytest.raises(ConfigError, match=said):
+        asked(f"tiny --topology {line}")
+
+
+def test_a_search_with_a_mesh_is_refused(monkeypatch):
+    monkeypatch.setattr(plan, "make", None)
     words = ["tiny", "--topology", "v5p:2x2x1", "--mesh", "expert=4", "--search"]
     with pytest.raises(ConfigError, match="Leave one of them out"):
         command.main(words)
