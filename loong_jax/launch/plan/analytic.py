@@ -80,7 +80,8 @@ def meshes(
     in_slice = topology.num_devices // topology.num_slices
     for expert in _divisors(math.gcd(in_slice, config.num_experts)):
         for tensor in _divisors(math.gcd(in_slice // expert, config.num_heads)):
-            if config.ffn_hidden_size % tensor or config.expert_ffn_hidden_size % tensor:
+            widths = config.ffn_hidden_size, config.expert_ffn_hidden_size, config.vocab_size
+            if any(width % tensor for width in widths):
                 continue
             if tensor_cuts == "sequences" and config.num_experts % (expert * tensor):
                 continue

@@ -1,13 +1,17 @@
 """Compiles one program for a TPU topology, in a process of its own without any TPU.
 
-    python -m loong_jax.launch.plan.child REQUEST.json DIRECTORY
+    python -m loong_jax.launch.plan.child PARENT REQUEST.json DIRECTORY
 
 Writes DIRECTORY/program.hlo and DIRECTORY/compiled.json. `compiled.py` starts it with the
-environment that libtpu needs to load beside no device.
+environment that libtpu needs to load beside no device. It ends when the process PARENT does.
 """
 
+import ctypes
 import json
+import math
+import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,19 +28,22 @@ _OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
 _TOO_MANY_TEMPORARIES = re.compile(
     r"HLO temporaries \(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+)([KMG])\)"
 )
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def compile_request(request: Request, directory: Path) -> dict[str, Any]:
     """What `compiled.json` holds; the program's text goes to a file of its own."""
+    topology = request.topology
+    of_one_chip = {"chips_per_host_bounds": (1, 1, 1)} if math.prod(topology.shape) == 1 else {}
     description = topologies.get_topology_desc(
-        request.topology.slice_name, platform="tpu", num_slices=request.topology.num_slices
+        topology.slice_name, platform="tpu", num_slices=topology.num_slices, **of_one_chip
     )
     mesh = make_mesh(**request.mesh, devices=description.devices)
     rules = programs.sharding_rules(request, mesh)
     result: dict[str, Any] = {
         "coordinates": [
-            [getattr(device, "slice_index", 0) or 0, *device.coords[: len(request.topology.shape)]]
+            [getattr(device, "slice_index", 0) or 0, *device.coords[: len(topology.shape)]]
             for device in mesh.devices.ravel()
         ],
         "weights": programs.weight_counts(
@@ -81,8 +88,18 @@ def out_of_memory(message: str) -> dict[str, float] | None:
     return None
 
 
+def end_with(parent: int) -> None:
+    """Has Linux kill this process when its parent ends, however that ends."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(f"process {parent}, which asked for this program, has ended.")
+
+
 def main() -> None:
-    request_path, directory = map(Path, sys.argv[1:])
+    end_with(int(sys.argv[1]))
+    request_path, directory = map(Path, sys.argv[2:])
     request = Request.from_json(json.loads(request_path.read_text(encoding="utf-8")))
     result = compile_request(request, directory)
     (directory / "compiled.json").write_text(json.dumps(result), encoding="utf-8")

@@ -1,9 +1,12 @@
 """`loong plan`: options, and what is done with them."""
 
 import dataclasses
+import errno
 import json
 import math
+import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +17,7 @@ import tyro
 from loong_jax import options
 from loong_jax.errors import ConfigError
 from loong_jax.launch import compiler_options
-from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request
+from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request, units
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
 from loong_jax.launch.plan.request import Mode, Request, TensorCuts
@@ -65,9 +68,10 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command; 0 where the program fits."""
     chosen = options.parse(PlanOptions, "loong plan", arguments)
     check_sizes(chosen)
-    check_outputs(chosen)
+    check_meaning(chosen)
     topology = Topology.parse(chosen.topology, num_slices=chosen.slices)
     config = make_config(chosen)
+    check_outputs(chosen)
     width = None if sys.stdout.isatty() else 130  # a file has no width of its own
     console = rich.console.Console(width=width)
     if chosen.search:
@@ -95,6 +99,40 @@ def check_sizes(chosen: PlanOptions) -> None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} {size} must be at least 1. Raise it, or leave it out."
             )
+    if not (math.isfinite(chosen.timeout_s) and chosen.timeout_s > 0):
+        raise ConfigError(
+            f"--timeout-s {chosen.timeout_s:g} must be positive and finite. Correct it, or leave "
+            "it out."
+        )
+
+
+def check_meaning(chosen: PlanOptions) -> None:
+    """Raises ConfigError where an option would change nothing beside the others."""
+    if chosen.search and chosen.mesh is not None:
+        raise ConfigError(
+            f"--search with --mesh {chosen.mesh}: a search tries meshes. Leave one of them out."
+        )
+    for name, where in (("num_microbatches", "train"), ("num_drafts", "decode")):
+        if getattr(chosen, name) != _default(name) and chosen.mode != where:
+            raise _idle(chosen, name, f"{where} alone heeds it")
+    if chosen.remat != _default("remat") and chosen.mode != "train":
+        raise _idle(chosen, "remat", "train alone has a backward pass to keep anything for")
+    if chosen.acceptance != _default("acceptance") and not chosen.num_drafts:
+        raise ConfigError(
+            f"--acceptance {chosen.acceptance:g} without --num-drafts: no token is drafted. Leave "
+            "it out, or decode with drafts."
+        )
+
+
+def _idle(chosen: PlanOptions, name: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"--{name.replace('_', '-')} {getattr(chosen, name)} in mode {chosen.mode}: {why}. Leave "
+        "it out, or change --mode."
+    )
+
+
+def _default(name: str) -> Any:
+    return PlanOptions.__dataclass_fields__[name].default
 
 
 def check_outputs(chosen: PlanOptions) -> None:
@@ -108,13 +146,43 @@ def check_outputs(chosen: PlanOptions) -> None:
             )
         if path.is_dir():
             raise ConfigError(f"{option} {path} is a directory. Name a file in it.")
-    if chosen.keep is not None and chosen.keep.exists() and not chosen.keep.is_dir():
-        raise ConfigError(f"--keep {chosen.keep} is a file. Name a directory.")
+        try:
+            _try_file(path)
+        except OSError as error:
+            raise ConfigError(
+                f"{option} {path} cannot be written: {error.strerror}. Name another file."
+            ) from error
+    if chosen.keep is not None:
+        _check_directory("--keep", chosen.keep)
     if chosen.chart is not None and chosen.chart.suffix not in CHART_SUFFIXES:
         raise ConfigError(
             f"--chart {chosen.chart} ends in none of {', '.join(CHART_SUFFIXES)}, which says what "
             "to draw. Give it such an ending."
         )
+
+
+def _try_file(path: Path) -> None:
+    """Raises OSError where a file could not be written; leaves everything as it was."""
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return
+    path.touch(exist_ok=False)
+    path.unlink()
+
+
+def _check_directory(option: str, path: Path) -> None:
+    """Raises ConfigError where files in this directory, or itself, could not be made."""
+    there = next(part for part in (path, *path.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{option} {path}: {there} is a file. Name a directory.")
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path}: nothing can be made in {there}: {error.strerror}. Name another "
+            "directory."
+        ) from error
 
 
 def make_config(chosen: PlanOptions) -> MoEConfig:
@@ -125,6 +193,11 @@ def make_config(chosen: PlanOptions) -> MoEConfig:
         exchange=make_exchange(chosen),
         remat=make_remat(chosen.remat) if chosen.mode == "train" else "off",
     )
+    if chosen.choices_per_row > config.num_chosen:
+        raise ConfigError(
+            f"--choices-per-row {chosen.choices_per_row} exceeds num_chosen={config.num_chosen} "
+            f"of {chosen.model}: a token has no more choices. Lower it."
+        )
     if chosen.num_layers is None:
         return config
     return dataclasses.replace(config, num_layers=chosen.num_layers)
@@ -198,7 +271,8 @@ def search(
     for number, made in enumerate(estimates, start=1):
         console.print(
             f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
-            f"{made.hbm_bytes / plan.GB:.1f} GB and {made.step_s:.3f} s; compiling"
+            f"{units.of_size(made.hbm_bytes).show(made.hbm_bytes, 1)} and "
+            f"{units.of_time(made.step_s).show(made.step_s, 3)}; compiling"
         )
         asked = make_request(chosen, config, topology, made.mesh)
         keep = chosen.keep and chosen.keep / request.show_mesh(made.mesh).replace(" ", "-")
@@ -233,10 +307,10 @@ def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[
         tensor_cuts=_tensor_cuts(chosen),
     )
     if not ranked:
-        raise ConfigError(
-            f"no mesh of {topology} divides {chosen.model} and batch={chosen.batch}. Name another "
-            "batch or topology."
-        )
+        divided, other = chosen.model, "a smaller topology"
+        if chosen.batch is not None:
+            divided, other = f"{divided} and batch={chosen.batch}", f"another batch or {other}"
+        raise ConfigError(f"no mesh of {topology} divides {divided}. Name {other}, or a --mesh.")
     return ranked
 
 

@@ -56,8 +56,8 @@ class Request:
     def __post_init__(self):
         if math.prod(self.mesh.values()) != self.topology.num_devices:
             raise ConfigError(
-                f"mesh {show_mesh(self.mesh)} has {math.prod(self.mesh.values())} devices and "
-                f"{self.topology} has {self.topology.num_devices}. Make the product equal."
+                f"mesh {show_mesh(self.mesh)} is of {math.prod(self.mesh.values())} and "
+                f"{self.topology} has {self.topology.num_devices} devices. Make the product equal."
             )
         if self.mesh["slice"] != self.topology.num_slices:
             raise ConfigError(
@@ -74,16 +74,15 @@ class Request:
                 f"fsdp={self.mesh['fsdp']} and tensor={self.mesh['tensor']} both cut sequences and "
                 "weights where tensor cuts sequences. Use data in the place of fsdp, or heads."
             )
-        num_groups = self.mesh["expert"] * self.mesh["tensor"]
-        if self.tensor_cuts == "sequences" and self.config.num_experts % num_groups:
-            raise ConfigError(
-                f"num_experts={self.config.num_experts} is no multiple of {num_groups} devices, "
-                f"expert={self.mesh['expert']} times tensor={self.mesh['tensor']}, over which "
-                "experts are spread where tensor cuts sequences. Choose smaller axes, or heads."
-            )
+        self._check_cuts()
         if self.num_microbatches < 1:
             raise ConfigError(
                 f"num_microbatches={self.num_microbatches} must be at least 1. Raise it."
+            )
+        if self.num_microbatches > 1 and self.mode != "train":
+            raise ConfigError(
+                f"num_microbatches={self.num_microbatches} in mode {self.mode}: only training adds "
+                "up micro-batches. Set 1."
             )
         shards = self.num_batch_shards * self.num_microbatches
         axes = "+".join(batch_axes(self.tensor_cuts))
@@ -102,11 +101,27 @@ class Request:
                 f"num_drafts={self.num_drafts} must not be negative and acceptance="
                 f"{self.acceptance} lie in [0, 1]. Correct them."
             )
+        if self.num_drafts and self.mode != "decode":
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} in mode {self.mode}: only decoding verifies drafts. "
+                "Set 0."
+            )
         if self.length < 1 or self.length % self.mesh["context"]:
             raise ConfigError(
                 f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
                 "Choose one."
             )
+
+    def _check_cuts(self) -> None:
+        """Raises ConfigError where the mesh does not divide what `programs` cuts over it."""
+        for name, axes in _cuts(self.mode, self.tensor_cuts).items():
+            size, parts = getattr(self.config, name), math.prod(self.mesh[a] for a in axes)
+            if size % parts:
+                over = " times ".join(f"{axis}={self.mesh[axis]}" for axis in axes)
+                raise ConfigError(
+                    f"{name}={size} is no multiple of {over}, over which it is cut in mode "
+                    f"{self.mode}. Choose axes whose product divides it."
+                )
 
     @property
     def num_batch_shards(self) -> int:
@@ -160,6 +175,22 @@ def batch_axes(tensor_cuts: TensorCuts) -> tuple[str, ...]:
     """The mesh axes over which sequences are spread."""
     axes = ("slice", "data", "fsdp", "expert")
     return (*axes, "tensor") if tensor_cuts == "sequences" else axes
+
+
+def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
+    """The mesh axes that must divide a size of the model."""
+    spreads = tensor_cuts == "sequences"
+    cuts = {
+        "num_experts": ("expert", "tensor") if spreads else ("expert",),
+        "ffn_hidden_size": ("tensor",),
+        "vocab_size": ("tensor",),
+        "hidden_size": ("fsdp",),
+    }
+    if not spreads:
+        cuts |= dict.fromkeys(("num_heads", "expert_ffn_hidden_size"), ("tensor",))
+    if mode == "decode":  # otherwise as far as they can be cut
+        cuts |= dict.fromkeys(("q_lora_rank", "kv_lora_rank"), ("fsdp",))
+    return cuts
 
 
 def find_model(name: str) -> MoEConfig:
@@ -221,13 +252,23 @@ def _with_kind(name: str, value: Any, path: Path) -> Any:
 def parse_mesh(text: str, topology: Topology) -> dict[str, int]:
     """`expert=32,fsdp=4` as sizes of all axes; the slice axis follows the topology."""
     mesh = dict.fromkeys(MESH_AXES, 1) | {"slice": topology.num_slices}
-    for part in filter(None, text.split(",")):
+    parts = [part for part in text.split(",") if part]
+    if not parts:
+        raise ConfigError(
+            f"mesh {text!r} names no axis. Write expert=32,fsdp=4 or, for one device, data=1; or "
+            "leave it out."
+        )
+    named: set[str] = set()
+    for part in parts:
         name, _, size = part.partition("=")
-        if name not in MESH_AXES or not size.isdecimal():
+        if name not in MESH_AXES or not size.isdecimal() or int(size) < 1:
             raise ConfigError(
-                f"mesh part {part!r} is not AXIS=SIZE with an axis of {MESH_AXES}. Write "
-                "expert=32,fsdp=4."
+                f"mesh part {part!r} is not AXIS=SIZE with an axis of {MESH_AXES} and a size of at "
+                "least 1. Write expert=32,fsdp=4."
             )
+        if name in named:
+            raise ConfigError(f"mesh {text!r} names {name} twice. Name each axis once.")
+        named.add(name)
         mesh[name] = int(size)
     return mesh
 

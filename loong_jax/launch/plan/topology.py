@@ -6,6 +6,7 @@ import re
 
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.chips import CHIPS, Chip
+from loong_jax.launch.tpu_vm.topology import GENERATIONS, parse_topology
 
 _FORM = re.compile(r"(?:(?P<slices>\d+)x\s+)?(?P<chip>\w+):(?P<shape>\d+(?:x\d+)*)")
 
@@ -31,10 +32,14 @@ class Topology:
             raise ConfigError(f"chip {form['chip']!r} is unknown. Choose of {', '.join(CHIPS)}.")
         chip = CHIPS[form["chip"]]
         shape = tuple(int(size) for size in form["shape"].split("x"))
-        if len(shape) != chip.num_torus_axes or min(shape) < 1:
+        if len(shape) != chip.num_torus_axes:
             raise ConfigError(
                 f"topology {text!r} has {len(shape)} axes and {chip.name} has "
-                f"{chip.num_torus_axes}. Write as many sizes, each at least 1."
+                f"{chip.num_torus_axes}. Write as many sizes."
+            )
+        if min(shape) < 1:
+            raise ConfigError(
+                f"topology {text!r} has a side of {min(shape)} chips. Write sides of at least 1."
             )
         in_text = int(form["slices"]) if form["slices"] else None
         if in_text and num_slices and in_text != num_slices:
@@ -46,7 +51,25 @@ class Topology:
                 raise ConfigError(
                     f"topology {text!r} in {slices} slices: there must be at least 1. Raise it."
                 )
-        return cls(chip=chip, shape=shape, num_slices=in_text or num_slices or 1)
+        made = cls(chip=chip, shape=shape, num_slices=in_text or num_slices or 1)
+        made._check_slice()
+        return made
+
+    def _check_slice(self) -> None:
+        """Raises ConfigError where there is no such slice.
+
+        A TPU VM comes in one shape for a number of chips; other shapes whose sides are multiples
+        of 4 exist as well.
+        """
+        is_of_cubes = len(self.shape) == 3 and not any(side % 4 for side in self.shape)
+        largest = GENERATIONS[self.chip.name].max_chips
+        if not is_of_cubes or math.prod(self.shape) > largest:
+            parse_topology(self.slice_name)
+        if len(self.shape) == 3 and any(side % 2 for side in self.shape[:2]):
+            raise ConfigError(
+                f"topology {self.slice_name!r}: a host has 2x2x1 chips, so the side of 1 comes "
+                f"last. Write {self.chip.name}:2x2x1."
+            )
 
     def __str__(self) -> str:
         slices = f"{self.num_slices}x " if self.num_slices > 1 else ""

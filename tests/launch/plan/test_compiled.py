@@ -1,7 +1,10 @@
 """The parent's side of the compiling process: its environment, its failures, its result."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,50 @@ def test_a_child_that_takes_too_long_is_named(monkeypatch):
     answer(monkeypatch, run)
     with pytest.raises(compiled.CompilerError, match="longer than 5 s"):
         compiled.compile_ahead(test_plan.make_request(), timeout_s=5)
+
+
+def test_sigterm_ends_the_child_and_leaves_no_files(monkeypatch):
+    directories = []
+
+    def run(command, **_):
+        directories.append(Path(command[-1]))
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("SIGTERM was not heard")
+
+    answer(monkeypatch, run)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            compiled.compile_ahead(test_plan.make_request(), timeout_s=5)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not directories[0].exists()
+
+
+ORPHAN = """
+import os, time
+from loong_jax.launch.plan import child
+parent, (heard, ready) = os.getpid(), os.pipe()
+if os.fork():
+    os.read(heard, 1)
+    os._exit(0)
+child.end_with(parent)
+os.write(ready, b"1")
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end a child with its parent")
+def test_a_child_ends_with_its_parent():
+    """Whose output stays open as long as either lives."""
+    subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end a child with its parent")
+def test_a_child_whose_parent_has_ended_already_does_not_start():
+    code = "from loong_jax.launch.plan import child; child.end_with(0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "has ended" in done.stderr

@@ -3,11 +3,12 @@
 import dataclasses
 import io
 import json
+import sys
 
 import pytest
 from rich.console import Console
 
-from loong_jax import configs
+from loong_jax import configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan import (
     advice,
@@ -22,6 +23,7 @@ from loong_jax.launch.plan import (
     report,
     request,
 )
+from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
@@ -76,6 +78,8 @@ VERSIONS = {"jax": "0", "libtpu": "0"}
         ("2x tpu7x:4x4x4", None, 128, 256, (True, True, True)),
         ("v6e:16x16", 2, 512, 512, (True, True)),
         ("v5e:4x8", None, 32, 32, (False, False)),
+        ("v5e:1x1", None, 1, 1, (False, False)),
+        ("v5p:4x4x32", None, 512, 512, (True, True, True)),  # another shape than a VM's
     ],
 )
 def test_topologies(text, slices, chips, devices, wraps):
@@ -84,10 +88,40 @@ def test_topologies(text, slices, chips, devices, wraps):
     assert Topology.parse(str(found)) == found
 
 
-@pytest.mark.parametrize("text", ["v5p", "v5p:4x4", "v9:2x2", "v6e:0x2", "v6e:2x2x2", "0x v6e:2x2"])
-def test_topologies_that_are_refused(text):
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("v5p", "not of the form"),
+        ("v5p:4x4", "has 2 axes and v5p has 3"),
+        ("v6e:2x2x2", "has 3 axes and v6e has 2"),
+        ("v9:2x2", "unknown"),
+        ("v6e:0x2", "side of 0 chips"),
+        ("0x v6e:2x2", "at least 1"),
+        ("v5e:3x3", "does not exist. v5e has 1x1, 2x2"),
+        ("v5p:3x3x3", "multiples of 4"),
+        ("2x v5p:4x4x1", "come as v5p:2x2x4"),
+        ("v5p:64x64x64", "a pod of v5p has 8960"),
+        ("v5p:1x2x2", "Write v5p:2x2x1"),
+    ],
+)
+def test_topologies_that_are_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
         Topology.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no axis"),
+        ("expert=2,expert=4", "names expert twice"),
+        ("fsdp=0", "size of at least 1"),
+        ("fsdp", "is not AXIS=SIZE"),
+        ("model=4", "is not AXIS=SIZE"),
+    ],
+)
+def test_meshes_that_are_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
+        request.parse_mesh(text, V5P)
 
 
 def test_a_request_survives_its_way_to_the_child():
@@ -112,8 +146,21 @@ def test_a_request_survives_its_way_to_the_child():
         ({**BY_SEQUENCE, "batch": 6}, "expert.tensor"),
         (
             {**BY_SEQUENCE, "config": dataclasses.replace(MoEConfig.tiny(), num_experts=6)},
-            "num_experts=6",
+            "num_experts=6 is no multiple of expert=2 times tensor=2",
         ),
+        (
+            {"config": dataclasses.replace(MoEConfig.tiny(), num_experts=6)},
+            "num_experts=6 is no multiple of expert=4",
+        ),
+        (
+            {
+                "mesh": request.parse_mesh("tensor=4", V5P),
+                "config": dataclasses.replace(MoEConfig.tiny(), num_heads=2),
+            },
+            "num_heads=2 is no multiple of tensor=4",
+        ),
+        ({"num_microbatches": 2, "mode": "prefill"}, "only training"),
+        ({"num_drafts": 1}, "only decoding"),
     ],
 )
 def test_requests_that_are_refused(changes, said):
@@ -132,17 +179,62 @@ def test_requests_that_are_refused(changes, said):
         ("--json DIR", "is a directory. Name a file"),
         ("--chart DIR/plan.txt", "ends in none of .svg"),
         ("--keep DIR/file", "is a file. Name a directory"),
+        ("--keep DIR/file/sub", "is a file. Name a directory"),
+        ("--json /proc/plan.json", "cannot be written"),
+        ("--chart /proc/plan.svg", "cannot be written"),
+        ("--keep /proc/plan", "nothing can be made in /proc"),
+        ("--timeout-s nan", "must be positive and finite"),
+        ("--timeout-s inf", "must be positive and finite"),
+        ("--timeout-s 0", "must be positive and finite"),
+        ("--timeout-s -5", "must be positive and finite"),
+        ("--choices-per-row 100", "exceeds num_chosen"),
+        ("--num-drafts 1", "--num-drafts 1 in mode train: decode alone"),
+        ("--mode decode --num-microbatches 2", "2 in mode decode: train alone"),
+        ("--mode prefill --remat layer", "--remat layer in mode prefill"),
+        ("--mode decode --acceptance 0.5", "without --num-drafts"),
     ],
 )
 def test_what_must_fail_in_the_end_is_refused_before_anything_is_compiled(
     line, said, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(plan, "make", None)
+    if "/proc" in line and sys.platform != "linux":
+        pytest.skip("/proc takes no files on Linux alone")
     (tmp_path / "file").touch()
     words = f"tiny --topology v5p:2x2x1 {line.replace('DIR', str(tmp_path))}".split()
     for search in ([], ["--search"]):
         with pytest.raises(ConfigError, match=said):
             command.main([*words, *search])
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("v5p:16x16x16", "divides tiny. Name a smaller topology"),
+        ("v5p:2x2x2 --batch 3", "divides tiny and batch=3. Name another batch"),
+    ],
+)
+def test_a_topology_that_no_mesh_divides_the_model_over_is_named(line, said):
+    with pytest.raises(ConfigError, match=said):
+        asked(f"tiny --topology {line}")
+
+
+def test_a_search_with_a_mesh_is_refused(monkeypatch):
+    monkeypatch.setattr(plan, "make", None)
+    words = ["tiny", "--topology", "v5p:2x2x1", "--mesh", "expert=4", "--search"]
+    with pytest.raises(ConfigError, match="Leave one of them out"):
+        command.main(words)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "there.json"])
+def test_trying_an_output_leaves_it_as_it_was(name, tmp_path):
+    there = tmp_path / "there.json"
+    there.write_text("kept")
+    line = f"tiny --topology v5p:2x2x1 --json {tmp_path / name} --keep {tmp_path / 'a' / 'b'}"
+    command.check_outputs(options.parse(command.PlanOptions, "loong plan", line.split()))
+    assert list(tmp_path.iterdir()) == [there]
+    assert there.read_text() == "kept"
 
 
 def test_models_by_name_and_by_file(tmp_path):
@@ -242,7 +334,7 @@ def test_a_plan_adds_up():
 
 def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
     """Pairs of devices that share a chip: no bandwidth is finite there, nor named."""
-    topology = Topology.parse("tpu7x:1x1x2")
+    topology = Topology(chip=CHIPS["tpu7x"], shape=(1, 1, 2))
     mesh = request.parse_mesh("fsdp=2,expert=2", topology)
     text = TEXT.replace("{{0,1,2,3}}", "{{0,1},{2,3}}")
     pairs = dataclasses.replace(
@@ -281,13 +373,47 @@ def test_decoding_is_measured_against_memory():
     kept = 8 * 1.8 / 4  # per step and chip
     assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
     assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
-    assert value["target_tokens_per_s_per_chip"] == pytest.approx(3785 * 2.765 / 3.35)
+    assert "target_tokens_per_s_per_chip" not in value  # which is another model's
     assert value["tensor_cuts"] == "heads"
     console = Console(width=120, record=True, file=io.StringIO())
     report.show(made, console)
     text = console.export_text()
-    assert "target tokens per s per chip" in text
+    assert "target" not in text
+    assert "cache bound tokens per s per chip" in text
     assert "tensor cuts heads" in " ".join(text.split())
+
+
+def test_the_published_model_has_a_target_to_reach():
+    flash = MoEConfig.flash(num_mtp_layers=1, remat="layer")
+    assert figures.is_flash(flash)
+    assert not figures.is_flash(dataclasses.replace(flash, num_layers=8))
+    assert not figures.is_flash(MoEConfig.lite())
+    there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
+    made = plan.read(make_request(mode="decode", config=flash), there, VERSIONS)
+    value = figures.to_json(made)["decode"]
+    target = 3785 * 2.765 / 3.35
+    assert value["target_tokens_per_s_per_chip"] == pytest.approx(target)
+    share = value["tokens_per_s_per_chip"] / target
+    assert value["share_of_target"] == pytest.approx(share)
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = " ".join(console.export_text().split())
+    assert f"share of target │ {share:.1%}" in text
+
+
+def test_a_small_plan_is_shown_in_small_units():
+    memory = dict.fromkeys(COMPILED.memory, 0.0) | {"argument": 4e6}
+    there = dataclasses.replace(COMPILED, memory=memory, arguments={"masters": 3.5e6})
+    made = plan.read(make_request(), there, VERSIONS)
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    text = " ".join(console.export_text().split())
+    assert "HBM per device: 4.00 MB of 102.01 GB" in text
+    assert "masters │ 3.500" in text
+    seconds = made.reference.step_s
+    assert seconds < 1e-2
+    assert f"Roofline: {seconds * 1e3:.3f} ms per step" in text
+    assert "step ms" in text
 
 
 def test_a_call_of_several_steps_is_told_by_the_step():

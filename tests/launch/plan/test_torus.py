@@ -4,13 +4,23 @@ import itertools
 
 import pytest
 
+from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import HOP_S, LINK_EFFICIENCY, Network
 
 
 def network(text: str) -> Network:
-    """Devices in the order of their coordinates, the cores of a chip side by side."""
-    topology = Topology.parse(text)
+    """Devices in the order of their coordinates, the cores of a chip side by side.
+
+    Shapes that no slice has make counts by hand short.
+    """
+    *slices, name = text.split()
+    chip, shape = name.split(":")
+    topology = Topology(
+        chip=CHIPS[chip],
+        shape=tuple(map(int, shape.split("x"))),
+        num_slices=int(slices[0].rstrip("x")) if slices else 1,
+    )
     places = itertools.product(range(topology.num_slices), *map(range, topology.shape))
     cores = topology.chip.num_devices
     return Network(topology, tuple(place for place in places for _ in range(cores)))
