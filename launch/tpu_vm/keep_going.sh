@@ -16,6 +16,12 @@ RUN=(
 )
 attempts=${ATTEMPTS:-50}
 
+if ! command -v loong >/dev/null; then
+    echo "there is no loong on the PATH here, and nothing was asked for; activate the environment" \
+        "that it is installed in, or put its bin directory on the PATH" >&2
+    exit 127
+fi
+
 for ((attempt = 1; attempt <= attempts; attempt++)); do
     status=0
     loong launch tpu-vm "${RUN[@]}" all "$@" || status=$?

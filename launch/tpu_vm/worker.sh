@@ -14,6 +14,8 @@ set -euo pipefail
 CODE=$HOME/loong
 STATE=$HOME/loong-run # supervisor.pid, boot, log, status: of the run on this host
 PAUSE_S=${LOONG_PAUSE_S:-10}
+STOP_S=${LOONG_STOP_S:-240} # how long `stop` waits for the run to save
+FETCHES=5                   # attempts
 MAX_RESTARTS=${LOONG_MAX_RESTARTS:-100}
 export TELEMETRY_ENABLED=false RAY_USAGE_STATS_ENABLED=0
 
@@ -104,7 +106,12 @@ supervise() {
     shift
     run_dir=$(option_value --run-dir "$@")
     cd "$HOME"
-    fetch "$run_root" "$run_dir"
+    if ! fetch "$run_root" "$run_dir"; then
+        echo "$(hostname): could not fetch $run_root, and a run without what is there would" \
+            "overwrite it. Correct what is said above, then stop and start the run."
+        echo 1 >"$STATE/status"
+        return 1
+    fi
     while [ ! -f "$STATE/stopped" ]; do # also after the pause, which a trapped signal does not cut
         echo "== $(date -u +%FT%TZ) $(hostname): loong $*"
         touch "$STATE/started"
@@ -145,11 +152,23 @@ option_value() { # NAME ARGUMENTS...
     fail "no $name among the arguments"
 }
 
-fetch() { # what an earlier machine left
+fetch() { # what an earlier machine left; fails unless all of it, or that there is none, is certain
     [ "$1" != - ] || return 0
-    mkdir -p "$2"
-    gcloud storage rsync --recursive "$1" "$2" ||
-        echo "nothing to fetch from $1, as before the first start"
+    mkdir -p "$2" || return 1
+    local found attempt
+    for ((attempt = 1; attempt <= FETCHES; attempt++)); do
+        if found=$(gcloud storage ls "$1/" 2>&1); then
+            ! gcloud storage rsync --recursive "$1" "$2" || return 0
+        elif [[ $found == *"matched no objects"* ]]; then
+            echo "nothing to fetch from $1, as before the first start"
+            return 0
+        else
+            echo "$found"
+        fi
+        [ ! -f "$STATE/stopped" ] || return 0
+        sleep "$PAUSE_S"
+    done
+    return 1
 }
 
 keep() { # only the host of process 0 has written here since the start
@@ -195,11 +214,14 @@ stop() {
     local supervisor waited
     supervisor=$(cat "$STATE/supervisor.pid")
     kill -TERM "$supervisor"
-    for ((waited = 0; waited < 240; waited++)); do
+    for ((waited = 0; waited < STOP_S; waited++)); do
         kill -0 "$supervisor" 2>/dev/null || break
         sleep 1
     done
     status
+    if kill -0 "$supervisor" 2>/dev/null; then
+        fail "$(hostname): told to stop, but not done after $STOP_S s; ask for its status later"
+    fi
 }
 
 [ $# -gt 0 ] || fail "say setup, start, status, follow or stop"

@@ -9,6 +9,7 @@ from typing import Any
 from loong_jax import options
 from loong_jax.bench.rollouts import agreement, calibration, figures, scale, setups, tables
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 from loong_jax.orchestrator.simulation.cost import CostModel
 
 MOST_ACCELERATORS = 200_000  # of an extrapolation that is made unasked
@@ -71,6 +72,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench async", arguments)
+    places.refuse_unwritable_files(json=chosen.json, chart=chosen.chart, timeline=chosen.timeline)
     started_s = time.perf_counter()
     result = measure(chosen, say=lambda text: print(text, flush=True))
     result["wall_s"] = time.perf_counter() - started_s
@@ -79,7 +81,6 @@ def main(arguments: Sequence[str]) -> int:
 
         json_files.write_json(chosen.json, result)
     if chosen.chart is not None and "simulated" in result:
-        chosen.chart.parent.mkdir(parents=True, exist_ok=True)
         chosen.chart.write_bytes(figures.png(result))
     return 0
 
@@ -117,7 +118,6 @@ def _real_engine(chosen: Options, say: Callable[[str], None]) -> dict[str, Any]:
     )
     say(tables.real_engine(made.result))
     if chosen.timeline is not None:
-        chosen.timeline.parent.mkdir(parents=True, exist_ok=True)
         chosen.timeline.write_bytes(made.picture)
     return made.result
 

@@ -33,6 +33,7 @@ from loong_jax.data.curation import (
 from loong_jax.data.curation.contamination import Contamination, Index
 from loong_jax.data.curation.duplicates import Similarity
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 
 Part = Literal["quality", "contamination", "volume", "scorer"]
 PARTS: tuple[Part, ...] = ("quality", "contamination", "scorer", "volume")
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"records={chosen.records}, planted={chosen.planted} are not at least 1. Raise them."
         )
+    places.refuse_unwritable_files(json=chosen.json)
+    places.refuse_unwritable_directories(directory=chosen.directory)
     result: dict[str, Any] = {"seed": chosen.seed}
     if "quality" in chosen.parts:
         result["quality"] = measure_quality(chosen.planted, chosen.seed)

@@ -23,6 +23,7 @@ from loong_jax.bench import versus
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
@@ -118,6 +119,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench decode", arguments)
+    places.refuse_unwritable_files(json=chosen.json)
     result = measure(
         load=Load(num_new_tokens=chosen.new_tokens),
         parts=chosen.chosen_parts,

@@ -24,6 +24,7 @@ from flax import nnx
 from loong_jax import options
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 from loong_jax.launch.plan import programs
 from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.plan import attention_flops
@@ -129,6 +130,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench device", arguments)
+    places.refuse_unwritable_files(json=chosen.json)
     result = measure(chosen, report=lambda text: print(text, flush=True))
     if chosen.json is not None:
         json_files.write_json(chosen.json, result)

@@ -31,6 +31,7 @@ import numpy as np
 from loong_jax import options
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.launch import places
 from loong_jax.models.moe.convert import files
 
 TIMEOUT_S = 3000.0  # of one side of one method
@@ -90,6 +91,10 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench fusion", arguments)
+    places.refuse_unwritable_files(json=chosen.json)
+    places.refuse_unwritable_directories(directory=chosen.directory)
+    if chosen.directory is not None:
+        chosen.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.directory) as directory:
         result = measure(Path(directory), chosen, report=lambda text: print(text, flush=True))
     if chosen.json is not None:

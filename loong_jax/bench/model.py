@@ -12,6 +12,7 @@ from typing import Any
 
 from loong_jax import options, process
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 
 PARTS = ("transformers", "ffn", "zero_share", "cost")
 SIZES = ((256, 128), (1024, 512))  # D and M of the experts' FFN
@@ -39,6 +40,7 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench model", arguments)
     _check(chosen)
+    places.refuse_unwritable_files(json=chosen.json, chart=chosen.chart)
     if chosen.threads is not None:
         _pin(chosen.threads)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

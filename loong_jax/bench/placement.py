@@ -19,6 +19,7 @@ import tyro
 from loong_jax.bench.null_engine import NullEngine
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.launch import places
 from loong_jax.rollout.events import BlockDecoded, GroupGenerated, ReplicaFailed
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
@@ -49,6 +50,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = tyro.cli(Options, args=list(arguments), prog="loong bench placement")
+    places.refuse_unwritable_files(json=chosen.json)
     rows = []
     print(f"{'hosts':>6}{'start':>9}{'command':>10}{'report':>9}{'driver':>12}{'publish':>10}")
     for num_hosts in chosen.hosts:

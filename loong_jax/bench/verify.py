@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from loong_jax import options
 from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.launch import places
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
 
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
     if unknown := sorted(set(chosen.parts) - set(PARTS)):
         raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
+    places.refuse_unwritable_files(json=chosen.json)
     result: dict[str, Any] = {}
     if "math" in chosen.parts:
         cases = read_cases(chosen.cases)

@@ -18,7 +18,7 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import distributed, starting
+from loong_jax.launch import distributed, places, starting
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import PodSftRecipe
@@ -41,8 +41,11 @@ def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_T
     That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) before the
     last one and all have saved the same step. Process 0 alone writes `run_dir`: config.json,
     metrics.jsonl, summary.json.
+
+    Raises ConfigError, and writes nothing, where settings do not fit the devices or the places.
     """
     distributed.initialize(processes)
+    distributed.first_does(lambda: _refuse_places(recipe, run_dir))
     if recipe.mesh.num_devices != jax.device_count():
         raise ConfigError(
             f"the mesh {recipe.mesh} is for {recipe.mesh.num_devices} devices, and all processes "
@@ -204,6 +207,10 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
 
 def _open_run(recipe: PodSftRecipe, run_dir: Path) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
+
+
+def _refuse_places(recipe: PodSftRecipe, run_dir: Path) -> None:
+    places.refuse_unwritable_directories(run_dir=run_dir, checkpoints=recipe.checkpoints)
 
 
 def _refuse_separate_disks(directory: str) -> None:

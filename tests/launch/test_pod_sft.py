@@ -17,6 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from loong_jax import cli
 from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.distributed import PREEMPTED
 from loong_jax.launch.recipe import MeshSettings, PodSftRecipe
@@ -196,6 +197,45 @@ def test_a_run_that_is_told_to_stop_in_its_last_step_is_done(tmp_path, sigterm_i
     (run_dir / "metrics.jsonl").unlink()
     assert pod_sft.train(recipe, run_dir) == 0
     assert summary_of(run_dir) == whole | unknown | {"last_step": {}}
+
+
+def one_line(words: str, capsys) -> str:
+    assert cli.main(["train", "pod-sft", "--mesh.fsdp", "2", *words.split()]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_places_that_cannot_be_written_to_are_refused_in_a_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for option, place in (
+        ("--run-dir", "/proc/x"),
+        ("--run-dir", tmp_path / "file"),
+        ("--checkpoints", "/proc/x"),
+        ("--checkpoints", tmp_path / "file"),
+    ):
+        words = f"--run-dir {tmp_path / 'run'} {option} {place}"
+        assert f"{option} {place} cannot be written to: " in one_line(words, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["num-steps", "rows", "row-length", "checkpoint-every"])
+def test_invalid_settings_leave_nothing_behind(name, tmp_path, capsys):
+    said = one_line(f"--run-dir {tmp_path / 'run'} --sft.{name} 0", capsys)
+    assert f"{name.replace('-', '_')}=0 must be at least 1" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_says_what_every_option_of_the_recipe_is_for(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "pod-sft", "--help"])
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    for option in (
+        "name", "seed", "start-from", "stack-start", "routing-every", "checkpoints",
+        "keep-checkpoints",
+    ):  # fmt: skip
+        (at,) = (i for i, line in enumerate(lines) if line.startswith(f"--{option} "))
+        assert not lines[at + 1].startswith("(default"), option
 
 
 # ---- four processes

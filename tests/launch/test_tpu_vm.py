@@ -1,6 +1,7 @@
 """The way onto a TPU slice: commands as text, refusals, their order against a gcloud of ours."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -144,7 +145,10 @@ def test_other_topologies_are_refused_with_what_would_do(topology, remedy):
         (dict(runtime_version="V 2"), "runtime_version"),
         (dict(service_account="me"), "service_account='me'"),
         (dict(spot=True, reserved=True), "exclude each other"),
-        (dict(provision_timeout_h=0.0), "not positive"),
+        (dict(provision_timeout_h=0.0), "provision_timeout_h=0.0 is not a finite number"),
+        (dict(provision_timeout_h=math.inf), "provision_timeout_h=inf is not a finite number"),
+        (dict(follow_timeout_h=math.inf), "follow_timeout_h=inf is not a finite number"),
+        (dict(follow_timeout_h=math.nan), "follow_timeout_h=nan is not a finite number"),
         (dict(topology="v5e:3x3"), "v5e has"),
     ],
 )
@@ -163,9 +167,19 @@ def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():
     assert words == ("train", "pod-sft", "--run-dir", "runs/pod-sft-1", *JOB.arguments)
     with pytest.raises(ConfigError, match=r"4 hosts with a disk each.*Give --bucket"):
         tpu_vm.dry_run(make_vm(bucket=None), JOB, "create")
-    by_hand = Job(recipe="pod-sft", arguments=("--checkpoints=/shared/run",))
-    words = tpu_vm.train_words(make_vm(bucket=None), by_hand)
-    assert [word for word in words if "checkpoints" in word] == ["--checkpoints=/shared/run"]
+    by_hand = Job(recipe="pod-sft", arguments=("--checkpoints=gs://other/run",))
+    words = tpu_vm.train_words(make_vm(), by_hand)
+    assert [word for word in words if "checkpoints" in word] == ["--checkpoints=gs://other/run"]
+
+
+@pytest.mark.parametrize("words", [("--checkpoints=/mnt/run",), ("--checkpoints", "/mnt/run")])
+def test_several_hosts_write_to_a_directory_only_where_it_is_said_to_be_shared(words):
+    job = Job(recipe="pod-sft", arguments=words)
+    for bucket in (None, "gs://my-bucket"):
+        with pytest.raises(ConfigError, match=r"/mnt/run after -- is no URL.*4 hosts.*--shared-d"):
+            tpu_vm.dry_run(make_vm(bucket=bucket), job, "run")
+        for fits in (dict(topology="v5e:2x2"), dict(shared_disk=True)):
+            assert tpu_vm.train_words(make_vm(bucket=bucket, **fits), job)[4:] == words
 
 
 @pytest.mark.parametrize("word", ["--run-dir", "--run-dir=runs/b", "--run_dir=runs/b"])
@@ -202,9 +216,17 @@ def test_a_dry_run_is_a_script_that_bash_can_read(action):
         ("tpu-vm quickstart", "recipe for several hosts"),
         ("tpu-vm pod-sft TOPOLOGY v5e:2x4", "mesh of the recipe is for 16"),
         ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --sft.rows 31", "sft.rows=31 cannot be cut"),
+        ("tpu-vm pod-sft TOPOLOGY v5e:4x4 run -- --sft.num-steps 0", "num_steps=0 must be at le"),
+        ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --sft.checkpoint-every 0", "checkpoint_every=0 must"),
+        ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --checkpoints /mnt/x", "/mnt/x after -- is no URL"),
+        (
+            "tpu-vm pod-sft TOPOLOGY v5e:4x4 --dry-run --follow-timeout-h inf",
+            "follow_timeout_h=inf",
+        ),
     ],
 )
-def test_what_would_fail_on_the_pod_is_refused_here(words, message, capsys):
+def test_what_would_fail_on_the_pod_is_refused_here(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, "run", None)
     options = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
     assert cli.main(["launch", *words.replace("TOPOLOGY", options).split()]) == 1
     assert re.search(message, capsys.readouterr().err)

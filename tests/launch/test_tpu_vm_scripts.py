@@ -67,6 +67,7 @@ def worker(tmp_path):
 
 
 TRAIN = ("start", "-", "train", "pod-sft", "--run-dir", "runs/a")
+START = ("start", "gs://my-bucket/a/run", *TRAIN[2:])
 
 
 def calls(worker) -> int:
@@ -142,20 +143,79 @@ def test_a_host_that_is_stopped_in_the_pause_says_how_it_ended(worker):
 
 def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
     write_program(worker.host / "bin/gcloud", "touch ~/fetching; sleep 1\n")
-    worker("start", "gs://my-bucket/a/run", *TRAIN[2:], exits="0")
+    worker(*START, exits="0")
     wait_until(lambda: (worker.host / "fetching").exists())
     assert "ended with exit status 42" in worker("stop").stdout
     assert calls(worker) == 0
 
 
+def gcloud_that_lists(worker, ls: str) -> None:
+    """A gcloud whose `storage ls` does that; what it is asked for is in ~/asked."""
+    write_program(
+        worker.host / "bin/gcloud",
+        f'echo "$2" >>"$HOME/asked"\nif [ "$2" = ls ]; then {ls}; fi\n',
+    )
+
+
+NONE_THERE = 'echo "ERROR: One or more URLs matched no objects." >&2; exit 1'
+UNAVAILABLE = 'echo "ERROR: HTTPError 503: try later" >&2; exit 1'
+
+
+def asked(worker) -> list[str]:
+    return (worker.host / "asked").read_text().split()
+
+
+def test_a_host_fetches_nothing_where_nothing_is_there(worker):
+    gcloud_that_lists(worker, NONE_THERE)
+    worker(*START, exits="0")
+    followed = worker("follow")
+    assert followed.returncode == 0, followed.stdout
+    assert "nothing to fetch from gs://my-bucket/a/run" in followed.stdout
+    assert (asked(worker), calls(worker)) == (["ls"], 1)
+
+
+def test_a_host_asks_again_where_it_cannot_tell_what_is_there(worker):
+    gcloud_that_lists(worker, f"[ -e ~/once ] || {{ touch ~/once; {UNAVAILABLE}; }}")
+    worker(*START, exits="0")
+    followed = worker("follow")
+    assert followed.returncode == 0, followed.stdout
+    assert (asked(worker), calls(worker)) == (["ls", "ls", "rsync"], 1)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_host_that_cannot_fetch_runs_nothing_and_says_so(worker, is_listed):
+    gcloud_that_lists(worker, "exit 0; fi; if true; then exit 1" if is_listed else UNAVAILABLE)
+    worker(*START, exits="0")
+    followed = worker("follow")
+    assert followed.returncode == 1
+    assert "could not fetch gs://my-bucket/a/run" in followed.stdout
+    assert ("503" in followed.stdout) != is_listed
+    assert "ended with exit status 1" in worker("status").stdout
+    assert (asked(worker), calls(worker)) == ((["ls", "rsync"] if is_listed else ["ls"]) * 5, 0)
+
+
+def test_a_host_that_does_not_stop_in_time_says_so(worker):
+    write_program(
+        worker.host / "loong/.venv/bin/loong", 'trap "" TERM; touch ~/calls; sleep 4; exit 42\n'
+    )
+    worker(*TRAIN)
+    wait_until(lambda: (worker.host / "calls").exists())
+    stopped = worker("stop", LOONG_STOP_S="1")
+    assert stopped.returncode == 1
+    assert "running" in stopped.stdout
+    assert "not done after 1 s" in stopped.stderr
+    stopped = worker("stop")
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert "ended with exit status 42" in stopped.stdout
+
+
 @pytest.mark.parametrize("written", ["metrics.jsonl", "summary.json"])
 def test_a_host_keeps_what_its_process_wrote_and_nothing_else(worker, written):
     write_program(worker.host / "bin/gcloud", 'echo "$*" >>"$HOME/asked"\n')
-    start = ("start", "gs://my-bucket/a/run", *TRAIN[2:])
     loong = worker.host / "loong/.venv/bin/loong"
     for writes, num_kept in (("sleep 0", 0), (f"sleep 0.1; touch runs/a/{written}", 1)):
         write_program(loong, writes + "\n")
-        assert worker(*start).returncode == 0
+        assert worker(*START).returncode == 0
         assert worker("follow").returncode == 0
         kept = [
             line
@@ -230,6 +290,18 @@ def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
             "launch tpu-vm pod-sft --name a --topology v5e:4x4 --zone us-west4-a --project "
             "my-project --bucket gs://my-bucket --spot all -- --sft.num-steps 9"
         )
+    nowhere = tmp_path / "bin"
+    nowhere.mkdir()
+    done = subprocess.run(
+        [shutil.which("bash"), ROOT / "launch/tpu_vm/keep_going.sh"],
+        env={**environment, "PATH": str(nowhere)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 127
+    assert "there is no loong on the PATH" in done.stderr
+    assert "still yours" not in done.stderr
     del environment["BUCKET"]
     done = subprocess.run(
         ["bash", ROOT / "launch/tpu_vm/keep_going.sh"],

@@ -16,6 +16,7 @@ from loong_jax.bench.short_runs import running
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationResult
+from loong_jax.launch import places
 from loong_jax.orchestrator.pipeline import stage_directory
 
 
@@ -57,6 +58,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench quickstart-ablation", arguments)
+    places.refuse_unwritable_files(json=chosen.json)
+    places.refuse_unwritable_directories(charts=chosen.charts, work_dir=chosen.work_dir)
     result = measure(chosen, say=lambda text: print(text, flush=True))
     for name, group in result["groups"].items():
         charts = chosen.charts or chosen.work_dir / "charts"

@@ -14,6 +14,7 @@ from loong_jax.bench.synth.runs import Arm, Trained, train
 from loong_jax.bench.synth.settings import ResynSize, Size
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
+from loong_jax.launch import places
 from loong_jax.launch.recipe import OwnProblemsRecipe
 
 PARTS = ("learning", "breadth", "loong", "calibration")
@@ -64,6 +65,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench synth", arguments)
+    places.refuse_unwritable_files(json=chosen.json)
+    places.refuse_unwritable_directories(charts=chosen.charts, work_dir=chosen.work_dir)
     result = measure(chosen, say=lambda text: print(text, flush=True))
     if chosen.json is not None:
         json_files.write_json(chosen.json, json_files.without_nan(result))

@@ -38,28 +38,27 @@ class MeshSettings:
 class PodSftRecipe:
     """Supervised fine-tuning on demonstrations over all processes.
 
-    It begins with the weights in `start_from`, which `loong import-hf` or a stage of a run wrote,
-    its layers repeated `stack_start` times, or with fresh ones. `rates_of` is the config, narrower
-    say, that the learning rate was chosen for; each matrix then has its own rate
-    (`models.moe.width_transfer`). Every `routing_every` steps the routers are looked at, 0 for
-    never. `checkpoints` is where every process writes and all see the same files: a bucket or a
-    shared file system; None means RUN_DIR/checkpoints.
+    `rates_of` is the config, narrower say, that the learning rate was chosen for; each matrix then
+    has its own rate (`models.moe.width_transfer`).
     """
 
-    name: str
-    seed: int = 0
+    name: str  # of the recipe, as config.json and summary.json have it
+    seed: int = 0  # of fresh weights and of the order of the data
     model: MoEConfig
+    # a directory of weights that `loong import-hf` or a stage of a run wrote; None: fresh weights
     start_from: str | None = None
-    stack_start: int = 1
+    stack_start: int = 1  # how often the layers of start_from are repeated
     rates_of: MoEConfig | None = None
     bias: BiasController = BiasController(rate=0.01)  # of the routers
     losses: AuxiliaryLosses = AuxiliaryLosses()
-    routing_every: int = 0
+    routing_every: int = 0  # steps between looks at the routers; 0: never
     problems: Problems
     mesh: MeshSettings
     sft: SftStage
+    # where all processes write and see the same files: gs://..., or a directory of a shared file
+    # system; None: RUN_DIR/checkpoints
     checkpoints: str | None = None
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = 2  # the latest so many; older ones are deleted
 
     def __post_init__(self):
         if self.sft.after is not None or self.sft.wall_time_of:
@@ -67,6 +66,11 @@ class PodSftRecipe:
                 f"sft.after={self.sft.after!r} and sft.wall_time_of={self.sft.wall_time_of} name "
                 "stages of a run, and this recipe has one stage. Leave them out."
             )
+        for name in ("num_steps", "rows", "row_length", "checkpoint_every"):
+            if getattr(self.sft, name) < 1:
+                raise ConfigError(
+                    f"sft.{name}={getattr(self.sft, name)} must be at least 1. Raise it."
+                )
         if self.stack_start < 1 or (self.stack_start > 1 and self.start_from is None):
             raise ConfigError(
                 f"stack_start={self.stack_start} repeats the layers of start_from="

@@ -32,8 +32,11 @@ def perform(
     That of `logs` and `all` is the run's own: 42 when it was preempted, and `all` goes on with it.
     Between two looks at what is there, and before following again, `every_s` passes.
 
-    Raises LaunchError where a command fails or takes too long.
+    Raises LaunchError where a command fails or takes too long, and ConfigError before the first
+    one where the run's words do not fit the machines.
     """
+    if action in commands.STARTING:
+        commands.train_words(vm, job)
     if action == "all":
         return _perform_all(vm, job, say, every_s)
     if action == "logs":

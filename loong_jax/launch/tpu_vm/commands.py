@@ -5,8 +5,11 @@ of hosts, all of which start the same command. Source: the reference of `gcloud 
 """
 
 import dataclasses
+import itertools
+import math
 import re
 import shlex
+from collections.abc import Sequence
 
 from loong_jax.errors import ConfigError
 from loong_jax.launch.tpu_vm.topology import Slice, parse_topology
@@ -43,6 +46,7 @@ class TpuVm:
     reserved: bool = False  # machines of a reservation
     runtime_version: str | None = None  # of the machines' software; None: that of the generation
     service_account: str | None = None  # whom the machines act as; None: Cloud's default
+    shared_disk: bool = False  # all hosts mount the disk that --checkpoints after -- is on
     internal_ip: bool = False  # reach the hosts from within their network
     provision_timeout_h: float = 24.0  # how long to wait for machines
     follow_timeout_h: float = 168.0  # how long to follow the logs; the run itself goes on
@@ -62,8 +66,11 @@ class TpuVm:
         if self.spot and self.reserved:
             raise ConfigError("spot and reserved exclude each other. Drop one.")
         for field in ("provision_timeout_h", "follow_timeout_h"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"{field}={getattr(self, field)} is not positive. Raise it.")
+            if not 0 < getattr(self, field) < math.inf:
+                raise ConfigError(
+                    f"{field}={getattr(self, field)} is not a finite number of hours above 0. "
+                    "Give one."
+                )
         parse_topology(self.topology)
 
     @property
@@ -84,6 +91,13 @@ def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
             "keeps its run. Leave it out; another --name gives another directory."
         )
     words = ("train", job.recipe, "--run-dir", f"runs/{vm.name}")
+    for place in _values(job.arguments, "--checkpoints"):
+        if "://" not in place and vm.slice.num_hosts > 1 and not vm.shared_disk:
+            raise ConfigError(
+                f"--checkpoints {place} after -- is no URL such as gs://BUCKET/RUN, and "
+                f"topology={vm.topology!r} has {vm.slice.num_hosts} hosts with a disk each. Give a "
+                "URL, or --shared-disk before -- where every host mounts the same disk there."
+            )
     if "--checkpoints" not in given:
         if vm.bucket is not None:
             words += ("--checkpoints", f"{vm.bucket}/{vm.name}/checkpoints")
@@ -93,6 +107,12 @@ def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
                 "checkpoints need a place that all of them see. Give --bucket gs://BUCKET."
             )
     return words + job.arguments
+
+
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """What is given for an option, as `--option VALUE` or `--option=VALUE`."""
+    values = [after for word, after in itertools.pairwise(words) if word == option]
+    return values + [w.partition("=")[2] for w in words if w.startswith(f"{option}=")]
 
 
 # ---- commands

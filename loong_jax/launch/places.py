@@ -1,0 +1,70 @@
+"""Places on a disk that a command is to write, tried before it works for long."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from loong_jax.errors import ConfigError
+
+
+def refuse_unwritable_files(**files: Path | None) -> None:
+    """Tries to make a file beside each, which is removed again; None is left alone.
+
+    Their names are those of options. Raises ConfigError for a file that could not be written.
+    """
+    for option, path in files.items():
+        if path is not None and (reason := _no_file(path)):
+            raise ConfigError(
+                f"{_flag(option)} {path} cannot be written: {reason}. Name a file in a directory "
+                "that is there and may be written to."
+            )
+
+
+def refuse_unwritable_directories(**directories: Path | str | None) -> None:
+    """As for files, where directories that are missing can be made; URLs are left alone."""
+    for option, path in directories.items():
+        if path is not None and "://" not in str(path) and (reason := _no_directory(Path(path))):
+            raise ConfigError(
+                f"{_flag(option)} {path} cannot be written to: {reason}. Name a directory that "
+                "is there, or can be made, and may be written to."
+            )
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
+def _no_file(path: Path) -> str | None:
+    """Why nothing can be written to `path`; None where it can."""
+    if os.path.isdir(path):
+        return "it is a directory"
+    if os.path.exists(path) and not os.path.isfile(path):
+        return "it is no regular file"
+    if not os.path.isdir(path.parent):
+        return f"{path.parent} is no directory"
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}."):
+            pass
+        if os.path.exists(path):
+            with path.open("ab"):
+                pass
+    except OSError as error:
+        return _words(error)
+    return None
+
+
+def _no_directory(path: Path) -> str | None:
+    there, name = path.absolute(), "loong"
+    while not os.path.lexists(there):
+        there, name = there.parent, there.name
+    if not os.path.isdir(there):
+        return f"{there} is no directory"
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=f"{name}."):
+            return None
+    except OSError as error:
+        return _words(error)
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,51 @@
+"""Every bench refuses a place it cannot write to before it measures anything."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from loong_jax import cli
+from loong_jax.bench import BENCHES
+
+DIRECTORIES = {
+    "curation": ["directory"],
+    "fusion": ["directory"],
+    "quickstart-ablation": ["charts", "work-dir"],
+    "synth": ["charts", "work-dir"],
+}
+FILES = {"async": ["chart", "timeline"], "model": ["chart"]}
+NEEDED = {"loongbench": ["--data", "nowhere"]}
+
+
+def refused(name: str, option: str, place: Path, monkeypatch, capsys) -> str:
+    """What is said where `loong bench NAME --OPTION PLACE` must not measure."""
+    for measuring in ("measure", "read_rows", "read_cases", "measure_quality"):
+        monkeypatch.setattr(importlib.import_module(BENCHES[name]), measuring, None, raising=False)
+    words = ["bench", name, f"--{option}", str(place), *NEEDED.get(name, [])]
+    assert cli.main(words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"loong bench: --{option} {place} cannot be written")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_files_that_cannot_be_written_are_refused(name, tmp_path, monkeypatch, capsys):
+    for option in ("json", *FILES.get(name, [])):
+        for place, why in (
+            (tmp_path, "it is a directory"),
+            (tmp_path / "missing" / "x.json", "missing is no directory"),
+            (Path("/proc/x.json"), ""),
+        ):
+            assert why in refused(name, option, place, monkeypatch, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "option"), [(n, o) for n in DIRECTORIES for o in DIRECTORIES[n]])
+def test_directories_that_cannot_be_written_to_are_refused(
+    name, option, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "file").touch()
+    assert "is no directory" in refused(name, option, tmp_path / "file", monkeypatch, capsys)
+    refused(name, option, Path("/proc/x"), monkeypatch, capsys)
