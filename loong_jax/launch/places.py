@@ -8,7 +8,7 @@ from loong_jax.errors import ConfigError
 
 
 def refuse_unwritable_files(**files: Path | None) -> None:
-    """Tries to make a file beside each, which is removed again; None is left alone.
+    """Makes the directory of each and tries a file beside it, which is removed; None is left alone.
 
     Their names are those of options. Raises ConfigError for a file that could not be written.
     """
@@ -16,7 +16,7 @@ def refuse_unwritable_files(**files: Path | None) -> None:
         if path is not None and (reason := _no_file(path)):
             raise ConfigError(
                 f"{_flag(option)} {path} cannot be written: {reason}. Name a file in a directory "
-                "that is there and may be written to."
+                "that may be written to."
             )
 
 
@@ -40,9 +40,8 @@ def _no_file(path: Path) -> str | None:
         return "it is a directory"
     if os.path.exists(path) and not os.path.isfile(path):
         return "it is no regular file"
-    if not os.path.isdir(path.parent):
-        return f"{path.parent} is no directory"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}."):
             pass
         if os.path.exists(path):

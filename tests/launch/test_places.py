@@ -18,6 +18,8 @@ def test_places_that_can_be_written_pass_and_nothing_is_left(tmp_path, monkeypat
     for directory in (tmp_path, tmp_path / "a" / "b", "runs/a", "gs://bucket/run", None):
         places.refuse_unwritable_directories(checkpoints=directory)
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    places.refuse_unwritable_files(json=tmp_path / "runs" / "a" / "x.json")
+    assert list((tmp_path / "runs" / "a").iterdir()) == []
     assert (tmp_path / "old.json").read_text() == "old"
 
 
@@ -26,7 +28,7 @@ def test_places_that_cannot_be_written_are_named_with_their_option(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
     long = tmp_path / ("x" * 255)
-    for path in (tmp_path / "pipe", tmp_path, tmp_path / "no" / "x", tmp_path / "file" / "x", long):
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "file" / "x", long):
         with pytest.raises(ConfigError, match=r"--chart-file .*cannot be written: .* Name a file"):
             places.refuse_unwritable_files(chart_file=path)
     for path in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / "dangling", "/proc/x/y"):

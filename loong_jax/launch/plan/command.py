@@ -1,12 +1,9 @@
 """`loong plan`: options, and what is done with them."""
 
 import dataclasses
-import errno
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +13,7 @@ import tyro
 
 from loong_jax import options
 from loong_jax.errors import ConfigError
-from loong_jax.launch import compiler_options
+from loong_jax.launch import compiler_options, places
 from loong_jax.launch.plan import analytic, compiled, figures, plan, report, request, units
 from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
@@ -137,52 +134,21 @@ def _default(name: str) -> Any:
 
 def check_outputs(chosen: PlanOptions) -> None:
     """Raises ConfigError where a file could not be written, before anything is compiled."""
-    for option, path in (("--json", chosen.json), ("--chart", chosen.chart)):
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            raise ConfigError(
-                f"{option} {path}: {path.parent} is no directory. Make it, or name another file."
-            )
-        if path.is_dir():
-            raise ConfigError(f"{option} {path} is a directory. Name a file in it.")
-        try:
-            _try_file(path)
-        except OSError as error:
-            raise ConfigError(
-                f"{option} {path} cannot be written: {error.strerror}. Name another file."
-            ) from error
-    if chosen.keep is not None:
-        _check_directory("--keep", chosen.keep)
     if chosen.chart is not None and chosen.chart.suffix not in CHART_SUFFIXES:
         raise ConfigError(
             f"--chart {chosen.chart} ends in none of {', '.join(CHART_SUFFIXES)}, which says what "
             "to draw. Give it such an ending."
         )
+    files = {"json": chosen.json, "chart": chosen.chart}
+    places.refuse_unwritable_files(
+        **{option: path for option, path in files.items() if not _is_device(path)}
+    )
+    places.refuse_unwritable_directories(keep=chosen.keep)
 
 
-def _try_file(path: Path) -> None:
-    """Raises OSError where a file could not be written; leaves everything as it was."""
-    if path.exists():
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return
-    path.touch(exist_ok=False)
-    path.unlink()
-
-
-def _check_directory(option: str, path: Path) -> None:
-    """Raises ConfigError where files in this directory, or itself, could not be made."""
-    there = next(part for part in (path, *path.absolute().parents) if part.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{option} {path}: {there} is a file. Name a directory.")
-    try:
-        tempfile.TemporaryDirectory(dir=there).cleanup()
-    except OSError as error:
-        raise ConfigError(
-            f"{option} {path}: nothing can be made in {there}: {error.strerror}. Name another "
-            "directory."
-        ) from error
+def _is_device(path: Path | None) -> bool:
+    """/dev/stdout, say, or a pipe."""
+    return path is not None and path.exists() and not (path.is_file() or path.is_dir())
 
 
 def make_config(chosen: PlanOptions) -> MoEConfig:
