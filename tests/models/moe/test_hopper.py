@@ -71,13 +71,8 @@ def loss(model, tokens):
     return jnp.mean(model(tokens).logits ** 2)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        dict(expert=4, fsdp=2),
-        pytest.param(dict(expert=2, tensor=2, data=2), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [dict(expert=4, fsdp=2), dict(expert=2, tensor=2, data=2)])
 def test_a_mesh_gives_the_loss_and_gradients_of_one_device(monkeypatch, sizes):
     hopper_kernels.emulate(monkeypatch)
     tokens = jnp.asarray(np.random.default_rng(0).integers(3, 128, (8, 16)))

@@ -125,7 +125,9 @@ KERNELS = {"tpu": latent_kernel, "gpu": latent_split}
 
 
 @pytest.mark.parametrize("platform", KERNELS)
-@pytest.mark.parametrize("sizes", [{}, dict(expert=2, tensor=2)])
+@pytest.mark.parametrize(
+    "sizes", [{}, pytest.param(dict(expert=2, tensor=2), marks=pytest.mark.slow)]
+)
 def test_a_decode_goes_through_the_kernel_of_its_platform(monkeypatch, sizes, platform):
     """The same logits and cache as through two products, with heads and sequences cut or not."""
     kernel = KERNELS[platform]
