@@ -255,7 +255,7 @@ class _Bench:
 
         layers, of_layer = config.num_layers, (layer, weights)
         of_model = whole, nnx.to_pure_dict(whole_weights)
-        met = config.target_ffn_experts / config.num_experts * num_weights("experts")
+        met = config.mean_ffn_experts / config.num_experts * num_weights("experts")
         scores = attention_flops(config, (shape[1] + 1) / 2) / (2 * layers)
         # How often a step has it, what it is of, the weights it has, what it does, and its
         # operations per token, forward.

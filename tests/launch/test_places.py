@@ -1,4 +1,4 @@
-"""Whether a place can be written to, by trying; nothing is left behind."""
+"""Whether a place can be written to, by trying; no file is left behind."""
 
 import os
 from pathlib import Path

@@ -55,7 +55,7 @@ class Counts:
 
     def active(self, config: MoEConfig) -> float:
         """Weights that a token meets."""
-        return self.dense + self.experts * config.target_ffn_experts / config.num_experts
+        return self.dense + self.experts * config.mean_ffn_experts / config.num_experts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,9 +178,9 @@ class _Step:
         memory += self.cache_bytes()
         tokens = self.tokens / self.num_microbatches
         memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)
-        memory += 4 * self.row * config.target_ffn_experts
+        memory += 4 * self.row * config.mean_ffn_experts
         if self.is_training:  # kept for the backward pass
-            rows = 1 + _BUFFER_FACTOR * config.target_ffn_experts
+            rows = 1 + _BUFFER_FACTOR * config.mean_ffn_experts
             memory += self.row * config.num_layers * rows
         if self.dense_parts > tensor:  # one layer's weights, gathered
             memory += 2 * (counts.dense / config.num_layers + counts.embedding) / tensor
@@ -189,7 +189,7 @@ class _Step:
     def exchange_bytes(self) -> float:
         config = self.config
         trips = 4 if self.is_training else 2  # dispatch and combine, forward and back
-        rows = self.tokens * config.target_ffn_experts * _BUFFER_FACTOR
+        rows = self.tokens * config.mean_ffn_experts * _BUFFER_FACTOR
         away = 1 - self.sharing / (self.mesh["expert"] * self.mesh["tensor"])
         return trips * config.num_layers * rows * away * 2 * config.hidden_size
 

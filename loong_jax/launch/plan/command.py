@@ -109,23 +109,16 @@ def check_meaning(chosen: PlanOptions) -> None:
         raise ConfigError(
             f"--search with --mesh {chosen.mesh}: a search tries meshes. Leave one of them out."
         )
-    for name, where in (("num_microbatches", "train"), ("num_drafts", "decode")):
-        if getattr(chosen, name) != _default(name) and chosen.mode != where:
-            raise _idle(chosen, name, f"{where} alone heeds it")
     if chosen.remat != _default("remat") and chosen.mode != "train":
-        raise _idle(chosen, "remat", "train alone has a backward pass to keep anything for")
+        raise ConfigError(
+            f"--remat {chosen.remat} in mode {chosen.mode}: train alone has a backward pass to "
+            "keep anything for. Leave it out, or change --mode."
+        )
     if chosen.acceptance != _default("acceptance") and not chosen.num_drafts:
         raise ConfigError(
             f"--acceptance {chosen.acceptance:g} without --num-drafts: no token is drafted. Leave "
             "it out, or decode with drafts."
         )
-
-
-def _idle(chosen: PlanOptions, name: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"--{name.replace('_', '-')} {getattr(chosen, name)} in mode {chosen.mode}: {why}. Leave "
-        "it out, or change --mode."
-    )
 
 
 def _default(name: str) -> Any:

@@ -40,7 +40,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
         "scope in XLA",
         f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
-        f"{request.config.target_ffn_experts:g} experts, no table that is looked up, no "
+        f"{request.config.mean_ffn_experts:g} experts, no table that is looked up, no "
         "drafting head that does not run) + attention over the keys a query may see; "
         + ("of a sequence's logits the last; " if request.mode == "prefill" else "")
         + "recomputation is not counted",

@@ -17,10 +17,10 @@ def num_active_params(
 ) -> int:
     """Parameters that multiply one token which meets `ffn_experts` experts with weights a layer.
 
-    `target_ffn_experts` unless given. Tables that are only looked up do not count, nor do biases of
+    `mean_ffn_experts` unless given. Tables that are only looked up do not count, nor do biases of
     routers, which choose and do not multiply; a head that drafts counts where it `drafts`.
     """
-    met = config.target_ffn_experts if ffn_experts is None else ffn_experts
+    met = config.mean_ffn_experts if ffn_experts is None else ffn_experts
     sizes = by_path(config)
     experts = sum(size for path, size in sizes.items() if path.startswith("layers/experts/"))
     looked_up = sizes["embedding"] + sizes.get("ngram/table", 0)

@@ -18,6 +18,8 @@ def test_flash_has_560_billion_parameters_and_27_active():
     with_head = moe.MoEConfig.flash(num_mtp_layers=1)
     assert moe.num_params(with_head) - moe.num_params(config) == pytest.approx(0.3926e9, rel=1e-4)
     assert moe.num_active_params(with_head) == moe.num_active_params(config)
+    no_identity = moe.MoEConfig.flash(num_zero_experts=0)  # all K choices meet weights
+    assert moe.num_active_params(no_identity) == moe.num_active_params(no_identity, 12)
 
 
 def test_lite_has_37_billion_parameters_and_31_in_its_tables():
