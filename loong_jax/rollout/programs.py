@@ -35,6 +35,10 @@ class Quicker(Protocol):
         """Logits from some of the `hidden` that `prefill` returned."""
         ...
 
+    def decode(self, tokens, positions, cache, *, mask: Bool[Array, "B"], **known) -> Any:
+        """Only sequences in `mask` count; `decode_routed` and `extend` take it too."""
+        ...
+
 
 class Members(NamedTuple):
     """Samples to start from a prefill, as arrays; rows past the last one have `exists` false."""
@@ -230,14 +234,14 @@ class Programs:
     def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, Written]:
         """One token of every slot."""
         slot, target = state.slot, None
-        before = {} if slot.history is None else {"history": slot.history}
+        known = _known(model, slot)
         if self.routing:
             logits, target_LBK, cache = model.decode_routed(
-                slot.token, slot.position, state.cache, **before
+                slot.token, slot.position, state.cache, **known
             )
             target = jnp.moveaxis(target_LBK, 1, 0)
         else:
-            logits, cache = model.decode(slot.token, slot.position, state.cache, **before)
+            logits, cache = model.decode(slot.token, slot.position, state.cache, **known)
         drawn, wrote = self._draw(slot, logits, slot.position + 1), slot.active
         slot = _advance(slot, drawn, wrote)
         written = self._written(slot, drawn, wrote)._replace(target=target)
@@ -254,8 +258,8 @@ class Programs:
         )
         draft = self._draw(before, draft_logits, position + 1).token
         pair = jnp.stack([before.token, draft], axis=1)
-        history = {} if before.history is None else {"history": before.history}
-        logits, hidden, main = model.extend(pair, position, state.cache.main, **history)
+        known = _known(model, before)
+        logits, hidden, main = model.extend(pair, position, state.cache.main, **known)
         first = self._draw(before, logits[:, 0], position + 1)
         middle = _advance(before, first, wrote)
         kept = middle.active & (draft == first.token)
@@ -299,6 +303,12 @@ class Programs:
         part, result = self.decode_block(params, part)
         state = state._replace(num_drafts=part.num_drafts)
         return slot_rows.put(state, part.cache, part.slot, slots), result
+
+
+def _known(model: Any, slot: SlotState) -> dict[str, Array]:
+    """What a decode step is told beside the tokens in hand: those before, and who is decoding."""
+    known = {} if slot.history is None else {"history": slot.history}
+    return known | {"mask": slot.active} if isinstance(model, Quicker) else known
 
 
 def _advance(slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> SlotState:

@@ -232,6 +232,15 @@ def test_finished_and_cancelled_slots_write_nothing():
     assert [len(tokens[slot]) for slot in range(8)] == [0, 2, 8, 0, 0, 0, 0, 0]
 
 
+def test_slots_that_are_not_in_use_meet_no_expert():
+    """Their tokens, put through experts that are all NaN, would leave NaN in their own caches."""
+    engine, weights, _ = setup()
+    experts = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), weights["layers"]["experts"])
+    spoilt = {**weights, "layers": {**weights["layers"], "experts": experts}}
+    state, _ = engine.generate(spoilt, engine.init_decode_state())
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.cache))
+
+
 def test_lengths_count_the_response():
     engine, weights, _ = setup()
     prefix, first = engine.prefill(

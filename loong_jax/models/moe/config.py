@@ -5,6 +5,7 @@ import math
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
@@ -128,6 +129,8 @@ class MoEConfig:
     remat: RematWord | tuple[str, ...] = "off"
 
     def __post_init__(self):
+        for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
+            object.__setattr__(self, name, _floating(name, getattr(self, name)))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             smallest = 0 if field.name in ("num_zero_experts", "num_mtp_layers") else 1
@@ -286,3 +289,15 @@ class MoEConfig:
             ngram=NgramEmbedding(),
         )
         return cls.flash(**(sizes | changes))
+
+
+def _floating(name: str, value: DTypeLike) -> np.dtype:
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError:
+        dtype = None
+    if value is None or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise ConfigError(
+            f"{name}={value!r} is no floating-point dtype. Use float32, bfloat16 or another."
+        )
+    return dtype

@@ -335,10 +335,11 @@ class LongcatFlash(nnx.Module):
         tokens: Int[Array, "B"],
         positions: Int[Array, "B"],
         cache: LatentCache,
+        mask: Bool[Array, "B"] | None = None,
         history: Int[Array, "B before"] | None = None,
     ) -> tuple[Float[Array, "B V"], Int[Array, "L B K"], LatentCache]:
         """As `decode`, and the targets that the router of every layer chose for each token."""
-        x, target, cache = self._extend(tokens[:, None], positions, cache, None, history)
+        x, target, cache = self._extend(tokens[:, None], positions, cache, mask, history)
         return self.logits_of(self._normed(x))[:, 0], target[:, :, 0], cache
 
     def extend(

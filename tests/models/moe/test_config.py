@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import jax.numpy as jnp
 import pytest
 
 from loong_jax.errors import ConfigError
@@ -29,12 +30,20 @@ from loong_jax.models.moe import MoEConfig
         dict(remat=["residual"]),
         dict(remat=("residuals",)),
         dict(expert_gemm="raged_dot"),
+        dict(dtype="float33"),
+        dict(dtype=None),
+        dict(param_dtype=jnp.int8),
     ],
     ids=str,
 )
 def test_a_setting_outside_its_rule_is_refused_by_name(change):
     with pytest.raises(ConfigError, match=next(iter(change))):
         MoEConfig.tiny(**change)
+
+
+def test_however_a_dtype_is_named_the_config_is_the_same():
+    named = (jnp.bfloat16, "bfloat16", jnp.dtype("bfloat16"))
+    assert len({MoEConfig.tiny(dtype=one, param_dtype=one) for one in named}) == 1
 
 
 def test_published_scales():
