@@ -72,7 +72,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench async", arguments)
-    places.refuse_unwritable_files(json=chosen.json, chart=chosen.chart, timeline=chosen.timeline)
+    places.prepare_files(json=chosen.json, chart=chosen.chart, timeline=chosen.timeline)
     started_s = time.perf_counter()
     result = measure(chosen, say=lambda text: print(text, flush=True))
     result["wall_s"] = time.perf_counter() - started_s

@@ -65,8 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"records={chosen.records}, planted={chosen.planted} are not at least 1. Raise them."
         )
-    places.refuse_unwritable_files(json=chosen.json)
-    places.refuse_unwritable_directories(directory=chosen.directory)
+    places.prepare_files(json=chosen.json)
+    places.try_directories(directory=chosen.directory)
     result: dict[str, Any] = {"seed": chosen.seed}
     if "quality" in chosen.parts:
         result["quality"] = measure_quality(chosen.planted, chosen.seed)

@@ -119,7 +119,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench decode", arguments)
-    places.refuse_unwritable_files(json=chosen.json)
+    places.prepare_files(json=chosen.json)
     result = measure(
         load=Load(num_new_tokens=chosen.new_tokens),
         parts=chosen.chosen_parts,

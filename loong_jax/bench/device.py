@@ -130,7 +130,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench device", arguments)
-    places.refuse_unwritable_files(json=chosen.json)
+    places.prepare_files(json=chosen.json)
     result = measure(chosen, report=lambda text: print(text, flush=True))
     if chosen.json is not None:
         json_files.write_json(chosen.json, result)

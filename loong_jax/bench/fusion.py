@@ -91,8 +91,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench fusion", arguments)
-    places.refuse_unwritable_files(json=chosen.json)
-    places.refuse_unwritable_directories(directory=chosen.directory)
+    places.prepare_files(json=chosen.json)
+    places.try_directories(directory=chosen.directory)
     if chosen.directory is not None:
         chosen.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.directory) as directory:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"workers={chosen.workers}, limit={chosen.limit} are not at least 1. Raise them."
         )
-    places.refuse_unwritable_files(json=chosen.json)
+    places.prepare_files(json=chosen.json)
     rows = read_rows(chosen.data, chosen.limit)
     result = measure(rows, packages=chosen.packages, workers=chosen.workers)
     print(as_text(result))

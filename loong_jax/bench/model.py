@@ -40,7 +40,7 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench model", arguments)
     _check(chosen)
-    places.refuse_unwritable_files(json=chosen.json, chart=chosen.chart)
+    places.prepare_files(json=chosen.json, chart=chosen.chart)
     if chosen.threads is not None:
         _pin(chosen.threads)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

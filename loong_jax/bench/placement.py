@@ -50,7 +50,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = tyro.cli(Options, args=list(arguments), prog="loong bench placement")
-    places.refuse_unwritable_files(json=chosen.json)
+    places.prepare_files(json=chosen.json)
     rows = []
     print(f"{'hosts':>6}{'start':>9}{'command':>10}{'report':>9}{'driver':>12}{'publish':>10}")
     for num_hosts in chosen.hosts:

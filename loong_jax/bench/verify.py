@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
     if unknown := sorted(set(chosen.parts) - set(PARTS)):
         raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
-    places.refuse_unwritable_files(json=chosen.json)
+    places.prepare_files(json=chosen.json)
     result: dict[str, Any] = {}
     if "math" in chosen.parts:
         cases = read_cases(chosen.cases)

@@ -16,7 +16,7 @@ from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import convert, demonstrations, own_problems, serve, tools
+from loong_jax.launch import convert, demonstrations, own_problems, places, serve, tools
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import PodSftRecipe, Recipe
 from loong_jax.rollout import sampling
@@ -69,6 +69,7 @@ class EvalOptions:
 
 def evaluate(options: EvalOptions) -> int:
     """Prints the table and writes the files; the exit status is 0."""
+    places.prepare_files(json=options.json, rollouts=options.rollouts)
     console = Console()
     recipe = recipe_of(options.run_dir)
     problems = choose_problems(options, recipe, console)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.launch import formal_report, formal_statements
+from loong_jax.launch import formal_report, formal_statements, places
 from loong_jax.launch.formal_report import CONTROL, LOOP
 from loong_jax.launch.formal_statements import Statements, StatementSettings
 from loong_jax.launch.tiny_prover import ProverSettings, TinyProver
@@ -54,6 +54,7 @@ class FormalOptions:
 
 def run(options: FormalOptions) -> int:
     """Prints tables, writes JSON and chart; exit status 1 unless the audit accepts all proofs."""
+    places.prepare_files(json=options.json, chart=options.chart)
     console = Console()
     started_s, cpu_s = time.monotonic(), time.process_time()
     _claim(options)
@@ -74,7 +75,6 @@ def run(options: FormalOptions) -> int:
     }
     json_files.write_json(options.json or options.run_dir / "formal.json", record)
     chart = options.chart or options.run_dir / "formal.png"
-    chart.parent.mkdir(parents=True, exist_ok=True)
     chart.write_bytes(formal_report.png(runs, num_samples))
     console.print(f"wrote {chart}; CPU time of this call {record['call_cpu_s']:.0f} s")
     return int(any(one["audit"]["accepted"] < one["audit"]["counted"] for one in runs))

@@ -7,7 +7,7 @@ from pathlib import Path
 from loong_jax.errors import ConfigError
 
 
-def refuse_unwritable_files(**files: Path | None) -> None:
+def prepare_files(**files: Path | None) -> None:
     """Makes the directory of each and tries a file beside it, which is removed; None is left alone.
 
     Their names are those of options. Raises ConfigError for a file that could not be written.
@@ -20,8 +20,8 @@ def refuse_unwritable_files(**files: Path | None) -> None:
             )
 
 
-def refuse_unwritable_directories(**directories: Path | str | None) -> None:
-    """As for files, where directories that are missing can be made; URLs are left alone."""
+def try_directories(**directories: Path | str | None) -> None:
+    """As for files, where directories that are missing could be made; URLs are left alone."""
     for option, path in directories.items():
         if path is not None and "://" not in str(path) and (reason := _no_directory(Path(path))):
             raise ConfigError(
@@ -40,6 +40,9 @@ def _no_file(path: Path) -> str | None:
         return "it is a directory"
     if os.path.exists(path) and not os.path.isfile(path):
         return "it is no regular file"
+    there, _ = _what_there_is(path.parent)
+    if not os.path.isdir(there):
+        return f"{there} is no directory"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}."):
@@ -53,9 +56,7 @@ def _no_file(path: Path) -> str | None:
 
 
 def _no_directory(path: Path) -> str | None:
-    there, name = path.absolute(), "loong"
-    while not os.path.lexists(there):
-        there, name = there.parent, there.name
+    there, name = _what_there_is(path)
     if not os.path.isdir(there):
         return f"{there} is no directory"
     try:
@@ -63,6 +64,14 @@ def _no_directory(path: Path) -> str | None:
             return None
     except OSError as error:
         return _words(error)
+
+
+def _what_there_is(path: Path) -> tuple[Path, str]:
+    """The nearest of `path` and what it lies in that exists, and the next name on the way down."""
+    there, name = path.absolute(), "loong"
+    while not os.path.lexists(there):
+        there, name = there.parent, there.name
+    return there, name
 
 
 def _words(error: OSError) -> str:

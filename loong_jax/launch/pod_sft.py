@@ -210,7 +210,7 @@ def _open_run(recipe: PodSftRecipe, run_dir: Path) -> None:
 
 
 def _refuse_places(recipe: PodSftRecipe, run_dir: Path) -> None:
-    places.refuse_unwritable_directories(run_dir=run_dir, checkpoints=recipe.checkpoints)
+    places.try_directories(run_dir=run_dir, checkpoints=recipe.checkpoints)
 
 
 def _refuse_separate_disks(directory: str) -> None:

@@ -12,13 +12,13 @@ from loong_jax.launch import places
 def test_places_that_can_be_written_pass_and_nothing_is_left(tmp_path, monkeypatch):
     (tmp_path / "old.json").write_text("old")
     for name in ("new.json", "old.json"):
-        places.refuse_unwritable_files(json=tmp_path / name, chart=None)
+        places.prepare_files(json=tmp_path / name, chart=None)
     monkeypatch.chdir(tmp_path)
-    places.refuse_unwritable_files(json=Path("x.json"))
+    places.prepare_files(json=Path("x.json"))
     for directory in (tmp_path, tmp_path / "a" / "b", "runs/a", "gs://bucket/run", None):
-        places.refuse_unwritable_directories(checkpoints=directory)
+        places.try_directories(checkpoints=directory)
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
-    places.refuse_unwritable_files(json=tmp_path / "runs" / "a" / "x.json")
+    places.prepare_files(json=tmp_path / "runs" / "a" / "x.json")
     assert list((tmp_path / "runs" / "a").iterdir()) == []
     assert (tmp_path / "old.json").read_text() == "old"
 
@@ -30,7 +30,7 @@ def test_places_that_cannot_be_written_are_named_with_their_option(tmp_path):
     long = tmp_path / ("x" * 255)
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "file" / "x", long):
         with pytest.raises(ConfigError, match=r"--chart-file .*cannot be written: .* Name a file"):
-            places.refuse_unwritable_files(chart_file=path)
+            places.prepare_files(chart_file=path)
     for path in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / "dangling", "/proc/x/y"):
         with pytest.raises(ConfigError, match=r"--run-dir .*cannot be written to: .* Name a dir"):
-            places.refuse_unwritable_directories(run_dir=path)
+            places.try_directories(run_dir=path)

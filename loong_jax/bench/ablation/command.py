@@ -58,8 +58,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench quickstart-ablation", arguments)
-    places.refuse_unwritable_files(json=chosen.json)
-    places.refuse_unwritable_directories(charts=chosen.charts, work_dir=chosen.work_dir)
+    places.prepare_files(json=chosen.json)
+    places.try_directories(charts=chosen.charts, work_dir=chosen.work_dir)
     result = measure(chosen, say=lambda text: print(text, flush=True))
     for name, group in result["groups"].items():
         charts = chosen.charts or chosen.work_dir / "charts"

@@ -65,8 +65,8 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench synth", arguments)
-    places.refuse_unwritable_files(json=chosen.json)
-    places.refuse_unwritable_directories(charts=chosen.charts, work_dir=chosen.work_dir)
+    places.prepare_files(json=chosen.json)
+    places.try_directories(charts=chosen.charts, work_dir=chosen.work_dir)
     result = measure(chosen, say=lambda text: print(text, flush=True))
     if chosen.json is not None:
         json_files.write_json(chosen.json, json_files.without_nan(result))

@@ -133,10 +133,8 @@ def check_outputs(chosen: PlanOptions) -> None:
             "to draw. Give it such an ending."
         )
     files = {"json": chosen.json, "chart": chosen.chart}
-    places.refuse_unwritable_files(
-        **{option: path for option, path in files.items() if not _is_device(path)}
-    )
-    places.refuse_unwritable_directories(keep=chosen.keep)
+    places.prepare_files(**{option: path for option, path in files.items() if not _is_device(path)})
+    places.try_directories(keep=chosen.keep)
 
 
 def _is_device(path: Path | None) -> bool:
