@@ -5,7 +5,7 @@
 L_mtp trains the head that drafts one more token, L_balance evens out the devices of an expert
 group, L_z holds down massive activations. A term without a weight is absent from the program, so
 with the default settings a step is the step without this module. Source: arXiv:2509.01322, sections
-on load balance and training stability; arXiv:2412.19437, section 2.2, for L_mtp.
+2.1.2 (load balance) and 3.1.3 (stability); arXiv:2412.19437, section 2.2, for L_mtp.
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ Only the latent c (C wide) and one rotary key (R wide, shared by all heads) are 
 Training and prefill expand c into the keys and values of every head; decoding folds that expansion
 into the query and the output instead and attends over the latents themselves. Both are the same
 function. alpha_q and alpha_kv undo the variance lost to the ranks; they are folded into the float32
-weights of the norms on the latents. Source: arXiv:2509.01322, section 2.3; arXiv:2412.19437, 2.1.1.
+weights of the norms on the latents. Source: arXiv:2405.04434, section 2.1,
+and, for the alphas, arXiv:2509.01322, section 2.3.
 """
 
 from typing import ClassVar, NamedTuple

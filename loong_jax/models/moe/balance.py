@@ -1,8 +1,8 @@
 """What keeps routing and states in bounds while training, beside the controller of the biases.
 
-Functions of what a call of the model returns, for the loss and for metrics. T is the number of
-unmasked tokens of that call, a micro-batch over all its devices; nothing is counted per sequence.
-Source: arXiv:2509.01322, sections on load balance and on training stability.
+Functions of what a call of the model returns, for the loss and for metrics. In formulas n is the
+number of unmasked tokens of that call, a micro-batch over all its devices; nothing is counted per
+sequence. Source: arXiv:2509.01322, section 2.1.2 (load balance) and section 3.1.3 (stability).
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ def group_frequency(
 ) -> Float[Array, "L groups"]:
     """f of the G groups and, last, of the zero-computation experts.
 
-        f_j = G / (K_e T) count_j        f_zero = 1 / ((K - K_e) T) count_zero
+        f_j = G / (K_e n) count_j        f_zero = 1 / ((K - K_e) n) count_zero
 
     `mask` is that of the call, None where it had none; `CountTokens` needs it. Where K_e = K no
     choice should fall on a zero-computation expert and f_zero is 0.
@@ -118,7 +118,7 @@ def _tokens_per_group(target, config, balance, mask):
 
 
 def _num_tokens(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L 1"]:
-    """T, at least 1: every unmasked token made K choices."""
+    """n, at least 1: every unmasked token made K choices."""
     return jnp.maximum(jnp.sum(load, axis=-1, keepdims=True) / config.num_chosen, 1.0)
 
 
@@ -156,7 +156,7 @@ def router_row_cosine(kernel: Float[Array, "L D A"]) -> Float[Array, "L"]:
 def hidden_z_loss(
     hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None = None, *, weight: float = 1e-7
 ) -> Float[Array, ""]:
-    """weight / T sum_t (log sum_i exp |z_t,i|)^2 of the last hidden states, in float32.
+    """weight / n sum_t (log sum_i exp |z_t,i|)^2 of the last hidden states, in float32.
 
     It holds down massive activations: single components much larger than all others.
     """

@@ -110,7 +110,7 @@ class MoEConfig:
     num_chosen: int  # K
     target_ffn_experts: float  # K_e
     num_mtp_layers: int = 0  # 0 or 1 heads that draft one more token
-    gate_scale: float = 6.0  # multiplies every gate
+    gate_scale: float = 6.0  # multiplies every gate; gamma of arXiv:2509.01322, section 2.3
     residual_gain: float = 1.0  # of fresh weights that write to the residual stream
     rms_norm_eps: float = 1e-5
     lora_norm_eps: float = 1e-6  # of the two norms on latents

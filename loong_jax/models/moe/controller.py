@@ -1,12 +1,13 @@
 """The controller of the router biases with its optional terms.
 
-    e_n = K_e / (K E) - load_n / (K T)                         of every expert with weights
+    e_n = K_e / (K E) - load_n / (K T_n)                       of every expert with weights
     b_n+1 - b_n = I e_n + P (e_n - e_n-1) + D (e_n - 2 e_n-1 + e_n-2)
 
-The integral term alone is the published law, `router.update_bias`. The other two are the velocity
-form of a PID controller: the bias itself is the sum, so nothing else accumulates, and what they
-need beside it are the errors of two steps. Source: arXiv:2509.01322, which prints the integral law
-and calls the controller PID.
+T_n counts the tokens of step n and load_n those of them that chose the expert; I, P and D are
+gains. The integral term alone is the published law, `router.update_bias`. The other two are the
+velocity form of a PID controller: the bias itself is the sum, so nothing else accumulates, and what
+they need beside it are the errors of two steps. Source: arXiv:2509.01322, section 2.1.1, which
+prints the integral law and calls the controller PID.
 """
 
 import dataclasses
@@ -35,7 +36,10 @@ class ControllerMemory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiasController:
-    """Gains on the scale of a score, 1 / A. The default terms are the published law."""
+    """Gains: from an error, a share of all choices, to a score, 1 / A in the mean.
+
+    The default terms are the published law.
+    """
 
     rate: float  # integral
     proportional: float = 0.0

@@ -1,9 +1,9 @@
 """Three ways for tokens to reach the experts of other devices and for sums to come back.
 
-An expert group has P devices. A row is a token on its way: its state, up to J choices among the
-experts of its destination, and their gates. The destination multiplies gates in and sums the
-choices of a row, so rows come back with nothing to be weighted and the sender adds up the rows of
-each token.
+An expert group has P devices, and each of them N = T K choices of its own tokens. A row is a token
+on its way: its state, up to J choices among the experts of its destination, and their gates. The
+destination multiplies gates in and sums the choices of a row, so rows come back with nothing to be
+weighted and the sender adds up the rows of each token.
 
 With `dispatch_dtype` rows travel to the experts in eight bits, each scaled to its largest value,
 and come back, as do all gradients, in the dtype of activations.

@@ -10,7 +10,8 @@
                 weights
     tokamax     the same product by tokamax's kernels, which must be installed
 
-All multiply the gate in before the product with `down`, so summing rows needs no weights.
+All multiply the gate in before the product with `down`, so summing rows needs no weights. R rows of
+K choices each make N = R K choices; r of them are multiplied in one round.
 """
 
 import importlib

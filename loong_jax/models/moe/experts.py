@@ -11,7 +11,7 @@ A device may send its tokens in chunks, so that one chunk travels while another 
     chunk 2             dispatch  compute   combine
     beside    FFN_0                         Attention_1, FFN_1
 
-Source: arXiv:2509.01322, section 2.1 and, for chunks, the section on training infrastructure.
+Source: arXiv:2509.01322, section 2.1 and, for chunks, section 5 (training infrastructure).
 """
 
 import functools

@@ -1,4 +1,8 @@
-"""`GatherExchange` at work on one device, inside `shard_map`: all tokens of the group."""
+"""`GatherExchange` at work on one device, inside `shard_map`: all tokens of the group.
+
+A row is a token with all its choices, so J = K. `some` counts the rows of one device, its T tokens
+and what fills up its envelope; `all` those of the P devices of the group.
+"""
 
 import dataclasses
 from typing import Any

@@ -8,6 +8,9 @@ often as there are such blocks, so hardly ever where loads are even. Where an ex
 most cells would be padding: then there is no table, and the loop takes every choice. The backward
 pass is written out.
 
+T tokens make N = T K choices, C is the number of cells of an expert and r that of rows of a block;
+m = 2 M stands for the columns of gate and up side by side.
+
 A block's weights are copied, since a product on CPU reads whole arrays only, and its product is too
 small for two cores. That is why the table has most of the rows.
 """
@@ -243,5 +246,5 @@ def _batched(equation: str, a: Array, b: Array, dtype: Any = None) -> Array:
     return jnp.einsum(equation, a, b, preferred_element_type=dtype or a.dtype)
 
 
-def _outer(a: Float[Array, "R a"], b: Float[Array, "R b"]) -> Float[Array, "a b"]:
-    return jnp.einsum("Ra,Rb->ab", a, b, preferred_element_type=jnp.float32)
+def _outer(a: Float[Array, "r a"], b: Float[Array, "r b"]) -> Float[Array, "a b"]:
+    return jnp.einsum("ra,rb->ab", a, b, preferred_element_type=jnp.float32)

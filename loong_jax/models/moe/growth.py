@@ -1,7 +1,8 @@
 """Model growth: a trained model of L layers becomes the start of one of twice as many.
 
 [l_0 .. l_L-1] becomes [l_0 .. l_L-1, l_0 .. l_L-1]; embedding, head, final norm and the drafting
-head stay. Source: arXiv:2509.01322, which trains 14 layers and stacks them to 28.
+head stay. Source: arXiv:2509.01322, section 3.1.2, which trains 14 layers and
+stacks them to 28.
 """
 
 import dataclasses

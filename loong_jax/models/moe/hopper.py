@@ -27,8 +27,8 @@ def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> 
 
 @jax.custom_vjp
 def ragged_dot(
-    x: Float[Array, "R K"], weight: Float[Array, "E K N"], size: Int[Array, "E"]
-) -> Float[Array, "R N"]:
+    x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
+) -> Float[Array, "R out"]:
     """As `jax.lax.ragged_dot`; rows past the last group are zero, going back as well.
 
     On a mesh, inside `shard_map`, all three must vary along the same axes.
@@ -50,7 +50,7 @@ def _backward(saved, grad):
 ragged_dot.defvjp(_forward, _backward)
 
 
-def _within(rows: Float[Array, "R N"], size: Int[Array, "E"]) -> Float[Array, "R N"]:
+def _within(rows: Float[Array, "R width"], size: Int[Array, "E"]) -> Float[Array, "R width"]:
     """Zeros where there is no group, instead of what memory held."""
     is_used_R = jnp.arange(len(rows)) < jnp.sum(size)
     return jnp.where(is_used_R[:, None], rows, 0)
@@ -91,7 +91,7 @@ def _weight_gradient(x, grad, size):
     return _varying_like(x, made)
 
 
-def _filled(rows: Float[Array, "R K"]) -> Float[Array, "r K"]:
+def _filled(rows: Float[Array, "R width"]) -> Float[Array, "r width"]:
     """At least a block of rows, and whole tiles of 8."""
     wanted = max(_ROWS, -(-len(rows) // 8) * 8)
     return jnp.pad(rows, [(0, wanted - len(rows)), (0, 0)])

@@ -6,7 +6,7 @@ scored, and mixed under a running softmax. The kernel takes the caches of all la
 from one of them, so no layer is copied out, and stops at the last entry that a sequence may see.
 
 Rotary keys come with positions along the lanes, as a TPU stores an array this narrow anyway.
-Source: arXiv:2412.19437, 2.1.1 (absorbed form); arXiv:2205.14135 (running softmax).
+Source: arXiv:2405.04434, section 2.1.2 (absorbed form); arXiv:2205.14135 (running softmax).
 """
 
 import functools

@@ -4,8 +4,8 @@ As `latent_kernel` for TPU it reads every latent once, from the caches of all la
 the last entry that a sequence may see. A sequence is cut into splits so that a small batch keeps
 all processors busy; each split leaves its own softmax, and they are joined afterwards.
 
-Source: arXiv:2412.19437, 2.1.1 (absorbed form); arXiv:2205.14135 (running softmax); the splits are
-those of Flash-Decoding (pytorch.org/blog/flash-decoding).
+Source: arXiv:2405.04434, section 2.1.2 (absorbed form); arXiv:2205.14135 (running softmax); the
+splits are those of Flash-Decoding (pytorch.org/blog/flash-decoding).
 """
 
 import functools

@@ -8,11 +8,13 @@
     y  = h3 + FFN_1(norm(h3)) + m
 
 The mixture m is made in five steps, `dispatch`, `receive`, `compute`, `combine` and `mix`. Rows
-travel between the first two and during `combine`, beside dense work that needs nothing of them. The
-weights of that work are gathered while no rows travel: of FFN_0 beside Attention_0, of Attention_1
-and FFN_1 while experts compute. In the backward pass those of FFN_0 are gathered then, and the
-gradients of FFN_1's weights, made before rows are back, are scattered; those of FFN_0's before
-Attention_0. Attention_1's are then gathered when they are needed.
+travel between the first two and between the last two, beside dense work that needs nothing of them.
+The weights of that work are gathered while no rows travel: those of FFN_0 beside Attention_0, those
+of Attention_1 and FFN_1 while experts compute.
+
+Going back, FFN_0's weights are gathered, and the gradients of FFN_1's scattered, while experts
+compute. The gradients of FFN_0's weights are scattered before Attention_0 goes back. Attention_1's
+weights are gathered when its own backward pass needs them.
 
 Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """

@@ -1,4 +1,7 @@
-"""`PaddedExchange` at work on one device, inside `shard_map`: equal buffers for each other one."""
+"""`PaddedExchange` at work on one device, inside `shard_map`: equal buffers for each other one.
+
+What is sent, and what is received, are P blocks of `stride` rows each: R = P * stride rows.
+"""
 
 import dataclasses
 import math

@@ -1,6 +1,7 @@
 """Choices of experts sorted by the device they go to, and the rows that carry them there.
 
-Everything is written for one device. Sorting is by gathers and sorts, without a scatter.
+Everything is written for one device. Sorting is by gathers and sorts, without a scatter. T tokens
+make N = T K choices for P devices; a round sends R rows (`sent`) of J lanes, one for each choice.
 """
 
 from typing import NamedTuple
@@ -92,18 +93,19 @@ def load(
 ) -> Rows:
     """The rows of a journey; those without a choice hold anything and say so."""
     num_rows, per_row = journey.choice.shape
-    choice_N = journey.choice.reshape(-1)
+    choice_s = journey.choice.reshape(-1)  # of all R J lanes, row by row
     place_N1 = (journey.place * per_row + parcels.lane).reshape(-1, 1)
-    gate_N1 = take_rows(gate.reshape(-1, 1), choice_N, place_N1)
-    expert_N = parcels.expert.reshape(-1).at[choice_N].get(mode="fill", fill_value=-1)
+    gate_s1 = take_rows(gate.reshape(-1, 1), choice_s, place_N1)
+    expert_s = parcels.expert.reshape(-1).at[choice_s].get(mode="fill", fill_value=-1)
     return Rows(
         take_rows(x, token_of(journey), journey.first_place),
-        gate_N1.reshape(num_rows, per_row),
-        expert_N.reshape(num_rows, per_row),
+        gate_s1.reshape(num_rows, per_row),
+        expert_s.reshape(num_rows, per_row),
     )
 
 
 def unload(back: Float[Array, "sent D"], journey: Journey) -> Float[Array, "T D"]:
+    """The float32 sum of the rows that carried each token."""
     return sum_rows(back, journey.first_place, token_of(journey))
 
 

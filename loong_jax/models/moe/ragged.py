@@ -1,4 +1,8 @@
-"""`RaggedExchange` at work on one device, inside `shard_map`: as many rows as there are."""
+"""`RaggedExchange` at work on one device, inside `shard_map`: as many rows as there are.
+
+A device sends from a buffer of N = T K rows, one for each choice, and receives into one of R.
+`form` is how the D numbers of a row lie in either (`_folded`).
+"""
 
 import dataclasses
 import functools
@@ -57,9 +61,11 @@ class Ragged:
         return parcels, jax.lax.all_gather(parcels.count, self.sizes.axes)
 
     def num_rounds(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+        """That the device which receives the most rows needs for them."""
         return -(-jnp.max(jnp.sum(parcels[1], axis=0)) // self.num_rows)
 
     def num_waiting(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+        """Choices of this device that do not travel in round 0."""
         now = self.journey(parcels, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(parcels[0].count) - jnp.sum(now)
 

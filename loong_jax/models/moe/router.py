@@ -1,7 +1,8 @@
 """Routing: each token picks K of A = E + Z targets.
 
 The first E targets are experts with weights. The last Z are zero-computation experts, which
-return their input, so a token pays for between 0 and K experts. Source: arXiv:2509.01322.
+return their input, so a token pays for between 0 and K experts.
+Source: arXiv:2509.01322, section 2.1.
 """
 
 from typing import NamedTuple
@@ -156,23 +157,25 @@ def update_bias(
 ) -> Float[Array, "L A"]:
     """The bias after one step of the controller: an integral law on the share of each expert.
 
-    bias_e += rate * (K_e / (K E) - load_e / (K T)) for the E experts with weights, where T is the
+    bias_e += rate * (K_e / (K E) - load_e / (K n)) for the E experts with weights, where n is the
     number of tokens of the step; zero-computation experts are left alone. At rest every expert
     receives K_e / E of the tokens and K - K_e choices per token fall on zero-computation experts.
     Where choices cannot meet K_e experts, `mean_ffn_experts` stands for it.
     `load` counts the global batch of one optimizer step; a layer that saw no token keeps its bias.
-    `rate` is on the scale of a score, 1 / A. Source: arXiv:2509.01322, section 2.
+    `rate` multiplies a share of all choices, and its product adds to a score, which is 1 / A in
+    the mean. Source: arXiv:2509.01322, section 2.1.1.
     """
     return bias + rate * load_error(load, config)
 
 
 def load_error(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L A"]:
-    """K_e / (K E) - load_e / (K T): what is missing from the share of each expert with weights.
+    """K_e / (K E) - load_e / (K n): what is missing from the share of each expert with weights.
 
-    0 for zero-computation experts and in layers that saw no token.
+    A share of all choices of the step, whose n tokens are those of `update_bias`. 0 for
+    zero-computation experts and in layers that saw no token.
     """
     experts = jnp.arange(config.num_targets) < config.num_experts
-    choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K T
+    choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K n
     share_LA = load / jnp.maximum(choices_L1, 1)
     wanted = config.mean_ffn_experts / (config.num_chosen * config.num_experts)
     return jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)

@@ -1,6 +1,19 @@
 """Rows on their way by any exchange: sealed, carried, opened, with the gradient coming back.
 
-Everything here runs inside `shard_map` and is written for one device.
+Everything here runs inside `shard_map` and is written for one device. An exchange at work, which is
+`work` below (`Alone`, `Gathered`, `Padded` or `Ragged`), has these methods, in the order of use:
+
+    sort                      from targets [T, K] and which of them count: the parcels
+    num_rounds, num_waiting   how often rows must leave; how many choices wait for a later round
+    journey                   what of the parcels travels in round i
+    load                      from states [T, D] and gates [T, K]: `Rows` on the sending device
+    pack                      the same rows, sealed
+    carry, open               the exchange; `Rows` on the receiving device
+    send_back, unload         sums on the sending device; those of each token added up, [T, D]
+
+Gradients go the other way by `seal_gradient`, `carry_gradient` and `open_gradient`. `room` is how
+many choices the products of the experts take at a time, None for all. More than one round is needed
+only where `may_overflow` is true. `Alone` has what does without an exchange.
 """
 
 import dataclasses

@@ -16,7 +16,7 @@ own. Measured on one layer from width 32 to 256, five steps: last states move by
 the rule and by 0.41 rising to 1.04 without. Logits still grow, 0.48 to 0.92 (without: to 2.16):
 states learn to point along the head's rows, whose length the rule keeps, for up to s^1/2 in all.
 
-Source: arXiv:2509.01322, hyper-parameter transfer; arXiv:2407.05872 for the derivation.
+Source: arXiv:2509.01322, section 3.1.1; arXiv:2407.05872 for the derivation.
 """
 
 from collections.abc import Callable

@@ -12,9 +12,10 @@ from loong_jax.rl.objectives.objective import Objective
 
 
 def token_tis(objective: Objective, *, cap: float = 2.0) -> Objective:
-    """Weighs a token by min(rho_t, cap): truncated importance sampling, C of eq. 4.
+    """Weighs a token by min(rho_t, cap): truncated importance sampling.
 
-    arXiv:2509.18883, 3.2.1, after Ionides (2008); 2 is what verl, slime and tunix use.
+    The C of eq. 4 in arXiv:2509.18883, section 3.2.1, after Ionides (2008); 2 is what verl, slime
+    and tunix use.
     """
     return _corrected(objective, cap, sequence_cap=None)
 

@@ -1,7 +1,8 @@
 """Reductions: how the tokens of a step become one number.
 
 Every denominator is known before a step's first micro-batch, so the losses and gradients of its
-micro-batches add up to those of the step, however rollouts are packed into them.
+micro-batches add up to those of the step, however rollouts are packed into them. Equations without
+a paper are of arXiv:2509.18883.
 """
 
 import dataclasses
