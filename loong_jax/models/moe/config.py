@@ -134,10 +134,14 @@ class MoEConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             smallest = 0 if field.name in ("num_zero_experts", "num_mtp_layers") else 1
-            if field.type is int and not (isinstance(value, int) and value >= smallest):
+            if field.type is int and not (_is_whole(value) and value >= smallest):
                 raise ConfigError(
                     f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
                 )
+            kinds = _PARTS.get(field.name, ())
+            if kinds and not (isinstance(value, kinds) or value is field.default is None):
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise ConfigError(f"{field.name}={value!r} is no {names}. Pass one that is made.")
         words = get_args(RematWord)
         if not (self.remat in words or isinstance(self.remat, tuple)):
             raise ConfigError(
@@ -289,6 +293,18 @@ class MoEConfig:
             ngram=NgramEmbedding(),
         )
         return cls.flash(**(sizes | changes))
+
+
+_PARTS: dict[str, tuple[type, ...]] = {
+    "exchange": get_args(Exchange),
+    "mixing": get_args(Mixing),
+    "yarn": (YarnScaling,),
+    "ngram": (NgramEmbedding,),
+}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _floating(name: str, value: DTypeLike) -> np.dtype:

@@ -21,6 +21,7 @@ from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.dense import project, project_weight_first
+from loong_jax.models.moe.entry import entry
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mtp import MtpHead
@@ -64,6 +65,10 @@ class LongcatFlash(nnx.Module):
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
+        with _on_mesh(self.rules):
+            self._make_weights(config, rngs)
+
+    def _make_weights(self, config: MoEConfig, rngs: nnx.Rngs) -> None:
         vocab, embed = config.vocab_size, config.hidden_size
         self.embedding = parameters.kernel(
             (vocab, embed), ("vocab", "vocab_embed"), config.param_dtype, rngs, self.rules, fan_in=1
@@ -78,6 +83,7 @@ class LongcatFlash(nnx.Module):
         if config.num_mtp_layers:
             self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
 
+    @entry
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -105,10 +111,11 @@ class LongcatFlash(nnx.Module):
         output, _ = self._whole(rows, score_shift)
         return output
 
+    @entry
     def prefill(
         self,
         tokens: Int[Array, "B T"],
-        mask: Bool[Array, "B T"],
+        mask: Bool[Array, "B T"] | None = None,
         cache: LatentCache | None = None,
         start: Int[Array, "B"] | None = None,
         history: Int[Array, "B before"] | None = None,
@@ -129,6 +136,8 @@ class LongcatFlash(nnx.Module):
         """
         if (cache is None) != (start is None):
             raise ValueError("cache and start belong together: pass both, or neither to begin.")
+        if mask is None:
+            mask = jnp.ones_like(tokens, bool)
         if cache is not None and start is not None:
             return self._next_chunk(tokens, mask, cache, start, history)
         rules = self.rules
@@ -141,6 +150,7 @@ class LongcatFlash(nnx.Module):
             filled.place(rules),
         )
 
+    @entry
     def draft(
         self,
         hidden: Float[Array, "B T D"],
@@ -161,6 +171,7 @@ class LongcatFlash(nnx.Module):
         cached = Latent(*(context.leave(a, rules) for a in cached))
         return self.logits_of(context.leave(x, rules)), cached.place(rules)
 
+    @entry
     def draft_extend(
         self,
         hidden: Float[Array, "B T D"],
@@ -313,6 +324,7 @@ class LongcatFlash(nnx.Module):
         (x, cache), statistics = self._scan(step, (self._embed(tokens, recent), cache))
         return self._output(x, statistics), cache
 
+    @entry
     def decode(
         self,
         tokens: Int[Array, "B"],
@@ -330,6 +342,7 @@ class LongcatFlash(nnx.Module):
         logits, _, cache = self.extend(tokens[:, None], positions, cache, mask, history)
         return logits[:, 0], cache
 
+    @entry
     def decode_routed(
         self,
         tokens: Int[Array, "B"],
@@ -342,6 +355,7 @@ class LongcatFlash(nnx.Module):
         x, target, cache = self._extend(tokens[:, None], positions, cache, mask, history)
         return self.logits_of(self._normed(x))[:, 0], target[:, :, 0], cache
 
+    @entry
     def extend(
         self,
         tokens: Int[Array, "B T"],
@@ -480,10 +494,7 @@ def init_weights(
     Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
     not depend on the mesh.
     """
-    rules = rules or ShardingRules()
-    with _on_mesh(rules):
-        model = LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules)
-    return _split(model)
+    return _split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules))
 
 
 def abstract_weights(
@@ -509,7 +520,12 @@ def abstract_weights(
 
 
 def _on_mesh(rules: ShardingRules):
-    return contextlib.nullcontext() if rules.mesh is None else jax.set_mesh(rules.mesh)
+    if rules.mesh is None or jax.sharding.get_abstract_mesh() == rules.mesh.abstract_mesh:
+        return contextlib.nullcontext()
+    try:
+        return jax.set_mesh(rules.mesh)
+    except ValueError:  # within jit, whose caller alone can set it
+        return contextlib.nullcontext()
 
 
 def _split(model: LongcatFlash) -> tuple[nnx.GraphDef, Weights]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe import GatherExchange, MoEConfig, NgramEmbedding
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ from loong_jax.models.moe import MoEConfig
         dict(remat=["residual"]),
         dict(remat=("residuals",)),
         dict(expert_gemm="raged_dot"),
+        dict(hidden_size=True),
+        dict(exchange="ring"),
+        dict(exchange=GatherExchange),
+        dict(mixing="splash"),
+        dict(yarn={"factor": 2.0}),
+        dict(ngram=dataclasses.asdict(NgramEmbedding())),
         dict(dtype="float33"),
         dict(dtype=None),
         dict(param_dtype=jnp.int8),
