@@ -119,13 +119,15 @@ def force(
 ) -> Routing:
     """`free`, but tokens go to `target` where it has K choices.
 
-    A negative one among them frees the token, and so does one that is there twice: exchanges count
-    on distinct ones. The gates are those that `score` gives the forced targets: what is forced is
-    the choice alone, and gradients reach the router through the gates as they do otherwise.
+    One outside [0, A) among them, such as -1, frees the token, and so does one that is there twice:
+    exchanges count on distinct ones. The gates are those that `score` gives the forced targets:
+    what is forced is the choice alone, and gradients reach the router through the gates as they do
+    otherwise.
     """
     is_same_BTKK = target[..., :, None] == target[..., None, :]
     is_distinct_BT1 = jnp.sum(is_same_BTKK, axis=(-1, -2))[..., None] == config.num_chosen
-    is_forced_BT1 = jnp.all(target >= 0, axis=-1, keepdims=True) & is_distinct_BT1
+    is_target_BTK = (target >= 0) & (target < config.num_targets)
+    is_forced_BT1 = jnp.all(is_target_BTK, axis=-1, keepdims=True) & is_distinct_BT1
     target_BTK = jnp.where(is_forced_BT1, target, free.target)
     gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1) * config.gate_scale
     return Routing(target_BTK, gate_BTK)
