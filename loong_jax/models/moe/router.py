@@ -155,8 +155,8 @@ def count_load(
 
 
 def update_bias(
-    bias: Float[Array, "L A"], load: Int[Array, "L A"], config: MoEConfig, rate: float
-) -> Float[Array, "L A"]:
+    bias: Float[Array, "*layers A"], load: Int[Array, "*layers A"], config: MoEConfig, rate: float
+) -> Float[Array, "*layers A"]:
     """The bias after one step of the controller: an integral law on the share of each expert.
 
     bias_e += rate * (K_e / (K E) - load_e / (K n)) for the E experts with weights, where n is the
@@ -170,14 +170,15 @@ def update_bias(
     return bias + rate * load_error(load, config)
 
 
-def load_error(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L A"]:
+def load_error(load: Int[Array, "*layers A"], config: MoEConfig) -> Float[Array, "*layers A"]:
     """K_e / (K E) - load_e / (K n): what is missing from the share of each expert with weights.
 
     A share of all choices of the step, whose n tokens are those of `update_bias`. 0 for
     zero-computation experts and in layers that saw no token.
     """
     experts = jnp.arange(config.num_targets) < config.num_experts
-    choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K n
-    share_LA = load / jnp.maximum(choices_L1, 1)
+    experts = jnp.expand_dims(experts, tuple(range(load.ndim - 1)))
+    choices = jnp.sum(load, axis=-1, keepdims=True)  # K n
+    share = load / jnp.maximum(choices, 1)
     wanted = config.mean_ffn_experts / (config.num_chosen * config.num_experts)
-    return jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)
+    return jnp.where(experts & (choices > 0), wanted - share, 0.0)
