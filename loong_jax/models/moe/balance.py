@@ -48,6 +48,11 @@ class DeviceBalance:
                 f"num_groups={self.num_groups} must be at least 1 and weight={self.weight} "
                 "positive. Correct the loss, or leave it out."
             )
+        if not isinstance(self.counting, CountChoices | CountTokens):
+            raise ConfigError(
+                f"counting={self.counting!r} is neither CountChoices() nor CountTokens(). Use one "
+                "of them."
+            )
 
 
 def device_balance_loss(
@@ -142,15 +147,18 @@ def stability_ratio(
     )
 
 
-def router_row_cosine(kernel: Float[Array, "L D A"]) -> Float[Array, "L"]:
+def router_row_cosine(kernel: Float[Array, "*layers D A"]) -> Float[Array, "*layers"]:
     """Mean cosine over all pairs of different targets' rows of each router; near 0 at the start.
 
-    Towards 1 the router no longer tells its targets apart.
+    Towards 1 the router no longer tells its targets apart. A row of zeros has cosine 0 with all.
     """
     num_targets = kernel.shape[-1]
-    unit_LDA = kernel / jnp.linalg.norm(kernel, axis=1, keepdims=True)
-    sum_LD = jnp.sum(unit_LDA, axis=-1)  # |sum of units|^2 = A + sum over pairs of their cosines
-    return (jnp.sum(sum_LD**2, axis=-1) - num_targets) / max(num_targets * (num_targets - 1), 1)
+    length = jnp.linalg.norm(kernel, axis=-2, keepdims=True)
+    unit = kernel / jnp.where(length > 0, length, 1.0)
+    # |sum of units|^2 = number of them + sum over pairs of their cosines
+    squared = jnp.sum(jnp.sum(unit, axis=-1) ** 2, axis=-1)
+    num_units = jnp.sum(length > 0, axis=(-2, -1))
+    return (squared - num_units) / max(num_targets * (num_targets - 1), 1)
 
 
 def hidden_z_loss(

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.router import load_error
+from loong_jax.models.moe.router import load_error, update_bias
 
 
 class ControllerMemory(NamedTuple):
@@ -61,14 +61,23 @@ class BiasController:
         self,
         bias: Float[Array, "L A"],
         load: Int[Array, "L A"],
-        memory: ControllerMemory,
+        memory: ControllerMemory | None,
         config: MoEConfig,
-    ) -> tuple[Float[Array, "L A"], ControllerMemory]:
+    ) -> tuple[Float[Array, "L A"], ControllerMemory | None]:
         """The bias after one step, and what the next one needs to know.
 
         `load` counts the global batch of one optimizer step. Zero-computation experts and layers
-        that saw no token keep their bias.
+        that saw no token keep their bias. `memory` may be None, and stays it, unless the controller
+        `remembers`; ValueError says so.
         """
+        if memory is None:
+            if self.remembers:
+                raise ValueError(
+                    f"memory=None, and proportional={self.proportional} and derivative="
+                    f"{self.derivative} compare errors of several steps. Begin with "
+                    "ControllerMemory.zeros(config) and pass on what each step returns."
+                )
+            return update_bias(bias, load, config, self.rate), None
         seen_L1 = jnp.sum(load, axis=-1, keepdims=True) > 0
         error = load_error(load, config)
         last, before = memory

@@ -28,11 +28,12 @@ def stack_layers(tree: Tree, times: int = 2) -> Tree:
     """Weights, or state shaped like them, with every stack of layers repeated `times` times.
 
     Leaves under a key `layers` are repeated along their first axis and keep their sharding; all
-    others stay. The rule for optimizer state is the same function: moments are averages over
-    gradients of their own parameter, so a copied layer starts with the moments of its original and
-    the first steps have the usual length, while step counts (bias correction, schedule) go on. To
-    start a fresh optimizer instead, initialise it from the stacked weights and warm up again.
-    Errors of the bias controller, [L, A] without a path, are not covered: start them at zero.
+    others stay. They may be `jax.ShapeDtypeStruct`, and are so again. The rule for optimizer state
+    is the same function: moments are averages over gradients of their own parameter, so a copied
+    layer starts with the moments of its original and the first steps have the usual length, while
+    step counts (bias correction, schedule) go on. To start a fresh optimizer instead, initialise it
+    from the stacked weights and warm up again. Errors of the bias controller, [L, A] without a
+    path, are not covered: start them at zero.
 
     Raises ConfigError when `times` is below 1 or nothing in the tree is a stack of layers.
     """
@@ -55,10 +56,15 @@ def _is_stack(path) -> bool:
     return any(getattr(entry, "key", None) == "layers" for entry in path)
 
 
-def _repeat(stacks: list[Any], times: int) -> list[jax.Array]:
+def _repeat(stacks: list[Any], times: int) -> list[Any]:
     """Every array repeated along its first axis, in one program, each where it was."""
     shardings = [getattr(a, "sharding", None) for a in stacks]
     kept = [s if isinstance(s, NamedSharding) else None for s in shardings]
+    if any(isinstance(a, jax.ShapeDtypeStruct) for a in stacks):
+        return [
+            jax.ShapeDtypeStruct((times * a.shape[0], *a.shape[1:]), a.dtype, sharding=sharding)
+            for a, sharding in zip(stacks, kept, strict=True)
+        ]
     repeat = jax.jit(
         lambda arrays: [jnp.concatenate([a] * times) for a in arrays], out_shardings=kept
     )

@@ -104,8 +104,12 @@ def is_controller_state(path: Sequence[object]) -> bool:
     `path` holds strings, or the key entries of `jax.tree_util`. Such leaves get no gradient,
     optimizer state, clipping or weight decay: the controller of the biases alone changes them.
     """
-    names = [str(getattr(entry, "key", getattr(entry, "name", entry))) for entry in path]
-    return names[-2:] == ["router", "bias"]
+    return names_of(path)[-2:] == ("router", "bias")
+
+
+def names_of(path: Sequence[object]) -> tuple[str, ...]:
+    """The names along a path of strings, or of the key entries of `jax.tree_util`."""
+    return tuple(str(getattr(entry, "key", getattr(entry, "name", entry))) for entry in path)
 
 
 def by_path(weights: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

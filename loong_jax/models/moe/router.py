@@ -119,13 +119,15 @@ def force(
 ) -> Routing:
     """`free`, but tokens go to `target` where it has K choices.
 
-    A negative one among them frees the token, and so does one that is there twice: exchanges count
-    on distinct ones. The gates are those that `score` gives the forced targets: what is forced is
-    the choice alone, and gradients reach the router through the gates as they do otherwise.
+    One outside [0, A) among them, such as -1, frees the token, and so does one that is there twice:
+    exchanges count on distinct ones. The gates are those that `score` gives the forced targets:
+    what is forced is the choice alone, and gradients reach the router through the gates as they do
+    otherwise.
     """
     is_same_BTKK = target[..., :, None] == target[..., None, :]
     is_distinct_BT1 = jnp.sum(is_same_BTKK, axis=(-1, -2))[..., None] == config.num_chosen
-    is_forced_BT1 = jnp.all(target >= 0, axis=-1, keepdims=True) & is_distinct_BT1
+    is_target_BTK = (target >= 0) & (target < config.num_targets)
+    is_forced_BT1 = jnp.all(is_target_BTK, axis=-1, keepdims=True) & is_distinct_BT1
     target_BTK = jnp.where(is_forced_BT1, target, free.target)
     gate_BTK = jnp.take_along_axis(score, target_BTK, axis=-1) * config.gate_scale
     return Routing(target_BTK, gate_BTK)
@@ -153,8 +155,8 @@ def count_load(
 
 
 def update_bias(
-    bias: Float[Array, "L A"], load: Int[Array, "L A"], config: MoEConfig, rate: float
-) -> Float[Array, "L A"]:
+    bias: Float[Array, "*layers A"], load: Int[Array, "*layers A"], config: MoEConfig, rate: float
+) -> Float[Array, "*layers A"]:
     """The bias after one step of the controller: an integral law on the share of each expert.
 
     bias_e += rate * (K_e / (K E) - load_e / (K n)) for the E experts with weights, where n is the
@@ -168,14 +170,15 @@ def update_bias(
     return bias + rate * load_error(load, config)
 
 
-def load_error(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L A"]:
+def load_error(load: Int[Array, "*layers A"], config: MoEConfig) -> Float[Array, "*layers A"]:
     """K_e / (K E) - load_e / (K n): what is missing from the share of each expert with weights.
 
     A share of all choices of the step, whose n tokens are those of `update_bias`. 0 for
     zero-computation experts and in layers that saw no token.
     """
     experts = jnp.arange(config.num_targets) < config.num_experts
-    choices_L1 = jnp.sum(load, axis=-1, keepdims=True)  # K n
-    share_LA = load / jnp.maximum(choices_L1, 1)
+    experts = jnp.expand_dims(experts, tuple(range(load.ndim - 1)))
+    choices = jnp.sum(load, axis=-1, keepdims=True)  # K n
+    share = load / jnp.maximum(choices, 1)
     wanted = config.mean_ffn_experts / (config.num_chosen * config.num_experts)
-    return jnp.where(experts[None] & (choices_L1 > 0), wanted - share_LA, 0.0)
+    return jnp.where(experts & (choices > 0), wanted - share, 0.0)

@@ -2,6 +2,7 @@
 
 import math
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import abstract_weights
@@ -18,9 +19,17 @@ def num_active_params(
     """Parameters that multiply one token which meets `ffn_experts` experts with weights a layer.
 
     `mean_ffn_experts` unless given. Tables that are only looked up do not count, nor do biases of
-    routers, which choose and do not multiply; a head that drafts counts where it `drafts`.
+    routers, which choose and do not multiply; a head that drafts counts where it `drafts`. Raises
+    ConfigError for more experts than a token can meet.
     """
     met = config.mean_ffn_experts if ffn_experts is None else ffn_experts
+    most = min(config.num_chosen, config.num_experts)
+    if not 0 <= met <= most:
+        raise ConfigError(
+            f"ffn_experts={met} is not in 0..{most}, the experts that num_chosen="
+            f"{config.num_chosen} choices among num_experts={config.num_experts} can meet. Choose "
+            "there, or leave it out for their mean."
+        )
     sizes = by_path(config)
     experts = sum(size for path, size in sizes.items() if path.startswith("layers/experts/"))
     looked_up = sizes["embedding"] + sizes.get("ngram/table", 0)

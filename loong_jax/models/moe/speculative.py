@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.model import LongcatFlash
@@ -61,13 +62,17 @@ def begin(
     capacity: int,
     temperature: float = 1.0,
 ) -> Speculation:
-    """Reads right-padded prompts, draws the token after each and drafts one more.
+    """Reads the prompts, draws the token after each and drafts one more.
 
-    `capacity` is that of the caches: room for every token in hand and the draft behind it.
+    `mask` is true where there is a token of a prompt; padding may be on either side, as in
+    `prefill`. `capacity` is that of the caches: room for every token in hand and the draft behind
+    it. Raises ValueError where `keys` does not hold one for each prompt.
     `temperature` 0 is greedy. Random numbers depend on a sequence's key and the position only.
     """
     ngram = model.config.ngram
+    _check_keys(keys, tokens.shape[0])
     tokens, mask, keys = _placed(model, tokens, mask, keys)
+    tokens, mask = _from_first(model, tokens, mask)
     length = jnp.sum(mask, axis=-1)
     output, cache = model.prefill(tokens, mask)
     token = _draw(keys, length, _DRAW, distribution(_at(output.logits, length - 1), temperature))
@@ -103,6 +108,7 @@ def speculate(
     Sequences that are not `active` stay where they are, and their step means nothing.
     """
     position = state.position
+    _check_keys(keys, position.shape[0])
     keys, active = _placed(model, keys, jnp.ones_like(position, bool) if active is None else active)
     pair = jnp.stack([state.token, state.draft], axis=1)
     logits, hidden, cache = model.extend(pair, position, state.cache, active, state.history)
@@ -148,7 +154,7 @@ def generate(
     num_tokens: int,
     temperature: float = 1.0,
 ) -> tuple[Int[Array, "B num_tokens"], Speculation]:
-    """`num_tokens` after each right-padded prompt, and the last state, which counts acceptance."""
+    """`num_tokens` after each prompt, and the last state, which counts acceptance; see `begin`."""
     state = begin(
         model,
         tokens,
@@ -181,6 +187,11 @@ def generate(
 
 def distribution(logits: Float[Array, "*batch V"], temperature: float) -> Float[Array, "*batch V"]:
     """Probabilities at a temperature; at 0 all mass is on the first of the largest logits."""
+    if not temperature >= 0:
+        raise ConfigError(
+            f"temperature={temperature} is not >= 0. Use 0 for greedy decoding, 1 for the model's "
+            "own distribution."
+        )
     if temperature == 0:
         return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
     return jax.nn.softmax(logits / temperature, axis=-1)
@@ -222,6 +233,26 @@ def _fold(keys, position, purpose):
     return jax.vmap(lambda key, at: jax.random.fold_in(jax.random.fold_in(key, at), purpose))(
         keys, position
     )
+
+
+def _check_keys(keys, batch):
+    if keys.shape[:1] != (batch,):
+        raise ValueError(
+            f"keys of shape {keys.shape} are not one for each of {batch} sequences. Pass "
+            f"jax.random.split(key, {batch})."
+        )
+
+
+def _from_first(model, tokens, mask):
+    """Rows turned around their end until each begins with its first token, and their mask."""
+
+    def turn(tokens, mask):
+        width = tokens.shape[1]
+        at_BT = (jnp.argmax(mask, axis=1)[:, None] + jnp.arange(width)[None]) % width
+        return tuple(jnp.take_along_axis(a, at_BT, axis=1) for a in (tokens, mask))
+
+    batch = model.rules.partition("act_batch")
+    return model.rules.shard_map(turn, in_specs=(batch, batch), out_specs=batch)(tokens, mask)
 
 
 def _at(rows: Float[Array, "B T V"], index: Int[Array, "B"]) -> Float[Array, "B V"]:

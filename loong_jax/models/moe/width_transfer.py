@@ -19,10 +19,11 @@ states learn to point along the head's rows, whose length the rule keeps, for up
 Source: arXiv:2509.01322, section 3.1.1; arXiv:2407.05872 for the derivation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.moe import parameters, sizes
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 
 # What routes tokens and scales what they meet; the rule says nothing about a change of it.
@@ -66,11 +67,12 @@ def _plain(value: Any) -> Any:
     return value.orders if isinstance(value, NgramEmbedding) else value
 
 
-def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[tuple[Any, ...]], float]:
+def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[Sequence[object]], float]:
     """What the rate of the weight at a path is multiplied by: reach in the proxy over reach here.
 
-    Paths are keys of nested dicts, outermost first. Raises ConfigError where the proxy differs in
-    more than widths and depth.
+    Paths hold the keys of nested dicts, outermost first, or the key entries of `jax.tree_util`. One
+    that leads to no weight of the model raises ValueError. Raises ConfigError where the proxy
+    differs in more than widths and depth.
     """
     for name in _ALIKE:
         here, there = (_plain(getattr(c, name)) for c in (config, proxy))
@@ -80,9 +82,16 @@ def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[tuple[Any, ...]
                 "Give the proxy the same."
             )
     wide, narrow = reaches(config), reaches(proxy)
+    weights = sizes.by_path(config)
 
-    def of(path: tuple[Any, ...]) -> float:
-        for name in ("/".join(map(str, path[-2:])), path[-1]):
+    def of(path: Sequence[object]) -> float:
+        names = parameters.names_of(path)
+        if "/".join(names) not in weights:
+            raise ValueError(
+                f"path={path!r} leads to no weight of the model. Pass the keys to one, outermost "
+                "first, such as ('layers', 'ffn_0', 'down')."
+            )
+        for name in ("/".join(names[-2:]), names[-1]):
             if name in wide:
                 return narrow[name] / wide[name]
         return 1.0

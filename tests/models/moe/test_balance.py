@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +134,15 @@ def test_the_row_cosine_is_the_mean_over_pairs():
         expected.append(cosine[~np.eye(5, dtype=bool)].mean())
     found = balance.router_row_cosine(jnp.asarray(kernel, jnp.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    alone = balance.router_row_cosine(jnp.asarray(kernel[1], jnp.float32))
+    assert float(alone) == pytest.approx(expected[1], rel=1e-5)
+
+
+def test_a_row_of_zeros_has_cosine_0_with_all_others():
+    kernel = np.zeros((2, 7, 3), np.float32)
+    kernel[1, :, :2] = np.arange(1, 8)[:, None]  # two that are alike: one pair of three
+    found = balance.router_row_cosine(jnp.asarray(kernel))
+    np.testing.assert_allclose(found, [0, 1 / 3], atol=1e-6)
 
 
 def test_the_hidden_z_loss_follows_the_equation_and_survives_massive_activations():
@@ -178,5 +188,10 @@ def test_wrong_settings_are_refused():
     for change in (dict(num_groups=0), dict(weight=0.0)):
         with pytest.raises(ConfigError, match=next(iter(change))):
             DeviceBalance(**(dict(num_groups=2, weight=0.1) | change))
+    unchecked = inspect.unwrap(DeviceBalance.__init__)  # as without the checks of annotations
+    for counting in ("choices", CountTokens):
+        new = object.__new__(DeviceBalance)
+        with pytest.raises(ConfigError, match=r"counting=.* is neither CountChoices\(\)"):
+            unchecked(new, num_groups=2, weight=0.1, counting=counting)
     with pytest.raises(ConfigError, match="num_groups=3"):
         balance.expert_groups(CONFIG, DeviceBalance(num_groups=3, weight=0.1))

@@ -32,6 +32,15 @@ def test_the_integral_term_alone_is_the_published_law():
     np.testing.assert_array_equal(run(BiasController(rate=0.02), LOADS), expected)
 
 
+def test_a_controller_without_memory_follows_the_law_or_says_that_it_needs_one():
+    load = jnp.asarray(LOADS[0], jnp.int32)
+    bias, memory = BiasController(rate=0.02).update(BIAS, load, None, CONFIG)
+    assert memory is None
+    np.testing.assert_array_equal(bias, moe.update_bias(BIAS, load, CONFIG, 0.02))
+    with pytest.raises(ValueError, match=r"memory=None.*ControllerMemory.zeros"):
+        BiasController(rate=0.02, proportional=0.03).update(BIAS, load, None, CONFIG)
+
+
 def test_all_terms_sum_to_the_textbook_controller():
     error = np.zeros((len(LOADS), CONFIG.num_layers, CONFIG.num_targets))
     wanted = CONFIG.target_ffn_experts / (CONFIG.num_chosen * CONFIG.num_experts)

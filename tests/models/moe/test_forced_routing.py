@@ -46,7 +46,9 @@ def test_its_own_choices_change_nothing():
     assert free.own_target is None
     nothing = np.full_like(free.target, -1)
     twice = np.broadcast_to(np.array([1, *range(NUM_CHOSEN - 1)], np.int32), free.target.shape)
-    for ignored in (nothing, twice):
+    beyond = np.concatenate([free.target[..., :-1], np.full_like(nothing[..., :1], 99)], axis=-1)
+    last = np.where(beyond == 99, CONFIG.num_targets, beyond)  # the first that is none
+    for ignored in (nothing, twice, beyond, last):
         found = model(weights, tokens, forced_target=ignored)
         np.testing.assert_allclose(found.logits, free.logits, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(found.load, free.load)

@@ -58,6 +58,13 @@ def test_growth_commutes_with_sharding():
         assert a.sharding.is_equivalent_to(c.sharding, a.ndim)
 
 
+def test_abstract_weights_grow_as_real_ones_do():
+    rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
+    _, abstract = moe.abstract_weights(CONFIG, rules)
+    _, like = moe.abstract_weights(growth.stack_config(CONFIG, 3), rules)
+    assert growth.stack_layers(abstract, 3) == like
+
+
 def test_moments_go_with_their_layers_and_counts_go_on():
     _, weights = moe.init_weights(CONFIG, jax.random.key(0))
     optimizer = optimizers.transformation(

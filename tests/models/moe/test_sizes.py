@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import parameters
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -20,6 +21,17 @@ def test_flash_has_560_billion_parameters_and_27_active():
     assert moe.num_active_params(with_head) == moe.num_active_params(config)
     no_identity = moe.MoEConfig.flash(num_zero_experts=0)  # all K choices meet weights
     assert moe.num_active_params(no_identity) == moe.num_active_params(no_identity, 12)
+
+
+@pytest.mark.parametrize("experts", [-1, 4, 99, float("nan")])
+def test_more_experts_than_a_token_can_meet_are_refused(experts):
+    config = tiny.smallest_config()
+    assert moe.num_active_params(config, 3) > moe.num_active_params(config, 0)
+    with pytest.raises(ConfigError, match=rf"ffn_experts={experts} is not in 0\.\.3"):
+        moe.num_active_params(config, experts)
+    few = tiny.smallest_config(num_experts=2)
+    with pytest.raises(ConfigError, match=r"is not in 0\.\.2"):
+        moe.num_active_params(few, 3)
 
 
 def test_lite_has_37_billion_parameters_and_31_in_its_tables():

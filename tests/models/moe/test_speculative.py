@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 import scipy.stats
 from flax import nnx
 
+from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import speculative
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -42,22 +44,38 @@ def keys_of(batch, seed=0):
     return jax.random.split(jax.random.key(seed), batch)
 
 
-def test_greedy_equals_plain_greedy_token_for_token():
+@functools.cache
+def greedy():
+    """Right-padded tokens, the length of each prompt, and what plain decoding writes after it."""
     graphdef, weights = fresh(WITH_N_GRAMS)
     batch, width, num_tokens = 6, 4, 9
     tokens = np.random.default_rng(0).integers(0, 4, (batch, width)).astype(np.int32)
     length = np.array([4, 1, 3, 2, 4, 2])
-    mask = np.arange(width)[None] < length[:, None]
-    written, state = generate(
-        graphdef, weights, tokens, mask, keys_of(batch), num_tokens=num_tokens, temperature=0.0
-    )
     whole = np.zeros((batch, width + num_tokens), np.int32)
     whole[:, :width] = tokens
     for i in range(num_tokens):
         logits = call(graphdef)(weights, whole).logits
         at = length + i
         whole[np.arange(batch), at] = np.argmax(logits[np.arange(batch), at - 1], -1)
-    expected = np.stack([whole[b, n : n + num_tokens] for b, n in enumerate(length)])
+    return tokens, length, np.stack([whole[b, n : n + num_tokens] for b, n in enumerate(length)])
+
+
+def rolled(rows, by):
+    return np.stack([np.roll(row, n) for row, n in zip(rows, by, strict=True)])
+
+
+@pytest.mark.parametrize("before", ["nothing", "half", "all"])  # of the padding of each row
+def test_greedy_equals_plain_greedy_token_for_token(before):
+    graphdef, weights = fresh(WITH_N_GRAMS)
+    tokens, length, expected = greedy()
+    (batch, width), num_tokens = tokens.shape, expected.shape[1]
+    first = {"nothing": 0, "half": (width - length) // 2, "all": width - length}[before]
+    first = np.broadcast_to(first, length.shape)
+    tokens = rolled(tokens, first)
+    mask = rolled(np.arange(width)[None] < length[:, None], first)
+    written, state = generate(
+        graphdef, weights, tokens, mask, keys_of(batch), num_tokens=num_tokens, temperature=0.0
+    )
     np.testing.assert_array_equal(written, expected)
     proposed, accepted = np.asarray(state.num_proposed), np.asarray(state.num_accepted)
     assert 0 < accepted.sum() < proposed.sum()  # both ways were taken
@@ -145,9 +163,24 @@ def test_a_sequence_depends_neither_on_its_neighbours_nor_on_the_mesh():
     rules = ShardingRules(mesh=make_mesh(data=2, expert=2, tensor=2))
     sharded, placed = moe.init_weights(WITH_N_GRAMS, jax.random.key(4), rules)
     placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
-    written, state = generate(sharded, placed, tokens, mask, keys, **settings)
+    first = np.array([0, 3, 1, 0, 0, 2, 0, 1])  # nor on the side of the padding
+    written, state = generate(
+        sharded, placed, rolled(tokens, first), rolled(mask, first), keys, **settings
+    )
     np.testing.assert_array_equal(written, expected)
     np.testing.assert_array_equal(state.num_accepted, alone.num_accepted)
+
+
+def test_what_cannot_be_decoded_is_refused():
+    graphdef, weights = fresh()
+    model, tokens = nnx.merge(graphdef, nnx.State(weights)), jnp.zeros((3, 2), jnp.int32)
+    mask = jnp.ones_like(tokens, bool)
+    unchecked = inspect.unwrap(speculative.begin)  # as without the checks of annotations
+    for keys in (jax.random.key(0), keys_of(2)):
+        with pytest.raises(ValueError, match=r"keys of shape .* one for each of 3 sequences"):
+            unchecked(model, tokens, mask, keys, capacity=4)
+    with pytest.raises(ConfigError, match="temperature=-1"):
+        speculative.distribution(jnp.zeros((3, 4)), -1.0)
 
 
 @pytest.mark.parametrize("same", [False, True])

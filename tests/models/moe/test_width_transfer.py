@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import width_transfer
+from loong_jax.models.moe import parameters, width_transfer
 from loong_jax.testing import tiny
 
 WIDTHS = (32, 64, 128, 256)
@@ -39,9 +40,10 @@ def config_of(width):
 def multipliers(weights, config, proxy):
     """That of every weight."""
     of = width_transfer.multiplier(config, proxy)
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: of(tuple(entry.key for entry in path)), weights
-    )
+    rates = jax.tree_util.tree_map_with_path(lambda path, _: of(path), weights)
+    leaves = parameters.by_path(rates).items()
+    assert all(of(path.split("/")) == rate for path, rate in leaves)  # strings say the same
+    return rates
 
 
 def test_widths_in_proportion_give_the_published_rule():
@@ -149,6 +151,15 @@ def test_a_proxy_that_differs_in_more_than_widths_is_refused(change):
         width_transfer.multiplier(config, dataclasses.replace(config, **change))
     deeper = dataclasses.replace(config, num_layers=3, residual_gain=0.5, num_mtp_layers=0)
     assert width_transfer.multiplier(config, deeper)(("head",)) == 1
+
+
+@pytest.mark.parametrize(
+    "path", [(), ("foo",), ("down",), ("layers", "ffn_0"), "layers/ffn_0/down", ("ngram", "table")]
+)
+def test_a_path_that_leads_to_no_weight_is_refused(path):
+    of = width_transfer.multiplier(config_of(64), config_of(32))
+    with pytest.raises(ValueError, match=re.escape(f"path={path!r} leads to no weight")):
+        of(path)
 
 
 def test_tables_of_n_grams_keep_their_rate_and_what_reads_them_does_not():
