@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 _REPEATED = ("positions", "start")  # where one value may stand for all
 
@@ -57,7 +58,7 @@ def entry(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_traced(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _fitted(name: str, value: Any, annotation: Any, sizes: dict[str, int]) -> Any:

@@ -104,8 +104,9 @@ class LongcatFlash(nnx.Module):
 
         With `forced_target`, the `target` of another call or of an engine, tokens go there, to
         zero-computation experts too, and gates are what the routers' own scores give those targets;
-        a token with -1 among its choices in a layer, or with one of them twice, is routed freely
-        there. `own_target` then says what the routers would have chosen.
+        a token with -1 or another number outside [0, A) among its choices in a layer, or with one
+        of them twice, is routed freely there. `own_target` then says what the routers would have
+        chosen.
         """
         rows = self._rows(tokens, positions, mask, segment_ids, forced_target)
         output, _ = self._whole(rows, score_shift)
