@@ -57,7 +57,8 @@ class ExportHfOptions:
 
     source: tyro.conf.Positional[Path]
     destination: tyro.conf.Positional[Path]
-    max_shard_gb: float = 5.0  # of one file, in 10^9 bytes
+    # of one file, in 10^9 bytes; unless given the files are those of the import, else of 5 at most
+    max_shard_gb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
