@@ -36,7 +36,7 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     """
     staging = destination / ".import"
     _refuse_other_weights(destination, is_begun=(staging / "source").exists())
-    found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
+    found = HfCheckpoint(source, dtype)
     files.make_directory(staging)
     _same_import(staging / "source", _fingerprint(found, dtype), destination)
     if (destination / "model.json").exists():

@@ -65,11 +65,21 @@ def test_commands_give_the_same_files_back(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "nonsense"])
+@pytest.mark.parametrize("dtype", ["int8", "nonsense", "bf16"])
 def test_import_refuses_dtypes_that_destroy_weights(tmp_path, capsys, dtype):
     assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours"), "--dtype", dtype]) == 1
-    assert dtype in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"dtype='{dtype}' is none" in said
+    assert "Choose one of float32, bfloat16, float16" in said
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("command", ["import-hf", "export-hf"])
+def test_help_names_source_and_destination(capsys, command):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    usage = capsys.readouterr().out.split("\n")[0]
+    assert " SRC DST" in usage
 
 
 @pytest.mark.parametrize(
