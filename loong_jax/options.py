@@ -32,6 +32,10 @@ class DoctorOptions:
     json: bool = False  # print one JSON object instead of lines for people
 
 
+_Source = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SRC")]
+_Destination = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportHfOptions:
     """Makes a checkpoint of ours from a directory in the published layout.
@@ -41,8 +45,8 @@ class ImportHfOptions:
     loong import-hf longcat-flash-chat checkpoints/chat
     """
 
-    source: tyro.conf.Positional[Path]  # config.json and safetensors files
-    destination: tyro.conf.Positional[Path]
+    source: _Source  # config.json and safetensors files
+    destination: _Destination  # made unless it is there
     dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
 
 
@@ -55,9 +59,10 @@ class ExportHfOptions:
     loong export-hf runs/quickstart/stages/general exported
     """
 
-    source: tyro.conf.Positional[Path]
-    destination: tyro.conf.Positional[Path]
-    max_shard_gb: float = 5.0  # of one file, in 10^9 bytes
+    source: _Source  # weights of ours and their config
+    destination: _Destination  # made unless it is there
+    # of one file, in 10^9 bytes; unless given the files are those of the import, else of 5 at most
+    max_shard_gb: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

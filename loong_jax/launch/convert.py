@@ -1,8 +1,9 @@
 """Between the published layout and checkpoints of ours: `loong import-hf` and `loong export-hf`.
 
 An imported directory holds `weights/`, as a finished stage has them, and `model.json`: the model's
-config and the config.json that it came with. An import first copies block by block into files of
-its own, `DST/.import`, and notes each block; killed there, it goes on with the next one.
+config, and the config.json and the layout of files that it came with. An import first copies block
+by block into files of its own, `DST/.import`, and notes each block; killed there, it goes on with
+the next one.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
     """
     staging = destination / ".import"
     _refuse_other_weights(destination, is_begun=(staging / "source").exists())
-    found = HfCheckpoint(source, None if dtype is None else configs.dtype_of_name(dtype))
+    found = HfCheckpoint(source, dtype)
     files.make_directory(staging)
     _same_import(staging / "source", _fingerprint(found, dtype), destination)
     if (destination / "model.json").exists():
@@ -78,12 +79,13 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
         "config": configs.to_json(found.config),
         "hf_config": found.config_text,
         "hf_dtype": found.stored_dtype,
+        "hf_layout": found.layout,
     }
     json_files.write_json(destination / "model.json", record)
 
 
-def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
-    """Writes the weights of `source` in the published layout.
+def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = None) -> None:
+    """Writes the weights of `source` in the published layout, in files as `save_hf` has them.
 
     The config is that of `source`/model.json, or of the run that `source` is a stage of. An export
     that was killed goes on after its last whole file, unless the weights have changed. Raises
@@ -110,6 +112,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
         destination,
         config_text=config_text,
         stored_dtype=record.get("hf_dtype"),
+        stored_layout=record.get("hf_layout"),
         max_shard_bytes=max_shard_bytes,
         source=files_before if files_before == files_after else None,
     )
@@ -117,8 +120,10 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int) -> None:
     print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
 
 
-def shard_bytes(gigabytes: float) -> int:
+def shard_bytes(gigabytes: float | None) -> int | None:
     """The bytes of `--max-shard-gb`. Raises ConfigError where these are not one at least."""
+    if gigabytes is None:
+        return None
     if not 1e-9 <= gigabytes < math.inf:
         raise ConfigError(
             f"--max-shard-gb {gigabytes} is no size that a file can have. Give one above 0, such "

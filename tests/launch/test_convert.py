@@ -47,11 +47,39 @@ def test_commands_there_and_back(tmp_path, capsys):
     assert "already holds a model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dtype", ["int8", "nonsense"])
+def test_commands_give_the_same_files_back(tmp_path):
+    """Unless a size is asked for, or the import was made before layouts were noted."""
+    assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
+    assert cli.main(["export-hf", str(tmp_path / "ours"), str(tmp_path / "back")]) == 0
+    found = {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()}
+    assert found == {name: (PUBLISHED / name).read_bytes() for name in found}
+    assert len(found) == 5
+    path = tmp_path / "ours" / "model.json"
+    record = json.loads(path.read_text())
+    assert record.pop("hf_layout")
+    path.write_text(json.dumps(record))
+    convert.export_hf(tmp_path / "ours", tmp_path / "older")
+    assert sorted(p.name for p in (tmp_path / "older").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "nonsense", "bf16"])
 def test_import_refuses_dtypes_that_destroy_weights(tmp_path, capsys, dtype):
     assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours"), "--dtype", dtype]) == 1
-    assert dtype in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"dtype='{dtype}' is none" in said
+    assert "Choose one of float32, bfloat16, float16" in said
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("command", ["import-hf", "export-hf"])
+def test_help_names_source_and_destination(capsys, command):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    usage = capsys.readouterr().out.split("\n")[0]
+    assert " SRC DST" in usage
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,8 @@ def test_other_topologies_are_refused_with_what_would_do(topology, remedy):
         (dict(project="x"), "project='x'"),
         (dict(bucket="my-bucket"), "such as gs://my-bucket"),
         (dict(bucket="gs://my-bucket; rm"), "bucket="),
+        (dict(bucket="gs://b1"), "'gs://b1' is not .*3 to 63 of a-z"),
+        (dict(bucket=f"gs://{'b' * 64}/a"), "3 to 63 of a-z"),
         (dict(runtime_version="V 2"), "runtime_version"),
         (dict(service_account="me"), "service_account='me'"),
         (dict(spot=True, reserved=True), "exclude each other"),
@@ -160,6 +162,11 @@ def test_bad_input_is_refused_before_anything_is_asked_for(changes, message):
 @pytest.mark.parametrize("zone", ["us-west4-a", "us-south1-ai1b", "us-central1-ai1a"])
 def test_zones_of_one_letter_and_those_for_ai_are_known(zone):
     assert f"--zone={zone}" in tpu_vm.ask_state(make_vm(zone=zone)).words
+
+
+@pytest.mark.parametrize("bucket", ["gs://b12", f"gs://{'b' * 63}/a/b.c", f"gs://a.{'b' * 63}.org"])
+def test_buckets_of_every_length_are_taken(bucket):
+    assert make_vm(bucket=bucket).bucket == bucket
 
 
 def test_one_host_needs_no_bucket_and_a_place_may_be_given_by_hand():

@@ -23,6 +23,7 @@ from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 
 NUM_COMPILED = 5  # of the meshes that a search ranks
+Tried = tuple[Estimate, Plan | None, str]  # of one mesh; None and why where it does not compile
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -35,7 +36,8 @@ class PlanOptions:
     Example: loong plan longcat-flash --topology v5p:4x4x8 --mesh expert=128
     """
 
-    # longcat-flash, longcat-flash-lite, tiny, or a JSON file of MoEConfig's fields
+    # longcat-flash, longcat-flash-lite, tiny, a JSON file of MoEConfig's fields, or a directory:
+    # published weights, or what import-hf made
     model: tyro.conf.Positional[str]
     topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
     slices: int | None = None  # as many slices, if the topology does not say
@@ -71,15 +73,19 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(chosen)
     width = None if sys.stdout.isatty() else 130  # a file has no width of its own
     console = rich.console.Console(width=width)
+    tried: list[Tried] = []
     if chosen.search:
-        made = search(chosen, config, topology, console)
+        made, tried = search(chosen, config, topology, console)
     else:
         mesh = choose_mesh(chosen, config, topology)
         asked = make_request(chosen, config, topology, mesh)
         made = plan.make(asked, timeout_s=chosen.timeout_s, keep=chosen.keep)
     report.show(made, console)
     if chosen.json is not None:
-        text = json.dumps(figures.to_json(made), indent=1, allow_nan=False)
+        record = figures.to_json(made)
+        if chosen.search:
+            record["search"] = [figures.tried_to_json(*one, topology) for one in tried]
+        text = json.dumps(record, indent=1, allow_nan=False)
         chosen.json.write_text(text + "\n", encoding="utf-8")
     if chosen.chart is not None:
         from loong_jax.launch.plan import chart
@@ -221,10 +227,13 @@ def choose_mesh(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> M
 
 def search(
     chosen: PlanOptions, config: MoEConfig, topology: Topology, console: rich.console.Console
-) -> Plan:
-    """Ranks meshes by the analytic model, compiles the best and returns the best of those."""
+) -> tuple[Plan, list[Tried]]:
+    """Ranks meshes by the analytic model and compiles the best.
+
+    Returns the best of those, and all of them as they were ranked.
+    """
     estimates = _ranked(chosen, config, topology)[:NUM_COMPILED]
-    plans: list[tuple[Estimate, Plan | None, str]] = []
+    plans: list[Tried] = []
     for number, made in enumerate(estimates, start=1):
         console.print(
             f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
@@ -243,7 +252,7 @@ def search(
     found = [p for _, p, _ in plans if p is not None]
     if not found:
         raise ConfigError(f"no mesh of {len(plans)} compiles; the last: {plans[-1][2]}")
-    return min(found, key=_merit)
+    return min(found, key=_merit), plans
 
 
 def _merit(made: Plan) -> tuple[bool, float]:

@@ -5,9 +5,11 @@ import math
 from typing import Any
 
 from loong_jax.launch.plan import times
+from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing
 from loong_jax.launch.plan.request import show_mesh
 from loong_jax.launch.plan.times import Row
+from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import HOP_S, LINK_EFFICIENCY
 from loong_jax.models.moe.config import MoEConfig
 
@@ -128,6 +130,36 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
             "by_exchange_bandwidth": [_row_of_table(t, num_steps) for t in plan.timings],
             "collectives": [row_to_json(row) for row in step.rows],
+        }
+    return result
+
+
+def tried_to_json(
+    estimate: Estimate, plan: Plan | None, error: str, topology: Topology
+) -> dict[str, Any]:
+    """One mesh that a search tried, as JSON values: estimated, and compiled unless that failed."""
+    result: dict[str, Any] = {
+        "mesh": {axis: size for axis, size in estimate.mesh.items() if size > 1},
+        "analytic": {
+            "fits": estimate.fits(topology),
+            "hbm_per_device_gb": estimate.hbm_bytes / GB,
+            "step_s": estimate.step_s,
+            "expert_sent_gb_per_device": estimate.exchange_bytes / GB,
+            "fsdp_sent_gb_per_device": estimate.gather_bytes / GB,
+            "tensor_sent_gb_per_device": estimate.tensor_bytes / GB,
+        },
+        "compiled": None,
+        "error": error or None,
+    }
+    if plan is not None:
+        timing = plan.reference
+        result["compiled"] = {
+            "fits": plan.fits,
+            "hbm_per_device_gb": plan.hbm_bytes / GB,
+            "hbm_limit_gb": plan.hbm_limit / GB,
+            "step_s": timing and timing.step_s / plan.request.num_steps,
+            "mfu": timing and timing.mfu,
+            "expert_traffic_hidden_share": timing and timing.hidden_share,
         }
     return result
 

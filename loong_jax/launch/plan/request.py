@@ -11,6 +11,7 @@ from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.convert import hf_config, manifest
 from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.sharding import MESH_AXES
 
@@ -23,6 +24,7 @@ _NESTED = {  # fields that hold a config, and its kind where there is one only
     "mixing": None,
     "exchange": None,
 }
+_DTYPES = [dtype.name for dtype in manifest.FLOATS]
 MODELS = {
     "longcat-flash": MoEConfig.flash,
     "longcat-flash-lite": MoEConfig.lite,
@@ -194,16 +196,19 @@ def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
 
 
 def find_model(name: str) -> MoEConfig:
-    """The config of a name in MODELS, or of a JSON file with the fields of MoEConfig."""
+    """The config of a name in MODELS, of a JSON file with the fields of MoEConfig, or of weights.
+
+    These are named by the directory that `loong import-hf` made or a published one, or by the
+    model.json or config.json there. Of a published model the drafting head is left out.
+    """
     if name in MODELS:
         return MODELS[name]()
-    path = Path(name)
-    if not path.is_file():
-        raise ConfigError(
-            f"model {name!r} is neither one of {', '.join(MODELS)} nor a file. Name one of them, "
-            "or a JSON file with the fields of MoEConfig."
-        )
+    path = _file_of(Path(name))
     fields = _fields_in(path)
+    if "model_type" in fields or "architectures" in fields:
+        named = fields.get("torch_dtype") or fields.get("dtype")
+        dtype = named if named in _DTYPES else "bfloat16"  # as published weights are
+        return hf_config.read_config(fields, dtype=dtype, param_dtype=dtype)
     known = {field.name for field in dataclasses.fields(MoEConfig)}
     unknown = sorted(set(fields) - known)
     if unknown:
@@ -215,8 +220,23 @@ def find_model(name: str) -> MoEConfig:
     return configs.from_json({configs.KIND: _KIND_OF_MODEL, **kinded})
 
 
+def _file_of(path: Path) -> Path:
+    """The file that describes the model which `path`, a file or a directory, is of."""
+    if path.is_file():
+        return path
+    for file in (path / "model.json", path / "config.json"):
+        if file.is_file():
+            return file
+    what = "holds neither model.json nor config.json" if path.is_dir() else "is no file"
+    raise ConfigError(
+        f"model {str(path)!r} is neither one of {', '.join(MODELS)} nor a model on disk: it {what}."
+        " Name one of them, a JSON file with the fields of MoEConfig, or a directory that `loong "
+        "import-hf` made or in the published layout."
+    )
+
+
 def _fields_in(path: Path) -> dict[str, Any]:
-    """The fields of a model in a file of its own, or in the model.json that an import leaves."""
+    """The fields of a model in a file of its own, an import's model.json or a published one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -252,7 +272,7 @@ def _with_kind(name: str, value: Any, path: Path) -> Any:
 def parse_mesh(text: str, topology: Topology) -> dict[str, int]:
     """`expert=32,fsdp=4` as sizes of all axes; the slice axis follows the topology."""
     mesh = dict.fromkeys(MESH_AXES, 1) | {"slice": topology.num_slices}
-    parts = [part for part in text.split(",") if part]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise ConfigError(
             f"mesh {text!r} names no axis. Write expert=32,fsdp=4 or, for one device, data=1; or "
@@ -260,7 +280,7 @@ def parse_mesh(text: str, topology: Topology) -> dict[str, int]:
         )
     named: set[str] = set()
     for part in parts:
-        name, _, size = part.partition("=")
+        name, _, size = (word.strip() for word in part.partition("="))
         if name not in MESH_AXES or not size.isdecimal() or int(size) < 1:
             raise ConfigError(
                 f"mesh part {part!r} is not AXIS=SIZE with an axis of {MESH_AXES} and a size of at "

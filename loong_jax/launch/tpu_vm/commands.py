@@ -33,6 +33,12 @@ class Job:
     arguments: tuple[str, ...] = ()
 
 
+_BUCKET = r"gs://(?![^./]{64})[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[\w.-]+)*"
+_BUCKET_RULE = (
+    "such as gs://my-bucket, whose name has 3 to 63 of a-z, 0-9, - and _, or more with dots"
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuVm:
     """One slice; `name` is that of the run, the queued resource and its node."""
@@ -56,7 +62,7 @@ class TpuVm:
             ("name", r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9, -, at most 63"),
             ("zone", r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone such as us-west4-a"),
             ("project", r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "the id of a project"),
-            ("bucket", r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[\w.-]+)*", "such as gs://my-bucket"),
+            ("bucket", _BUCKET, _BUCKET_RULE),
             ("runtime_version", r"[a-z0-9][a-z0-9.-]*", "a version such as v2-alpha-tpuv6e"),
             ("service_account", r"[\w.-]+@[\w.-]+", "an address"),
         ):

@@ -4,12 +4,14 @@ import dataclasses
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loong_jax import configs, options
 from loong_jax.errors import ConfigError
+from loong_jax.launch import convert
 from loong_jax.launch.plan import (
     advice,
     analytic,
@@ -27,12 +29,14 @@ from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.convert import HfCheckpoint
 from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.models.moe.sizes import num_params
 from tests.launch.plan import test_roofline
 from tests.launch.plan.asking import asked
 
 V5P = Topology.parse("v5p:2x2x1")
+PUBLISHED = Path(__file__).parents[2] / "models" / "moe" / "fixtures" / "published"
 
 
 def make_request(**changes) -> request.Request:
@@ -122,6 +126,11 @@ def test_topologies_that_are_refused(text, said):
 def test_meshes_that_are_refused(text, said):
     with pytest.raises(ConfigError, match=said):
         request.parse_mesh(text, V5P)
+
+
+@pytest.mark.parametrize("text", ["expert=2, fsdp=2", " expert = 2,fsdp=2 , "])
+def test_a_mesh_may_hold_spaces(text):
+    assert request.parse_mesh(text, V5P) == request.parse_mesh("expert=2,fsdp=2", V5P)
 
 
 def test_a_request_survives_its_way_to_the_child():
@@ -266,9 +275,31 @@ def test_models_of_an_import_and_with_parts_are_read(tmp_path):
     assert request.find_model(str(path)) == model
 
 
+def test_directories_of_weights_are_read(tmp_path):
+    """A published one, one with no more than its config.json, and what an import makes of it."""
+    model = request.find_model(str(PUBLISHED))
+    expected = HfCheckpoint(PUBLISHED, dtype="bfloat16").config
+    assert model == dataclasses.replace(expected, num_mtp_layers=0)
+    record = json.loads((PUBLISHED / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(record | {"dtype": "float32"}))
+    there = dataclasses.replace(model, dtype="float32", param_dtype="float32")
+    assert request.find_model(str(tmp_path / "config.json")) == there
+    (tmp_path / "config.json").write_text(json.dumps(record | {"torch_dtype": "auto"}))
+    assert request.find_model(str(tmp_path)) == model
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    assert request.find_model(str(tmp_path / "ours")) == HfCheckpoint(PUBLISHED).config
+
+
+@pytest.mark.parametrize("name", ["", "none"])
+def test_a_directory_without_a_model_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=r"neither one of .*Name .*`loong import-hf` made"):
+        request.find_model(str(tmp_path / name))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ('{"model_type": "llama"}', "model_type='llama'"),
         ('{"vocab_size": 128', "is not JSON"),
         ("[1]", "of type list"),
         ('{"config": 3}', "of type int"),
@@ -585,6 +616,36 @@ def test_a_search_keeps_the_program_of_every_mesh_that_it_compiles(monkeypatch, 
     assert len(kept) == command.NUM_COMPILED
     for directory, mesh in kept.items():
         assert directory == tmp_path / request.show_mesh(mesh)
+
+
+def test_a_search_is_written_as_it_was_ranked(monkeypatch, tmp_path):
+    """What compiles and what does not; the plan itself is of the best."""
+    meshes = []
+
+    def make(asked, *, timeout_s, keep):
+        meshes.append(asked.mesh)
+        if len(meshes) == 2:
+            raise compiled.CompilerError("refused")
+        return plan.read(asked, COMPILED, VERSIONS)
+
+    monkeypatch.setattr(plan, "make", make)
+    path = tmp_path / "plan.json"
+    words = f"tiny --topology v5p:2x2x1 --batch 8 --length 64 --json {path}"
+    command.main([*words.split(), "--search"])
+    record = json.loads(path.read_text())
+    assert len(record["search"]) == command.NUM_COMPILED
+    for one, mesh in zip(record["search"], meshes, strict=True):
+        assert one["mesh"] == {axis: size for axis, size in mesh.items() if size > 1}
+        assert one["analytic"]["step_s"] > 0
+        assert one["analytic"]["hbm_per_device_gb"] > 0
+    first, refused, *_ = record["search"]
+    assert (refused["compiled"], refused["error"]) == (None, "refused")
+    assert first["error"] is None
+    assert first["compiled"]["mfu"] == pytest.approx(record["roofline_mfu"])
+    assert first["compiled"]["step_s"] == record["roofline_step_s"]
+    assert first["compiled"]["hbm_per_device_gb"] == record["hbm_per_device_gb"]
+    command.main([*words.split(), "--mesh", "expert=4"])
+    assert "search" not in json.loads(path.read_text())
 
 
 def test_a_missing_or_unpaired_libtpu_is_named(monkeypatch):

@@ -5,6 +5,7 @@ import functools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flax import nnx
@@ -12,7 +13,7 @@ from flax import nnx
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.models import moe
-from loong_jax.models.moe.convert import files, hf_save, unfinished
+from loong_jax.models.moe.convert import HfCheckpoint, files, hf_save, unfinished
 
 PUBLISHED = Path(__file__).parent / "fixtures" / "published"
 SHARD_BYTES = 40_000  # three files and an index
@@ -36,7 +37,7 @@ def save(directory):
     moe.save_hf(published(), directory, max_shard_bytes=SHARD_BYTES)
 
 
-def save_of(source, directory, **changes):
+def save_of(source, directory, **changes: Any):
     """As `save` where the weights can be told from others: how many files were whole before."""
     model = published()
     _, state = nnx.split(model, graph=False)
@@ -47,7 +48,7 @@ def save_of(source, directory, **changes):
         config_text=model.imported_config,
         stored_dtype=model.imported_dtype,
         source=source,
-        **(dict(max_shard_bytes=SHARD_BYTES) | changes),
+        **{"max_shard_bytes": SHARD_BYTES, **changes},
     )
 
 
@@ -111,6 +112,17 @@ def test_an_export_of_the_same_weights_goes_on_after_its_whole_files(
     assert {index[name] for name in fetched} == set(sorted(set(index.values()))[num_whole:])
 
 
+def test_an_export_to_the_files_of_an_import_goes_on_after_its_whole_files(tmp_path, monkeypatch):
+    ours = functools.partial(
+        save_of, "ours", max_shard_bytes=None, stored_layout=HfCheckpoint(PUBLISHED).layout
+    )
+    killed(monkeypatch, tmp_path, ("ShardWritten", 2), ours)
+    assert ours(tmp_path) == 2
+    found = contents(tmp_path)
+    assert found == {name: (PUBLISHED / name).read_bytes() for name in found}
+    assert len(found) == NUM_MOVED
+
+
 @pytest.mark.parametrize("source", ["others", None])
 def test_an_export_of_other_weights_keeps_nothing(tmp_path, monkeypatch, whole, source):
     for point in (("ShardWritten", 2), ("FileMoved", 2)):
@@ -135,7 +147,7 @@ def test_files_of_another_size_or_damaged_ones_are_not_kept(tmp_path, monkeypatc
 def test_an_export_is_killed_again_and_again(tmp_path, monkeypatch, whole):
     for point in [*reversed(POINTS), ("FileMoved", 3), ("ShardWritten", 2)]:
         killed(monkeypatch, tmp_path, point)
-    moe.save_hf(published(), tmp_path)  # as one file
+    moe.save_hf(published(), tmp_path, max_shard_bytes=10**9)  # as one file
     assert sorted(contents(tmp_path)) == ["config.json", "model.safetensors"]
 
 
@@ -271,9 +283,9 @@ def test_a_file_that_is_deleted_during_an_export_is_named_and_written_again(
     write = hf_save._write
 
     def robbed(directory, *arguments):
-        made = write(directory, *arguments)
-        (directory / made[1][0]).unlink()
-        return made
+        num_kept = write(directory, *arguments)
+        min(directory.glob("*.safetensors")).unlink()
+        return num_kept
 
     with monkeypatch.context() as patched:
         patched.setattr(hf_save, "_write", robbed)

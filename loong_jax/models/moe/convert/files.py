@@ -7,7 +7,7 @@ after the other. Everything that a header can tell is checked before any tensor 
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +16,29 @@ import numpy as np
 
 from loong_jax.errors import CheckpointError
 
+Entry = tuple[str, np.dtype, tuple[int, ...]]  # name, dtype and shape of a tensor
+Metadata = Mapping[str, str]  # what a header says beside its tensors
+
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself has it
 
-DTYPES: dict[str, np.dtype] = {
+DTYPES: dict[str, np.dtype] = {  # in the order in which safetensors lays them out
+    "I64": np.dtype(np.int64),
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
+    "I32": np.dtype(np.int32),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype(np.float16),
+    "I16": np.dtype(np.int16),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+_RANKS = {dtype: rank for rank, dtype in enumerate(CODES)}
+METADATA: Metadata = {"format": "pt"}  # what transformers writes
 
 
 class StoredTensor(NamedTuple):
@@ -108,8 +113,8 @@ def _spelled_once(directory: Path, weight_map: Mapping[str, str]) -> dict[str, P
     }
 
 
-def read_header(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file. Raises CheckpointError where header and file do not agree."""
+def header_of(file: Path) -> bytes:
+    """What a file begins with: the length of its header, and the header, which is not looked at."""
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -119,11 +124,17 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
                     f"{file} of {size} bytes says that its header has {length}: it is truncated or "
                     "no safetensors file. Fetch it again."
                 )
-            text = stream.read(length)
+            return length.to_bytes(8, "little") + stream.read(length)
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing. Fetch it again.") from None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}. Correct it.") from error
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file. Raises CheckpointError where header and file do not agree."""
+    beginning = header_of(file)
+    text, length, size = beginning[8:], len(beginning) - 8, file.stat().st_size
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
@@ -159,15 +170,16 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 def write_file(
     file: Path,
-    tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]],
+    tensors: Sequence[Entry],
     read: Callable[[str], np.ndarray],
+    metadata: Metadata | None = METADATA,
 ) -> None:
     """Writes one file; `read(name)` gives each tensor when its turn comes.
 
     The file gets its name once it is complete.
     """
     partial = file.with_name(file.name + ".partial")
-    header, stored = lay_out(partial, tensors)
+    header, stored = lay_out(partial, tensors, metadata)
     with partial.open("wb") as stream:
         stream.write(header)
         for name, tensor in stored.items():
@@ -179,9 +191,9 @@ def write_file(
     partial.replace(file)
 
 
-def is_whole(file: Path, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]) -> bool:
+def is_whole(file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA) -> bool:
     """Whether `write_file` wrote a file of these tensors there."""
-    header, stored = lay_out(file, tensors)
+    header, stored = lay_out(file, tensors, metadata)
     size = max((tensor.end for tensor in stored.values()), default=len(header))
     try:
         with file.open("rb") as stream:
@@ -190,20 +202,26 @@ def is_whole(file: Path, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]
         return False
 
 
-def lay_out(
-    file: Path, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]
-) -> tuple[bytes, dict[str, StoredTensor]]:
-    """What `file` of these tensors begins with, and where each will lie, in the order of places.
+def in_order(tensors: Iterable[Entry]) -> list[Entry]:
+    """As safetensors lays them out: wider types first, so that all are aligned, then by name."""
+    return sorted(tensors, key=lambda tensor: (_RANKS[tensor[1]], tensor[0]))
 
-    Wider types come first, so that all are aligned.
+
+def lay_out(
+    file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA
+) -> tuple[bytes, dict[str, StoredTensor]]:
+    """What `file` of these tensors, in this order, begins with, and where each will lie.
+
+    To the byte what safetensors writes.
     """
-    tensors = sorted(tensors, key=lambda tensor: -tensor[1].itemsize)
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name, dtype, shape in tensors:
         start, end = end, end + math.prod(shape) * dtype.itemsize
         entries[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode(
+        errors="surrogatepass"
+    )
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
     return header, {

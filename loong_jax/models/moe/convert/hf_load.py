@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import model as model_room
 from loong_jax.models.moe import parameters
-from loong_jax.models.moe.convert import files, hf_config, manifest, names, unfinished
+from loong_jax.models.moe.convert import files, hf_config, layout, manifest, names, unfinished
 from loong_jax.models.moe.convert.names import Place, Region
 from loong_jax.sharding import ShardingRules
 
@@ -71,6 +71,7 @@ class HfCheckpoint:
             leaf: stored if chosen is None else self.shapes[leaf].dtype
             for leaf, stored in stored_dtypes.items()
         }
+        self.layout = layout.read(directory, self.found)
         self._mapped: dict[Path, np.memmap] = {}
         if (record.get(hf_config.OWN) or {}).get("alpha_folded") is not False:
             manifest.refuse_folded_alphas(self.places, self.found, self.config, self._mapped)
@@ -153,6 +154,7 @@ def load_hf(
     model = nnx.merge(graphdef, nnx.State(parameters.as_tree(leaves)))
     model.imported_config = checkpoint.config_text
     model.imported_dtype = checkpoint.stored_dtype
+    model.imported_layout = checkpoint.layout
     return model
 
 

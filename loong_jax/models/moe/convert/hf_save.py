@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.moe import parameters
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.convert import files, hf_config, names, unfinished
+from loong_jax.models.moe.convert import files, hf_config, layout, names, unfinished
+from loong_jax.models.moe.convert.layout import FilePlan
 from loong_jax.models.moe.convert.names import Place
 from loong_jax.models.moe.model import LongcatFlash
 
@@ -22,15 +24,24 @@ MAX_SHARD_BYTES = 5_000_000_000
 
 
 def save_hf(
-    model: LongcatFlash, directory: Path | str, *, max_shard_bytes: int = MAX_SHARD_BYTES
+    model: LongcatFlash, directory: Path | str, *, max_shard_bytes: int | None = None
 ) -> None:
     """Writes config.json and safetensors files, with an index where there are several.
 
     Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
-    but for what was changed. A save that was killed is started over by the next one to the same
-    directory. Raises CheckpointError where that already holds weights or another config.json or
-    cannot be written to, or where this process cannot see all of the model's weights.
+    but for what was changed, and unless `max_shard_bytes` is given the files that it came in: the
+    same bytes where its weights are the same and safetensors or we wrote them. Files of other
+    tensors, and of a model without such, are of 5 GB at most and as safetensors lays them out.
+
+    A save that was killed is started over by the next one to the same directory. Raises
+    CheckpointError where that already holds weights or another config.json or cannot be written to,
+    where this process cannot see all of the model's weights, or where there are none.
     """
+    if not isinstance(model, LongcatFlash):
+        raise CheckpointError(
+            f"save_hf was given a {type(model).__name__}, and saves a LongcatFlash. Put what "
+            "init_weights returns together with nnx.merge(graphdef, weights)."
+        )
     _, state = nnx.split(model, graph=False)
     save_weights_hf(
         model.config,
@@ -38,6 +49,7 @@ def save_hf(
         directory,
         config_text=model.imported_config,
         stored_dtype=model.imported_dtype,
+        stored_layout=getattr(model, "imported_layout", None),
         max_shard_bytes=max_shard_bytes,
     )
 
@@ -49,33 +61,62 @@ def save_weights_hf(
     *,
     config_text: str | None = None,
     stored_dtype: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    stored_layout: str | None = None,
+    max_shard_bytes: int | None = None,
     source: str | None = None,
 ) -> int:
     """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays.
 
-    `config_text` is the config.json that they came with, beside an embedding of `stored_dtype`.
-    With `source`, which tells these weights from all others, a save of them that was killed goes on
-    after its last whole file. Returns how many files were whole before.
+    `config_text` is the config.json that they came with, beside an embedding of `stored_dtype` and
+    in files of `stored_layout`. With `source`, which tells these weights from all others, a save of
+    them that was killed goes on after its last whole file. Returns how many files were whole
+    before.
     """
     directory = Path(directory)
-    if not max_shard_bytes >= 1:
-        raise ConfigError(f"max_shard_bytes={max_shard_bytes} is below 1. Raise it.")
+    _check_shard_bytes(max_shard_bytes)
     leaves = parameters.by_path(weights)
-    hidden = [leaf for leaf, array in leaves.items() if not _is_visible(array)]
-    if hidden:
-        raise CheckpointError(
-            f"{hidden[0]} lies in part on devices of other processes. Save a checkpoint, and "
-            "export it in one process with `loong export-hf`."
-        )
+    _check_leaves(leaves)
     text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
+    places = {place.name: place for place in names.places(config, leaves)}
+    plans, index = _plan(leaves, places, stored_layout, max_shard_bytes)
     with unfinished.begun(directory, text, source) as export:
-        num_kept, written = _write(export.aside, config, leaves, max_shard_bytes)
+        num_kept = _write(export.aside, leaves, places, plans)
+        written = [plan.name for plan in plans]
+        if index is not None:
+            (export.aside / files.INDEX).write_bytes(index.encode())
+            written.append(files.INDEX)
         (export.aside / "config.json").write_bytes(text)
         # of a save whose weights were deleted
         (directory / files.INDEX).unlink(missing_ok=True)
         unfinished.finish(export, [*written, "config.json"])
     return num_kept
+
+
+def _check_shard_bytes(max_shard_bytes: Any) -> None:
+    try:
+        fits = max_shard_bytes is None or max_shard_bytes >= 1
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"max_shard_bytes={max_shard_bytes!r} is no number of bytes >= 1. Give one, such as "
+            f"{MAX_SHARD_BYTES}, or leave it out."
+        )
+
+
+def _check_leaves(leaves: Mapping[str, Any]) -> None:
+    """Raises CheckpointError where there are no arrays, or this process does not see all of one."""
+    for leaf, array in leaves.items():
+        if isinstance(array, jax.ShapeDtypeStruct):
+            raise CheckpointError(
+                f"{leaf} is a shape without values, as of an abstract model. Load or initialise "
+                "the weights, and save those."
+            )
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            raise CheckpointError(
+                f"{leaf} lies in part on devices of other processes. Save a checkpoint, and "
+                "export it in one process with `loong export-hf`."
+            )
 
 
 def _config_text(
@@ -90,33 +131,52 @@ def _config_text(
     return (json.dumps(record, indent=2) + "\n").encode()
 
 
-def _write(
-    directory: Path, config: MoEConfig, leaves: Mapping[str, Any], max_shard_bytes: int
-) -> tuple[int, list[str]]:
-    """Writes shards that are not there, and an index where there are several.
-
-    How many were there, and the names of all files.
-    """
-    places = {place.name: place for place in names.places(config, leaves)}
-    sizes = {name: _num_bytes(leaves[place.leaf], place) for name, place in places.items()}
-    shards = _shards(sizes, max_shard_bytes)
-    weight_map, written, num_kept = {}, [], 0
+def _plan(
+    leaves: Mapping[str, Any],
+    places: Mapping[str, Place],
+    stored_layout: str | None,
+    max_shard_bytes: int | None,
+) -> tuple[list[FilePlan], str | None]:
+    """The files to be written, and the text of their index: those of the layout where it fits."""
+    entries = {
+        name: (name, np.dtype(leaves[place.leaf].dtype), place.shape)
+        for name, place in places.items()
+    }
+    known = stored_layout if max_shard_bytes is None else None
+    if known is not None and (fitted := layout.fitted(known, entries)):
+        return fitted
+    sizes = {n: math.prod(shape) * dtype.itemsize for n, dtype, shape in entries.values()}
+    shards = _shards(sizes, max_shard_bytes or MAX_SHARD_BYTES)
+    if len(shards) == 1:
+        tensors = files.in_order(entries.values())
+        return [FilePlan("model.safetensors", tensors, files.METADATA)], None
+    plans, weight_map = [], {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        file = "model.safetensors" if len(shards) == 1 else file
-        entries = [(n, np.dtype(leaves[places[n].leaf].dtype), places[n].shape) for n in shard]
-        if files.is_whole(directory / file, entries):
+        tensors = files.in_order(entries[name] for name in shard)
+        plans.append(FilePlan(file, tensors, files.METADATA))
+        weight_map |= dict.fromkeys(shard, file)
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+    return plans, json.dumps(index, indent=2) + "\n"
+
+
+def _write(
+    directory: Path,
+    leaves: Mapping[str, Any],
+    places: Mapping[str, Place],
+    plans: Sequence[FilePlan],
+) -> int:
+    """Writes the files that are not there. Returns how many were."""
+    num_kept = 0
+    for file, tensors, metadata in plans:
+        if files.is_whole(directory / file, tensors, metadata):
             num_kept += 1
         else:
-            files.write_file(directory / file, entries, lambda name: _fetch(leaves, places[name]))
+            files.write_file(
+                directory / file, tensors, lambda name: _fetch(leaves, places[name]), metadata
+            )
             crash_point.reach("ShardWritten")
-        weight_map |= dict.fromkeys(shard, file)
-        written.append(file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        (directory / files.INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        written.append(files.INDEX)
-    return num_kept, written
+    return num_kept
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
@@ -146,11 +206,3 @@ def _fetch(leaves: Mapping[str, Any], place: Place) -> np.ndarray:
                 part = np.asarray(shard.data[names.within(common, region)])
             held[names.within(common, place.region)] = part
     return place.turn_back(held)
-
-
-def _num_bytes(array: Any, place: Place) -> int:
-    return int(np.prod(place.shape)) * np.dtype(array.dtype).itemsize
-
-
-def _is_visible(array: Any) -> bool:
-    return not isinstance(array, jax.Array) or array.is_fully_addressable
