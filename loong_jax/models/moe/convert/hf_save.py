@@ -49,7 +49,7 @@ def save_hf(
         directory,
         config_text=model.imported_config,
         stored_dtype=model.imported_dtype,
-        stored_layout=getattr(model, "imported_layout", None),
+        stored_layout=model.imported_layout,
         max_shard_bytes=max_shard_bytes,
     )
 
