@@ -4,6 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,6 +16,16 @@ NAMED = sorted(set(re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", (ROOT / "docs/model.
 def test_every_object_of_the_tour_exists(name):
     module, attribute = name.split(".")
     assert hasattr(importlib.import_module(f"loong_jax.models.moe.{module}"), attribute)
+
+
+def test_the_tour_runs_in_a_notebook():
+    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/model.md").read_text(), re.S)
+    found = {}
+    exec(cell, found)
+    whole = jnp.concatenate([jnp.asarray(found["tokens"]), jnp.stack(found["written"], 1)], axis=1)
+    best = jnp.argmax(found["model"](whole).logits[:, 4:-1], axis=-1)
+    np.testing.assert_array_equal(best, whole[:, 5:])
+    assert set(found["gradient"]) == {"embedding", "layers", "final_norm", "head"}
 
 
 def test_every_picture_and_folder_exists():
