@@ -31,9 +31,9 @@ Metrics = dict[str, Array]
 class AuxiliaryLosses:
     """Weights of the terms; 0 and None leave a term out."""
 
-    mtp: float = 0.0
+    mtp: float = 0.0  # of the head that drafts
     balance: DeviceBalance | None = None
-    hidden_z: float = 0.0
+    hidden_z: float = 0.0  # against massive activations
 
     def __post_init__(self):
         if min(self.mtp, self.hidden_z) < 0:

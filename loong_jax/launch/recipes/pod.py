@@ -41,16 +41,17 @@ def pod_sft() -> PodSftRecipe:
 def pod_sft_flash() -> PodSftRecipe:
     """Trains LongCat-Flash, 560.7 billion parameters, in bfloat16 over float32 weights and moments.
 
-    Command, the same on every host: loong train pod-sft-flash --checkpoints gs://BUCKET/RUN.
-    With --start-from DIR it starts from what `loong import-hf` wrote to DIR. Machine: 512 chips of
-    95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a chip. Nobody has run it:
+    Command, the same on every host: loong train pod-sft-flash --checkpoints
+    gs://BUCKET/RUN/checkpoints. With --start-from DIR it starts from what `loong import-hf` wrote
+    to DIR. Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a chip. Nobody has run it:
     whether the rest fits is for `loong plan` to say.
 
     Adam's epsilon is the published one, the weight of the hidden z-loss what readings of the report
     give (arXiv:2509.01322). The weight of the drafting head is that of the later part of
     DeepSeek-V3's training (arXiv:2412.19437, section 4.2). The balance loss has no published
     weight: give `losses` a `DeviceBalance` of 32 groups whose weight keeps `router/stability_ratio`
-    below 0.1, the report's rule.
+    below 0.1, the report's rule. Nor has the bias controller a published rate: errors and scores
+    are both 1 / A in the mean, so that of the small recipes means the same here.
     """
     return PodSftRecipe(
         name="pod-sft-flash",

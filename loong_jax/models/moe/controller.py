@@ -41,9 +41,9 @@ class BiasController:
     The default terms are the published law.
     """
 
-    rate: float  # integral
-    proportional: float = 0.0
-    derivative: float = 0.0
+    rate: float  # integral: of each step's error, added up
+    proportional: float = 0.0  # of the error of the last step
+    derivative: float = 0.0  # of its change since the step before
 
     def __post_init__(self):
         if min(self.rate, self.proportional, self.derivative) < 0:

@@ -59,8 +59,9 @@ def write(
 def row(
     found: Sequence[Candidate], seeds: Sequence[Seed], calls: CallStore, prices: Prices
 ) -> dict[str, Any]:
-    """One domain and strategy. Shares are of the candidates that reached execution, as in Fig. 2;
-    accuracy is over all attempts at candidates that the judge accepted, as in Table 3."""
+    """One domain and strategy. Shares are of the candidates that reached execution, as in Fig. 2
+    of arXiv:2509.03059; accuracy is over all attempts at candidates that the judge accepted, as in
+    its Table 3."""
     counts = candidates.funnel(found)
     outcomes = candidates.outcomes(counts)
     shown = [outcomes[name] for name in ("non-executable", "rejected", "passed")]
