@@ -43,8 +43,8 @@ def pod_sft_flash() -> PodSftRecipe:
 
     Command, the same on every host: loong train pod-sft-flash --checkpoints
     gs://BUCKET/RUN/checkpoints. With --start-from DIR it starts from what `loong import-hf` wrote
-    to DIR. Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is 13.1 GB a chip. Nobody has run it:
-    whether the rest fits is for `loong plan` to say.
+    to DIR. Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is
+    13.1 GB a chip. Nobody has run it: whether the rest fits is for `loong plan` to say.
 
     Adam's epsilon is the published one, the weight of the hidden z-loss what readings of the report
     give (arXiv:2509.01322). The weight of the drafting head is that of the later part of
