@@ -6,6 +6,7 @@ Every command imports its room when it runs, so that `loong --help` answers at o
 import dataclasses
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import loong_jax
@@ -213,14 +214,12 @@ def launch(arguments: Arguments) -> int:
     target, *rest = arguments
     if target != "tpu-vm":
         raise ConfigError(f"{target!r} is no target. Choose one of: tpu-vm.")
-    if not rest or rest[0] not in (*recipes.ON_ALL_PROCESSES, "-h", "--help"):
-        raise ConfigError(
-            f"{' '.join(rest[:1])!r} stands where a recipe for several hosts belongs. Choose one "
-            f"of: {', '.join(recipes.ON_ALL_PROCESSES)}."
-        )
     cut = rest.index("--") if "--" in rest else len(rest)
     words, overrides = rest[:cut], tuple(rest[cut + 1 :])
-    recipe = words.pop(0) if not words[0].startswith("-") else recipes.ON_ALL_PROCESSES[0]
+    if words == ["--dry-run"]:
+        words = list[str](LAUNCH_EXAMPLE.split())
+        print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
+    recipe = _recipe_for_hosts(words)
     from loong_jax import options
     from loong_jax.launch import distributed, tpu_vm
 
@@ -243,6 +242,29 @@ def launch(arguments: Arguments) -> int:
     return tpu_vm.perform(vm, job, chosen.action)
 
 
+LAUNCH_EXAMPLE = (
+    "pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a "
+    "--project my-project --bucket gs://my-bucket --spot --dry-run"
+)
+# options of `launch` without a value
+_LAUNCH_FLAGS = ("--dry-run", "--spot", "--reserved", "--shared-disk", "--internal-ip")
+
+
+def _recipe_for_hosts(words: list[str]) -> str:
+    """Takes the recipe out of the words: the first of them, or one behind options and an action."""
+    for index, word in enumerate(words):
+        before = words[index - 1] if index else ""
+        is_value = before.startswith("--") and "=" not in before and before not in _LAUNCH_FLAGS
+        if word in recipes.ON_ALL_PROCESSES and not is_value:
+            return words.pop(index)
+        if word in ("-h", "--help"):
+            return recipes.ON_ALL_PROCESSES[0]
+    raise ConfigError(
+        f"{' '.join(words[:1])!r} stands where a recipe for several hosts belongs. Choose one of: "
+        f"{', '.join(recipes.ON_ALL_PROCESSES)}."
+    )
+
+
 def launch_help_text() -> str:
     return "\n".join(
         [
@@ -258,9 +280,14 @@ def launch_help_text() -> str:
             f"recipes: {', '.join(recipes.ON_ALL_PROCESSES)}",
             "",
             "example:",
-            "  loong launch tpu-vm pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a",
-            "    --project my-project --bucket gs://my-bucket --spot --dry-run",
+            *textwrap.wrap(
+                f"loong launch tpu-vm {LAUNCH_EXAMPLE}",
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            ),
             "",
+            "`loong launch tpu-vm --dry-run` prints what this example would do, and",
             "`loong launch tpu-vm --help` lists every option. See launch/README.md.",
         ]
     )

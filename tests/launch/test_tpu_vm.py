@@ -209,6 +209,18 @@ def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch, capsys):
     assert shown.strip() in (ROOT / "launch" / "README.md").read_text()
 
 
+def test_the_recipe_may_stand_behind_options_and_a_bare_dry_run_shows_the_example(capsys):
+    words = cli.LAUNCH_EXAMPLE.split()
+    shown = []
+    for given in (words, ["--dry-run"], [*words[1:], words[0]], ["--spot", *words]):
+        assert cli.main(["launch", "tpu-vm", *given]) == 0
+        shown.append(capsys.readouterr().out)
+    assert len(set(shown)) == 1
+    named = [*words[1:-1], "status", "--dry-run", "pod-sft-flash"]
+    named[named.index("pod-sft-1")] = "pod-sft"  # a name, not the recipe
+    assert cli.main(["launch", "tpu-vm", *named]) == 0
+
+
 @pytest.mark.parametrize("action", tpu_vm.ACTIONS)
 def test_a_dry_run_is_a_script_that_bash_can_read(action):
     job = Job(recipe="pod-sft", arguments=("--sft.rows", "it's 32"))
