@@ -98,10 +98,10 @@ class LongcatFlash(nnx.Module):
 
         A token is a number below `vocab_size`; others are not noticed and mean nothing. `mask` is
         true where there is a token; a sequence stands together, with padding on either side. In
-        packed rows `segment_ids` numbers the sequences from 1, 0 is padding, and tokens see their
-        own segment only. `positions` count from the first token of each sequence unless given.
-        Logits of padding are finite and mean nothing; padding counts in no load. `score_shift` is
-        added to the router scores of every token (see `balance.stability_ratio`).
+        packed rows `segment_ids` numbers the sequences from 1, all below is padding, and tokens see
+        their own segment only. `positions` count from the first token of each sequence unless
+        given. Logits of padding are finite and mean nothing; padding counts in no load.
+        `score_shift` is added to the router scores of every token (see `balance.stability_ratio`).
 
         With `forced_target`, the `target` of another call or of an engine, tokens go there, to
         zero-computation experts too, and gates are what the routers' own scores give those targets;
