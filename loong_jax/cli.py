@@ -217,12 +217,12 @@ def launch(arguments: Arguments) -> int:
     cut = rest.index("--") if "--" in rest else len(rest)
     words, overrides = rest[:cut], tuple(rest[cut + 1 :])
     if words == ["--dry-run"]:
-        words = list[str](LAUNCH_EXAMPLE.split())
+        words = LAUNCH_EXAMPLE.split()
         print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
-    recipe = _recipe_for_hosts(words)
     from loong_jax import options
     from loong_jax.launch import distributed, tpu_vm
 
+    recipe = _recipe_for_hosts(words, options.flags_of(tpu_vm.TpuVm) | {"--dry-run"})
     chosen = options.parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
     vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
     if chosen.action in tpu_vm.STARTING:
@@ -242,19 +242,17 @@ def launch(arguments: Arguments) -> int:
     return tpu_vm.perform(vm, job, chosen.action)
 
 
-LAUNCH_EXAMPLE = (
+LAUNCH_EXAMPLE: str = (
     "pod-sft --name pod-sft-1 --topology v5e:4x4 --zone us-west4-a "
     "--project my-project --bucket gs://my-bucket --spot --dry-run"
 )
-# options of `launch` without a value
-_LAUNCH_FLAGS = ("--dry-run", "--spot", "--reserved", "--shared-disk", "--internal-ip")
 
 
-def _recipe_for_hosts(words: list[str]) -> str:
-    """Takes the recipe out of the words: the first of them, or one behind options and an action."""
+def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
+    """Takes the recipe out of the words: the first, or one behind `flags` and other options."""
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
-        is_value = before.startswith("--") and "=" not in before and before not in _LAUNCH_FLAGS
+        is_value = before.startswith("--") and "=" not in before and before not in flags
         if word in recipes.ON_ALL_PROCESSES and not is_value:
             return words.pop(index)
         if word in ("-h", "--help"):

@@ -143,6 +143,12 @@ def parse_launch(machines: type, actions: Sequence[str], arguments: Sequence[str
     return parse(options, "loong launch tpu-vm RECIPE", arguments, description=text)
 
 
+def flags_of(config_type: type) -> set[str]:
+    """The options of a config that take no value."""
+    names = [f.name.replace("_", "-") for f in dataclasses.fields(config_type) if f.type is bool]
+    return {f"--{no}{name}" for name in names for no in ("", "no-")}
+
+
 def with_defaults(config_type: type, **defaults: Any) -> type:
     """`config_type` with other defaults, each of which also settles the kind of its field."""
     fields = [

@@ -93,15 +93,8 @@ def _array(name: str, value: Any) -> jax.Array:
 
 def _shaped(name: str, array: jax.Array, letters: list[str], sizes: dict[str, int]) -> jax.Array:
     if name in _REPEATED:
-        known = tuple(sizes.get(letter, -1) for letter in letters)
-        if (
-            array.shape != known
-            and array.ndim <= len(known)
-            and all(
-                have in (1, want)
-                for have, want in zip(array.shape[::-1], known[::-1], strict=False)
-            )
-        ):
+        known = tuple(sizes[letter] for letter in letters)  # of the tokens, which come first
+        if array.shape != known and _repeats_to(array.shape, known):
             array = jnp.broadcast_to(array, known)
     fits = array.ndim == len(letters) and all(
         sizes.setdefault(letter, size) == size if letter.isidentifier() else size == int(letter)
@@ -114,3 +107,10 @@ def _shaped(name: str, array: jax.Array, letters: list[str], sizes: dict[str, in
         hint = " A single sequence is one row, tokens[None]." if name == "tokens" else ""
         raise ValueError(f"{name} of shape {array.shape} should be [{wanted}]. Reshape it.{hint}")
     return array
+
+
+def _repeats_to(shape: tuple[int, ...], known: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, known) == known
+    except ValueError:
+        return False

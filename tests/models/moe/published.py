@@ -1,0 +1,34 @@
+"""The fixture in the published layout, as a model and as tensors.
+
+It is written by tests/peers/make_longcat_fixture.py.
+"""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from loong_jax.models import moe
+
+PUBLISHED = Path(__file__).parent / "fixtures" / "published"
+
+
+def tensors_of(directory) -> dict[str, np.ndarray]:
+    """Every tensor by safetensors' own reader, and its dtype."""
+    found = {}
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        found |= safetensors.numpy.load_file(file)
+    return found
+
+
+def assert_same_bytes(a: dict[str, np.ndarray], b: dict[str, np.ndarray]):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert (a[name].dtype, a[name].shape) == (b[name].dtype, b[name].shape), name
+        assert a[name].tobytes() == b[name].tobytes(), name
+
+
+@functools.cache
+def published():
+    return moe.load_hf(PUBLISHED)
