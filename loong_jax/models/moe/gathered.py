@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.moe.envelope import Envelope
 from loong_jax.models.moe.exchange import GatherExchange, Sizes
@@ -41,19 +41,31 @@ class Gathered:
     def journey(self, expert: Int[Array, "T K"], i: int) -> tuple[()]:
         return ()
 
-    def load(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Rows:
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        expert: Int[Array, "T K"],
+        journey: tuple[()],
+    ) -> Rows:
         more = ((0, self.envelope.stride - len(x)), (0, 0))
         expert = jnp.pad(expert, more, constant_values=-1)
         return Rows(jnp.pad(x, more), jnp.pad(gate, more), expert)
 
-    def unload(self, back: Array, journey: tuple[()]) -> Array:
+    def unload(self, back: Float[Array, "some D"], journey: tuple[()]) -> Float[Array, "T D"]:
         return back[: self.sizes.num_tokens].astype(jnp.float32)
 
-    def pack(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Array:
+    def pack(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        expert: Int[Array, "T K"],
+        journey: tuple[()],
+    ) -> Shaped[Array, "1 stride D"]:
         rows = self.load(x, gate, expert, journey)
         return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16))
 
-    def open(self, sealed: Array, dtype: Any) -> Rows:
+    def open(self, sealed: Shaped[Array, "P stride D"], dtype: Any) -> Rows:
         num_chosen = self.sizes.num_chosen
         everyone = dataclasses.replace(self.envelope, num_blocks=self.sizes.num_devices)
         dtypes = ((jnp.float32, num_chosen), (jnp.int16, num_chosen))
@@ -66,17 +78,26 @@ class Gathered:
         is_here = (expert > 0) & (local >= 0) & (local < self.sizes.num_local)
         return Rows(x, gate, jnp.where(is_here, local, -1))
 
-    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+    def seal_gradient(
+        self, x: Float[Array, "all D"], gate: Float[Array, "all K"]
+    ) -> tuple[Float[Array, "all D"], Float[Array, "all K"]]:
         return x, gate
 
-    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+    def open_gradient(
+        self, sealed: tuple[Float[Array, "some D"], Float[Array, "some K"]]
+    ) -> tuple[Float[Array, "some D"], Float[Array, "some K"]]:
         return sealed
 
-    def carry(self, sealed: Array, journey: tuple[()]) -> Array:
+    def carry(
+        self, sealed: Shaped[Array, "1 stride D"], journey: tuple[()]
+    ) -> Shaped[Array, "P stride D"]:
         return jax.lax.all_gather(sealed, self.sizes.axes, axis=0, tiled=True)
 
-    def carry_gradient(self, sealed: tuple[Array, Array], journey: tuple[()]):
-        return tuple(self.send_back(a, ()) for a in sealed)
+    def carry_gradient(
+        self, sealed: tuple[Float[Array, "all D"], Float[Array, "all K"]], journey: tuple[()]
+    ) -> tuple[Float[Array, "some D"], Float[Array, "some K"]]:
+        x, gate = sealed
+        return self.send_back(x, ()), self.send_back(gate, ())
 
     def send_back(self, made: Float[Array, "all D"], journey: tuple[()]) -> Float[Array, "some D"]:
         return jax.lax.psum_scatter(made, self.sizes.axes, scatter_dimension=0, tiled=True)

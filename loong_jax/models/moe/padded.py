@@ -1,6 +1,7 @@
 """`PaddedExchange` at work on one device, inside `shard_map`: equal buffers for each other one.
 
-What is sent, and what is received, are P blocks of `stride` rows each: R = P * stride rows.
+What is sent, and what is received, are P blocks of `stride` rows each: R = P * stride rows, each
+with J choices.
 """
 
 import dataclasses
@@ -84,13 +85,25 @@ class Padded:
         place_TK = jnp.where(rides_TK, place_TK, row_R.size)
         return make_journey(parcels, row_R, place_TK, envelope.choices_per_row)
 
-    def load(self, x: Array, gate: Array, parcels: Parcels, journey: Journey) -> Rows:
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        parcels: Parcels,
+        journey: Journey,
+    ) -> Rows:
         return load(x, gate, parcels, journey)
 
-    def unload(self, back: Array, journey: Journey) -> Array:
+    def unload(self, back: Float[Array, "R D"], journey: Journey) -> Float[Array, "T D"]:
         return unload(back, journey)
 
-    def pack(self, x: Array, gate: Array, parcels: Parcels, journey: Journey) -> Array:
+    def pack(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        parcels: Parcels,
+        journey: Journey,
+    ) -> Shaped[Array, "P stride D"]:
         """The rows that `load` makes, sealed; eight bits are found once for a token."""
         scales: tuple[Array, ...] = ()
         if self.envelope.dispatch_dtype is not None:
@@ -99,7 +112,7 @@ class Padded:
         rows = self.load(x, gate, parcels, journey)
         return self.envelope.seal(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
 
-    def open(self, sealed: Array, dtype: Any) -> Rows:
+    def open(self, sealed: Shaped[Array, "P stride D"], dtype: Any) -> Rows:
         per_row = self.exchange.choices_per_row
         dtypes = [(jnp.float32, per_row), (jnp.int16, per_row)]
         if self.envelope.dispatch_dtype is None:
@@ -109,17 +122,25 @@ class Padded:
             x = (x.astype(jnp.float32) * scale).astype(dtype)
         return Rows(x, gate, expert.astype(jnp.int32) - 1)
 
-    def seal_gradient(self, x: Array, gate: Array) -> Array:
+    def seal_gradient(
+        self, x: Float[Array, "R D"], gate: Float[Array, "R J"]
+    ) -> Shaped[Array, "P stride D"]:
         return self.envelope.seal(x, gate)
 
-    def open_gradient(self, sealed: Array) -> tuple[Array, Array]:
+    def open_gradient(
+        self, sealed: Shaped[Array, "P stride D"]
+    ) -> tuple[Float[Array, "R D"], Float[Array, "R J"]]:
         x, gate = self.envelope.open(sealed, (jnp.float32, self.exchange.choices_per_row))
         return x, gate
 
-    def carry(self, sealed: Array, journey: Journey) -> Array:
+    def carry(
+        self, sealed: Shaped[Array, "P stride D"], journey: Journey
+    ) -> Shaped[Array, "P stride D"]:
         return self._swap(sealed)
 
-    def carry_gradient(self, sealed: Array, journey: Journey) -> Array:
+    def carry_gradient(
+        self, sealed: Shaped[Array, "P stride D"], journey: Journey
+    ) -> Shaped[Array, "P stride D"]:
         return self._swap(sealed)
 
     def send_back(self, made: Float[Array, "R D"], journey: Journey) -> Float[Array, "R D"]:

@@ -55,21 +55,25 @@ class Ragged:
         sizes = self.sizes
         return self.num_rows < sizes.num_devices * sizes.num_tokens * sizes.most_per_device
 
-    def sort(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> tuple[Parcels, Array]:
+    def sort(
+        self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]
+    ) -> tuple[Parcels, Int[Array, "P P"]]:
         """The parcels of this device and how many rows each device has for each."""
         parcels = sort_by_destination(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
         return parcels, jax.lax.all_gather(parcels.count, self.sizes.axes)
 
-    def num_rounds(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+    def num_rounds(self, parcels: tuple[Parcels, Int[Array, "P P"]]) -> Int[Array, ""]:
         """That the device which receives the most rows needs for them."""
         return -(-jnp.max(jnp.sum(parcels[1], axis=0)) // self.num_rows)
 
-    def num_waiting(self, parcels: tuple[Parcels, Array]) -> Int[Array, ""]:
+    def num_waiting(self, parcels: tuple[Parcels, Int[Array, "P P"]]) -> Int[Array, ""]:
         """Choices of this device that do not travel in round 0."""
         now = self.journey(parcels, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(parcels[0].count) - jnp.sum(now)
 
-    def journey(self, parcels: tuple[Parcels, Array], i: Int[Array, ""] | int) -> Voyage:
+    def journey(
+        self, parcels: tuple[Parcels, Int[Array, "P P"]], i: Int[Array, ""] | int
+    ) -> Voyage:
         """Round i: what falls into rows i * num_rows and following of all that a device gets."""
         own, count_PP = parcels
         before_PP = jnp.cumsum(count_PP, axis=0) - count_PP  # of senders with lower numbers
@@ -85,15 +89,25 @@ class Ragged:
             make_journey(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
         )
 
-    def load(self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage) -> Rows:
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        parcels: tuple[Parcels, Int[Array, "P P"]],
+        voyage: Voyage,
+    ) -> Rows:
         return load(x, gate, parcels[0], voyage.journey)
 
-    def unload(self, back: Array, voyage: Voyage) -> Array:
+    def unload(self, back: Float[Array, "N *form"], voyage: Voyage) -> Float[Array, "T D"]:
         return unload(_flat(back), voyage.journey)
 
     def pack(
-        self, x: Array, gate: Array, parcels: tuple[Parcels, Array], voyage: Voyage
-    ) -> tuple[Array, Array]:
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        parcels: tuple[Parcels, Int[Array, "P P"]],
+        voyage: Voyage,
+    ) -> tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]]:
         """The rows that `load` makes and their numbers; eight bits are found once for a token."""
         scale: tuple[Array, ...] = ()
         if self.exchange.dispatch_dtype is not None:
@@ -104,23 +118,33 @@ class Ragged:
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
         return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1, *scale], axis=1)
 
-    def open(self, sealed: tuple[Array, Array], dtype: Any) -> Rows:
+    def open(
+        self, sealed: tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]], dtype: Any
+    ) -> Rows:
         x, (gate, expert, *scale) = _flat(sealed[0]), jnp.split(sealed[1], sealed[1].shape[1], 1)
         for bits in scale:
             x = x.astype(jnp.float32) * jax.lax.bitcast_convert_type(bits, jnp.float32)
         gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
         return Rows(x.astype(dtype), gate, expert - 1)
 
-    def seal_gradient(self, x: Array, gate: Array) -> tuple[Array, Array]:
+    def seal_gradient(
+        self, x: Float[Array, "R D"], gate: Float[Array, "R 1"]
+    ) -> tuple[Float[Array, "R *form"], Float[Array, "R 1"]]:
         return _folded(x), gate
 
-    def open_gradient(self, sealed: tuple[Array, Array]) -> tuple[Array, Array]:
+    def open_gradient(
+        self, sealed: tuple[Float[Array, "N *form"], Float[Array, "N 1"]]
+    ) -> tuple[Float[Array, "N D"], Float[Array, "N 1"]]:
         return _flat(sealed[0]), sealed[1]
 
-    def carry(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+    def carry(
+        self, sealed: tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]], voyage: Voyage
+    ) -> tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]]:
         return self._rows_last(self._forth, sealed, voyage)
 
-    def carry_gradient(self, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, ...]:
+    def carry_gradient(
+        self, sealed: tuple[Float[Array, "R *form"], Float[Array, "R 1"]], voyage: Voyage
+    ) -> tuple[Float[Array, "N *form"], Float[Array, "N 1"]]:
         return self._rows_last(self._back, sealed, voyage)
 
     def _rows_last(self, move, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, Array]:

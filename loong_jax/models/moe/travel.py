@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe.exchange import Exchange, PaddedExchange, RaggedExchange, Sizes
 from loong_jax.models.moe.gathered import Gathered
@@ -44,10 +44,16 @@ class Alone:
     def journey(self, expert: Int[Array, "T K"], i: int) -> tuple[()]:
         return ()
 
-    def load(self, x: Array, gate: Array, expert: Array, journey: tuple[()]) -> Rows:
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        expert: Int[Array, "T K"],
+        journey: tuple[()],
+    ) -> Rows:
         return Rows(x, gate, expert)
 
-    def unload(self, back: Array, journey: tuple[()]) -> Array:
+    def unload(self, back: Float[Array, "T D"], journey: tuple[()]) -> Float[Array, "T D"]:
         return back
 
 
@@ -72,7 +78,9 @@ class Sealed(NamedTuple):
     shadow: Any
 
 
-def pack(work: Any, x: Array, gate: Array, parcels: Any, journey: Any) -> Sealed:
+def pack(
+    work: Any, x: Float[Array, "T D"], gate: Float[Array, "T K"], parcels: Any, journey: Any
+) -> Sealed:
     """The rows of a journey, ready to be carried."""
 
     def forward(x, gate, parcels, journey):
