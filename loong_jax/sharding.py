@@ -120,6 +120,11 @@ class ShardingRules:
                 f"the mesh has axes {self.mesh.axis_names}; rules need {MESH_AXES}. "
                 "Build it with loong_jax.sharding.make_mesh."
             )
+        if self.mesh is not None and set(self.mesh.axis_types) != {AxisType.Explicit}:
+            raise ConfigError(
+                f"the mesh has axes of types {self.mesh.axis_types}; all must be explicit. "
+                "Build it with loong_jax.sharding.make_mesh."
+            )
 
     def _logical(self) -> dict[str, MeshAxes]:
         fields = (field.name for field in dataclasses.fields(self))

@@ -62,6 +62,9 @@ def test_unknown_names_are_refused():
     two = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
     with pytest.raises(ConfigError, match="make_mesh"):
         ShardingRules(mesh=two)
+    auto = jax.make_mesh((1,) * 6, MESH_AXES, axis_types=(AxisType.Auto,) * 6)
+    with pytest.raises(ConfigError, match="must be explicit"):
+        ShardingRules(mesh=auto)
 
 
 def test_a_gathered_weight_scatters_its_gradient_back():
