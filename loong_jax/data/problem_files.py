@@ -102,7 +102,10 @@ def read(path: Path) -> ProblemFile:
 def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # JSON may escape a lone surrogate
+        raise _BadLine(f"has half a character: {error}. Write whole characters") from None
+    except (ValueError, RecursionError) as error:
         raise _BadLine(f"is not JSON: {error}. Write one object a line") from None
     if not isinstance(record, dict):
         raise _BadLine(f"is {record!r:.80}, not an object. Write one object a line")

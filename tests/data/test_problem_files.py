@@ -69,6 +69,9 @@ def test_names_do_not_depend_on_place_and_differ_with_the_answer(tmp_path):
         ({"messages": [{"role": "assistant", "content": "y"}], "gold": "1"}, "the user's"),
         ({"prompt": "x?", "tests": [{}], "solution": "as so"}, "solution without an answer"),
         ({"prompt": "x?", "gold": "1", "solution": "<longcat_think>x"}, "form is broken"),
+        ({"prompt": "x\ud800?", "gold": "1"}, "half a character"),
+        ({"prompt": "x?", "gold": "1", "origin": "\udfff"}, "half a character"),
+        ('{"prompt": ' + "[" * 100_000, "is not JSON: maximum recursion"),
     ],
 )
 def test_what_is_no_problem_is_named_with_its_line(tmp_path, record, message):
