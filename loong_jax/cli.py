@@ -304,7 +304,7 @@ def report(arguments: Arguments) -> int:
         )
     from loong_jax.launch import run
 
-    run.write_report(chosen.run_dir)
+    run.write_report(chosen.run_dir, keeps_machine=True)
     return 0
 
 

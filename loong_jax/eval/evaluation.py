@@ -206,7 +206,8 @@ class EvaluationResult:
             return cls.from_json(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError) as error:
             raise LoongError(
-                f"{path} is missing or not an evaluation ({error!r}). Run `loong eval` again."
+                f"{path} is missing or not an evaluation ({error!r}). If the stage is of this "
+                "run, delete its done.json, and the same `loong train` command evaluates it again."
             ) from error
 
 

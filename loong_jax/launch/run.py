@@ -88,8 +88,11 @@ def train(
         write_report(run_dir)
 
 
-def write_report(run_dir: Path) -> None:
-    """(Re)writes summary, gains and report of a finished run from what its stages left."""
+def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
+    """(Re)writes summary, gains and report of a run from what its stages left.
+
+    With `keeps_machine` an earlier summary's machine and versions stay: the run was there.
+    """
     from loong_jax.eval import compare
     from loong_jax.report import controls_page, page
 
@@ -112,7 +115,7 @@ def write_report(run_dir: Path) -> None:
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, list(_finished(run_dir)))
     usage = json_files.read_json(run_dir / "usage.json", {})
-    print(f"report: {page.write_report(run_dir, **usage)}")
+    print(f"report: {page.write_report(run_dir, **usage, keeps_machine=keeps_machine)}")
 
 
 def _finished(run_dir: Path) -> list[str]:

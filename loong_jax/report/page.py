@@ -25,7 +25,7 @@ LAG_NOTE = (
 def write_report(run_dir: Path | str, **facts: Any) -> Path:
     """Writes `summary.json`, `report.html` and `headline.png` of a run; returns the page's path.
 
-    `facts` (`wall_s`, `peak_gb`, `control`) are those of `summary.build_summary`. Paired gains come
+    `facts` (`wall_s`, `peak_gb` and so on) are those of `summary.build_summary`. Paired gains come
     from `gains.json`, which `loong_jax.eval.compare.write_gains` writes before.
     """
     run_dir = Path(run_dir)
@@ -206,10 +206,10 @@ def how_to_read(figures: Mapping[str, Any]) -> Markup:
         "tested on.",
         "Idle shares include compilation, which is most of the first steps of a short run.",
         "Gains need a control: the same run with rewards dealt out at random within each group, "
-        "and further SFT for the same time. `controls_page.write_report` sets them side by side.",
+        "and further SFT for the same time: `loong train quickstart-controls --from` this run.",
     ]
     if not figures.get("gains"):
-        notes.insert(0, "Paired gains have not been computed for this run: run `loong eval`.")
+        notes.insert(0, "Paired gains have not been computed for this run: run `loong report`.")
     return Markup("<ul>" + "".join(f"<li>{h.escape(note)}</li>" for note in notes) + "</ul>")
 
 

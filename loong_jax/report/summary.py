@@ -23,15 +23,17 @@ def build_summary(
     wall_s: float | None = None,
     peak_gb: float | None = None,
     control: str | None = None,
+    keeps_machine: bool = False,
 ) -> dict[str, Any]:
     """All figures of a run. What is not given is taken from the summary written before, or else
     from the stages' `done.json` (`wall_s` summed, `peak_gb` the largest).
 
     Machine and versions are those of this process where `wall_s` is given, that is where the run
-    itself writes; a report drawn again elsewhere keeps the old ones. `control` names what makes
-    this run a control ("noise reward"); without it, a config whose reward is a noise reward tells.
+    itself writes; a report drawn again elsewhere keeps the old ones, with `keeps_machine` in any
+    case. `control` names what makes this run a control ("noise reward"); without it, a config whose
+    reward is a noise reward tells.
     """
-    by_the_run = wall_s is not None or "machine" not in run.summary
+    by_the_run = "machine" not in run.summary or (wall_s is not None and not keeps_machine)
     done = [stage.done for stage in run.stages.values()]
     times = [d["wall_s"] for d in done if d.get("wall_s") is not None]
     peaks = [d["peak_gb"] for d in done if d.get("peak_gb") is not None]

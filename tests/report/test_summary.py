@@ -69,6 +69,8 @@ def test_a_report_drawn_elsewhere_keeps_the_machine_of_the_run(run_dir):
     path = run_dir / "summary.json"
     json_files.write_json(path, {**json_files.read_json(path), "machine": {"cores": 99}})
     assert summary.write_summary(run_dir)["machine"] == {"cores": 99}
+    again = summary.write_summary(run_dir, wall_s=2.0, keeps_machine=True)
+    assert (again["wall_s"], again["machine"]) == (2.0, {"cores": 99})
     assert summary.write_summary(run_dir, wall_s=1.0)["machine"]["cores"] != 99
 
 
