@@ -8,7 +8,7 @@ from typing import Any
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.launch import own_admission, own_problems, samples, stages, starting
+from loong_jax.launch import own_admission, own_problems, places, samples, stages, starting
 from loong_jax.launch.recipe import (
     ControlsRecipe,
     FileProblems,
@@ -27,6 +27,7 @@ from loong_jax.orchestrator.pipeline import (
     Stage,
     StageDirectories,
     is_done,
+    refuse_missing,
     run_stages,
 )
 from loong_jax.report.memory import MemoryMonitor
@@ -47,8 +48,11 @@ def train(
         own_problems.refuse_other(recipe.problems, run_dir)
     if isinstance(recipe.problems, PackagedProblems):
         recipe.problems.by_domain()  # refuses what holds no packages before there is a run
+    settings, given = recipe.stages(), starting.given(recipe)
+    needed = {name: _inputs(stage) for name, stage in settings.items()}
+    refuse_missing(needed, run_dir, only=only, source=source, given=given)
+    places.try_directories(run_dir=run_dir)
     configs.open_run(recipe, run_dir, recipe=recipe.name)
-    settings = recipe.stages()
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
@@ -69,7 +73,7 @@ def train(
         graph = [
             Stage(
                 name=name,
-                after=_inputs(stage),
+                after=needed[name],
                 run=functools.partial(_run_stage, session, name, stage, progress),
             )
             for name, stage in settings.items()
@@ -79,7 +83,7 @@ def train(
             run_dir,
             only=only,
             source=source,
-            given=starting.given(recipe),
+            given=given,
             on_stage=on_stage,
         )
     if source is not None:

@@ -114,10 +114,11 @@ def run_sft(
             session.tokenizer,
             cursor=cursor,
             on_step=on_step,
-            keep_going=_until(settings.wall_time_of, directories),
+            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
         )
     return _finish(session, name, state.weights, int(state.step), own, progress) | {
-        "num_pairs": cursor
+        "num_pairs": cursor,
+        "earlier_s": log.earlier_s,
     }
 
 
@@ -199,7 +200,7 @@ def run_rl(
             versions=store,
             grade=lambda group: _grade(group, settings),
             log=_ShownLog(log, progress, CollapseWatch(settings.collapse, read_metrics(own))),
-            keep_going=_until(settings.wall_time_of, directories),
+            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
             journal=journal,
         )
         try:
@@ -213,6 +214,7 @@ def run_rl(
     domains = _domains(session, settings)
     return _finish(session, name, trained, final.step, own, progress, domains) | {
         "tickets": final.counts(),
+        "earlier_s": log.earlier_s,
         "rollout": replicas.statistics(),
         **({"scored": learner.num_scored} if isinstance(learner, TrainerWithGenerators) else {}),
     }
@@ -337,12 +339,18 @@ def _known_steps(settings: SftStage | RlStage) -> int | None:
     return None if settings.wall_time_of else settings.num_steps
 
 
-def _until(stages: tuple[str, ...], directories: StageDirectories) -> Callable[[], bool]:
-    """True until as much time has passed as `stages` trained for; always true for none."""
+def _until(
+    stages: tuple[str, ...], directories: StageDirectories, earlier_s: float
+) -> Callable[[], bool]:
+    """True until as much time has passed as `stages` trained for; always true for none.
+
+    `earlier_s` of it had passed before an interruption.
+    """
     if not stages:
         return lambda: True
     done = [json_files.read_json(directories.inputs[name] / "done.json") for name in stages]
-    ends_s = time.monotonic() + sum(part["wall_s"] - part["evaluation_s"] for part in done)
+    whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
+    ends_s = time.monotonic() + whole_s - earlier_s
     return lambda: time.monotonic() < ends_s
 
 

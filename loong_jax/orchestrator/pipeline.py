@@ -18,7 +18,8 @@ from loong_jax.errors import CheckpointError, ConfigError
 class Stage:
     """`run(directories)` does the work and may be called again after an interruption.
 
-    It returns what `done.json` shall hold, as JSON values.
+    It returns what `done.json` shall hold, as JSON values; `earlier_s`, the seconds it had worked
+    before it was interrupted, are part of the `wall_s` there.
     """
 
     name: str
@@ -59,17 +60,10 @@ def run_stages(
       given: directories with weights from elsewhere, by the names that stages have for them.
       on_stage: told (name, "start" | "skip" | "done").
 
-    Raises:
-      ConfigError: a stage is unknown or comes before one it needs.
-      CheckpointError: an input stage is not done in either directory.
+    Raises what `refuse_missing` does.
     """
-    names = [stage.name for stage in stages]
-    if only is not None and only not in names:
-        raise ConfigError(f"stage {only!r} is unknown. Choose one of {names}.")
-    for place, stage in enumerate(stages):
-        later = set(stage.after) & set(names[place:])
-        if later:
-            raise ConfigError(f"stage {stage.name!r} comes before {sorted(later)}. Reorder them.")
+    needed = {stage.name: stage.after for stage in stages}
+    refuse_missing(needed, run_dir, only=only, source=source, given=given)
     for stage in stages:
         if only is not None and stage.name != only:
             continue
@@ -85,10 +79,42 @@ def run_stages(
         on_stage(stage.name, "start")
         start_s = time.monotonic()
         result = stage.run(StageDirectories(own=own, inputs=inputs))
-        json_files.write_json(
-            own / "done.json", {"wall_s": round(time.monotonic() - start_s, 2), **result}
-        )
+        wall_s = time.monotonic() - start_s + result.get("earlier_s", 0.0)
+        json_files.write_json(own / "done.json", {"wall_s": round(wall_s, 2), **result})
         on_stage(stage.name, "done")
+
+
+def refuse_missing(
+    needed: Mapping[str, Sequence[str]],
+    run_dir: Path,
+    *,
+    only: str | None = None,
+    source: Path | None = None,
+    given: Mapping[str, Path] | None = None,
+) -> None:
+    """Tries the arguments of `run_stages` before any stage works; `needed` is `after` by stage.
+
+    Raises:
+      ConfigError: a stage is unknown or comes before one it needs.
+      CheckpointError: `source` is no run, or what a stage needs is done in neither directory and
+        no stage will make it.
+    """
+    names = list(needed)
+    if only is not None and only not in names:
+        raise ConfigError(f"stage {only!r} is unknown. Choose one of {names}.")
+    for place, name in enumerate(names):
+        later = set(needed[name]) & set(names[place:])
+        if later:
+            raise ConfigError(f"stage {name!r} comes before {sorted(later)}. Reorder them.")
+    if source is not None and not (source / "stages").is_dir():
+        raise CheckpointError(
+            f"{source} holds no stages, so it is no run to take any from. Name a run with --from."
+        )
+    made = {*(given or {}), *(names if only is None else ())}
+    for name in names if only is None else [only]:
+        if not is_done(run_dir, name):
+            for other in sorted(set(needed[name]) - made):
+                _find_done(other, run_dir, source)
 
 
 def _find_done(name: str, run_dir: Path, source: Path | None) -> Path:

@@ -4,7 +4,7 @@ import pytest
 
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.orchestrator.pipeline import Stage, run_stages, stage_directory
+from loong_jax.orchestrator.pipeline import Stage, refuse_missing, run_stages, stage_directory
 
 
 def recording_stages(log, fail_in=None):
@@ -51,3 +51,23 @@ def test_refuses_unknown_and_misordered_stages(tmp_path):
         run_stages(stages, tmp_path, only="z")
     with pytest.raises(ConfigError, match="comes before"):
         run_stages(stages[::-1], tmp_path)
+
+
+def test_what_is_missing_is_said_before_any_stage_works(tmp_path):
+    log = []
+    lost = Stage(name="d", after=("c", "elsewhere"), run=lambda directories: {})
+    with pytest.raises(CheckpointError, match="'elsewhere' is not done"):
+        run_stages([*recording_stages(log), lost], tmp_path / "new")
+    assert log == []
+    needed = {"a": (), "b": ("a",)}
+    with pytest.raises(CheckpointError, match=r"old holds no stages.*--from"):
+        refuse_missing(needed, tmp_path / "new", source=tmp_path / "old")
+    with pytest.raises(CheckpointError, match="'a' is not done"):
+        refuse_missing(needed, tmp_path / "new", only="b")
+    refuse_missing(needed, tmp_path / "new", only="b", given={"a": tmp_path})
+    refuse_missing(needed, tmp_path / "new")
+
+
+def test_the_time_of_a_stage_adds_up_over_its_interruptions(tmp_path):
+    run_stages([Stage(name="a", run=lambda directories: {"earlier_s": 70.0})], tmp_path)
+    assert json_files.read_json(stage_directory(tmp_path, "a") / "done.json")["wall_s"] >= 70
