@@ -3,6 +3,7 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,16 +108,22 @@ class Session:
     def evaluate(
         self, weights: Weights, *, stage: str, domains: Sequence[str] = DOMAINS
     ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
-        """Held-out problems of `domains`, the same for every stage."""
-        settings = self.recipe.evaluation
-        problems = {
-            domain: posed
-            for domain in domains
-            if (posed := self.held_out(domain, settings.side, settings.num_problems))
-        }
-        return evaluation.evaluate(
-            self.sampler(weights), self.judge, problems, settings, stage=stage
-        )
+        """Held-out problems of `domains`, the same for every stage.
+
+        Of a file that holds fewer than `evaluation.num_problems` back, all of them.
+        """
+        settings, sampler = self.recipe.evaluation, self.sampler(weights)
+        found, samples = {}, []
+        for domain in domains:
+            posed = self.held_out(domain, settings.side, settings.num_problems)
+            if posed:
+                asked = dataclasses.replace(settings, num_problems=len(posed))
+                result, shown = evaluation.evaluate(
+                    sampler, self.judge, {domain: posed}, asked, stage=stage
+                )
+                found |= result.domains
+                samples += shown
+        return evaluation.EvaluationResult(stage=stage, domains=found, seed=settings.seed), samples
 
     def sampler(self, weights: Weights) -> sampling.ProblemSampler:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""

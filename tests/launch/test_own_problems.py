@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loong_jax import cli, configs
@@ -16,10 +17,12 @@ from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.launch import evaluate, own_admission, own_problems, recipes, run
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import FileProblems, LocalVerifiers
+from loong_jax.launch.session import Session
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from loong_jax.rollout.records import Rollout
 from loong_jax.testing import tiny
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -248,6 +251,50 @@ def small(file, **changes):
     )
 
 
+def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch):
+    full = small(file)
+    asked = dataclasses.replace(full.evaluation, num_problems=500)
+    session = object.__new__(Session)  # with neither pool nor model
+    session.recipe = dataclasses.replace(full, evaluation=asked)
+    session.judge = lambda problems, rollouts: [verdict.wrong("no")] * len(rollouts)
+    monkeypatch.setattr(Session, "sampler", lambda session, weights: nothing_said)
+    result, samples = session.evaluate({}, stage="sft", domains=("stem", "logic"))
+    posed = {p.problem.uid for p in own_problems.side(settings(file), "stem", "test")}
+    assert list(result.domains) == ["stem"]
+    assert set(result.domains["stem"].correct) == posed
+    assert {record["stage"] for record in samples} == {"sft"}
+
+
+def nothing_said(problems, num_samples, sampling):
+    """Empty answers, in the place of a sampler."""
+    empty = np.zeros(0, np.int32)
+    one = Rollout(
+        ticket=-1,
+        attempt=0,
+        prompt=empty,
+        tokens=empty,
+        loss_mask=empty == 0,
+        engine_logprob=empty.astype(np.float32),
+        sampling=sampling,
+        versions=((0, 0),),
+        finish_reason="stop",
+        text="",
+    )
+    return [[one] * num_samples for _ in problems]
+
+
+def test_a_place_for_the_run_that_cannot_be_is_said_before_it_starts(file):
+    for place in (file, file / "run"):
+        with pytest.raises(ConfigError, match=r"--run-dir .* cannot be written to.*no directory"):
+            run.train(small(file), place)
+
+
+def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path):
+    with pytest.raises(ConfigError, match="'rl_stem' is unknown"):
+        run.train(small(file), tmp_path / "run", only="rl_stem")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, tmp_path, caplog):
@@ -282,6 +329,8 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert "going on from step 1" in caplog.text
     lines = (directory / "stages" / "rl" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    again = json.loads((directory / "stages" / "rl" / "done.json").read_text())
+    assert again["wall_s"] > again["earlier_s"] >= json.loads(lines[0])["time_s"] > 0
     longer = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, group_size=2))
     with pytest.raises(ConfigError, match=r"rl\.group_size: the run has 4, you gave 2"):
         run.train(longer, directory)
