@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from loong_jax.errors import ConfigError
+
 Fields = Mapping[str, np.ndarray]  # arrays [length, ...] of one sequence; "tokens" among them
 NO_PADDING: Mapping[str, int] = {}
 
@@ -29,7 +31,7 @@ class FirstFit:
         added.
         """
         if not 0 < length <= self.row_length:
-            raise ValueError(
+            raise ConfigError(
                 f"a sequence has {length} tokens, a row holds 1 to {self.row_length}. Raise "
                 "row_length or drop it."
             )

@@ -233,6 +233,22 @@ def test_settings_that_cannot_be_are_refused():
         DomainProblems(environment="gates", levels=(1, 2), level_shares=(1.0,))
     with pytest.raises(ConfigError, match="num_replicas=0 must be at least 1"):
         EngineSettings(num_replicas=0)
+    real = recipes.get_recipe("quickstart")()
+    drawn = dataclasses.replace(real.rl_stem.sampling, top_k=3)
+    for stage, changes, message in (
+        (real.sft, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
+        (real.sft, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
+        (real.rl_stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
+        (real.rl_stem, {"group_size": 1}, "group_size=1 must be at least 2"),
+        (real.rl_stem, {"verdict_deadline_s": 0.0}, "must be positive"),
+        (real.rl_stem, {"row_length": 40}, "row_length=40 has no room"),
+        (real.rl_stem, {"sampling": drawn}, "cannot train"),
+        (real.fused, {"num_problems": 0}, "num_problems=0 must be at least 1"),
+        (real.fused, {"scales": ()}, "must not be empty"),
+        (real.fused, {"keep_rates": (1.0, 2.0)}, "keep_rate=2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            dataclasses.replace(stage, **changes)
     weights = DomainProblems(environment="gates", levels=(2, 5), level_shares=(1.0, 3.0))
     assert weights.level_weights == {2: 1.0, 5: 3.0}
     assert DomainProblems(environment="gates", levels=(2, 5)).level_weights == {2: 1.0, 5: 1.0}

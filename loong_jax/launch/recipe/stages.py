@@ -1,6 +1,7 @@
 """The stages that recipes are made of."""
 
 import dataclasses
+import itertools
 
 from loong_jax.errors import ConfigError
 from loong_jax.merge.methods import LongcatFusion
@@ -37,6 +38,13 @@ class SftStage:
     after: str | None = None  # None: from fresh weights
     samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
+
+    def __post_init__(self):
+        _refuse_below(self, 1, "num_steps", "rows", "row_length", "checkpoint_every")
+        _refuse_below(self, 0, "first_pairs")
+        for name in ("first_careful_share", "careful_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
 
 
 Scheduler = (
@@ -78,6 +86,23 @@ class RlStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
+        _refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
+        _refuse_below(self, 1, "checkpoint_every")
+        _refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
+        if not self.verdict_deadline_s > 0:
+            raise ConfigError(
+                f"verdict_deadline_s={self.verdict_deadline_s} must be positive. Use 20."
+            )
+        if self.sampling.greedy or self.sampling.is_truncated:
+            raise ConfigError(
+                f"sampling={self.sampling} is greedy or cuts the distribution off, and what it "
+                "draws cannot train. Sample with greedy=False, top_p=1, top_k=0, min_p=0."
+            )
+        if self.row_length <= self.sampling.max_new_tokens:
+            raise ConfigError(
+                f"row_length={self.row_length} has no room for a prompt beside the "
+                f"sampling.max_new_tokens={self.sampling.max_new_tokens} of a response. Raise it."
+            )
         self.reuse.refuse_without(self.scheduler.max_staleness)
         context, limit = self.curriculum.context, self.sampling.max_new_tokens
         if context.is_on and context.limits[-1] > limit:
@@ -103,6 +128,16 @@ class FusionStage:
     keep_rates: tuple[float, ...] = (0.8, 1.0)
     num_problems: int = 64  # per domain and point of the grid
 
+    def __post_init__(self):
+        _refuse_below(self, 1, "num_problems")
+        if not (self.experts and self.scales and self.keep_rates):
+            raise ConfigError(
+                f"experts={self.experts}, scales={self.scales} and keep_rates={self.keep_rates} "
+                "must not be empty. Give at least one of each."
+            )
+        for scale, keep_rate in itertools.product(self.scales, self.keep_rates):
+            dataclasses.replace(self.method, scale=scale, keep_rate=keep_rate)  # which may refuse
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleStage:
@@ -119,6 +154,14 @@ class SampleStage:
             raise ConfigError(
                 f"max_kept={self.max_kept} must lie in 1..{self.samples_per_problem}, "
                 f"samples_per_problem, and num_problems={self.num_problems} be at least 1."
+            )
+
+
+def _refuse_below(settings: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name) < least:
+            raise ConfigError(
+                f"{name}={getattr(settings, name)} must be at least {least}. Raise it."
             )
 
 
