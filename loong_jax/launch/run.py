@@ -51,6 +51,8 @@ def train(
     settings, given = recipe.stages(), starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
+    if source is not None:
+        starting.refuse_other_model(source, configs.load(source).model, recipe.model)
     places.try_directories(run_dir=run_dir)
     configs.open_run(recipe, run_dir, recipe=recipe.name)
     with (

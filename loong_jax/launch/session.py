@@ -11,6 +11,7 @@ import jax
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import DOMAINS, Problem, ProblemStream
+from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.launch import demonstrations, own_problems, packaged, tools
 from loong_jax.launch.demonstrations import Demonstrations
@@ -62,6 +63,7 @@ class Session:
             )
             packaged.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
+        _refuse_unfit(recipe, self.domains)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
         graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
@@ -130,6 +132,26 @@ class Session:
         return sampling.ProblemSampler(
             self.engine, weights, seed=self.recipe.seed, num_threads=2, agent=self.agent
         )
+
+
+def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
+    """Raises ConfigError where stages ask for domains or lengths that the recipe does not have."""
+    drawn = {"evaluation": recipe.evaluation.sampling}
+    for name, stage in recipe.stages().items():
+        if isinstance(stage, RlStage):
+            drawn[name] = stage.sampling
+            if unknown := sorted(set(stage.domains) - set(domains)):
+                raise ConfigError(
+                    f"{name}.domains={stage.domains} names {unknown}, and the recipe poses "
+                    f"problems of {tuple(domains)}. Choose among these, or none for all."
+                )
+    for name, settings in drawn.items():
+        if recipe.engine.cache_length <= settings.max_new_tokens:
+            raise ConfigError(
+                f"engine.cache_length={recipe.engine.cache_length} has no room for a prompt beside "
+                f"the {name}.sampling.max_new_tokens={settings.max_new_tokens} of a response. "
+                "Raise it."
+            )
 
 
 def _start_pool(recipe: Recipe) -> VerifierPool:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from loong_jax import cli, configs
+from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.launch import evaluate, own_admission, own_problems, recipes, run
@@ -287,6 +288,15 @@ def test_a_place_for_the_run_that_cannot_be_is_said_before_it_starts(file):
     for place in (file, file / "run"):
         with pytest.raises(ConfigError, match=r"--run-dir .* cannot be written to.*no directory"):
             run.train(small(file), place)
+
+
+def test_stages_of_another_model_are_not_taken(file, tmp_path):
+    other = dataclasses.replace(small(file), model=tiny.smallest_config(hidden_size=48))
+    configs.open_run(other, tmp_path / "other")
+    json_files.write_json(tmp_path / "other" / "stages" / "sft" / "done.json", {})
+    with pytest.raises(ConfigError, match=r"hidden_size=48.*has 32"):
+        run.train(small(file), tmp_path / "run", only="rl", source=tmp_path / "other")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path):

@@ -254,6 +254,16 @@ def test_settings_that_cannot_be_are_refused():
     assert DomainProblems(environment="gates", levels=(2, 5)).level_weights == {2: 1.0, 5: 1.0}
 
 
+def test_what_stages_cannot_do_is_said_before_they_start():
+    real = recipes.get_recipe("quickstart")()
+    short = dataclasses.replace(real, engine=dataclasses.replace(real.engine, cache_length=48))
+    with pytest.raises(ConfigError, match=r"cache_length=48 has no room .*max_new_tokens=48"):
+        Session(short)
+    astray = dataclasses.replace(real.rl_stem, domains=("stem", "art"))
+    with pytest.raises(ConfigError, match=r"rl_stem\.domains=.* names \['art'\].*'stem', 'logic'"):
+        Session(dataclasses.replace(real, rl_stem=astray))
+
+
 def test_prompts_describe_their_tools_where_the_recipe_says_so():
     plain = recipes.get_recipe("agentic-mini")()
     told = dataclasses.replace(plain, tools=dataclasses.replace(plain.tools, describe=True))
