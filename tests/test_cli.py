@@ -189,10 +189,10 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
 
 def test_report_asks_for_the_page_of_a_run(monkeypatch, tmp_path, capsys):
     asked = []
-    monkeypatch.setattr(run, "write_report", asked.append)
+    monkeypatch.setattr(run, "write_report", lambda *args, **kwargs: asked.append((args, kwargs)))
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["report", str(tmp_path)]) == 0
-    assert asked == [tmp_path]
+    assert asked == [((tmp_path,), {"keeps_machine": True})]
     assert cli.main(["report", str(tmp_path / "nowhere")]) == 1
     assert "is no run" in capsys.readouterr().err
 

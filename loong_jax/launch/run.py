@@ -13,7 +13,6 @@ from loong_jax.launch.recipe import (
     ControlsRecipe,
     FileProblems,
     FusionStage,
-    LongcatRecipe,
     PackagedProblems,
     PodSftRecipe,
     Recipe,
@@ -113,10 +112,6 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
         runs = {name: run_dir for name in recipe.stands_for()}
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
         print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
-        return
-    if not isinstance(recipe, LongcatRecipe):  # there are no experts to compare on a page
-        merge_stage_metrics(run_dir, list(_finished(run_dir)))
-        print(f"metrics: {run_dir / 'metrics.jsonl'}")
         return
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, list(_finished(run_dir)))

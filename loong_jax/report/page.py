@@ -53,7 +53,7 @@ def render(run: RunRecord, figures: Mapping[str, Any]) -> str:
         h.section("Ten rollouts", "rollouts", samples.rollouts(run)),
         _tickets(run, figures),
         h.section("What was run", "run", what_was_run(run, figures)),
-        h.section("How to read this", "reading", how_to_read(figures)),
+        h.section("How to read this", "reading", how_to_read(run, figures)),
     ]
     head = (
         "<h1>loong_jax · report of a run</h1>"
@@ -187,10 +187,8 @@ def what_was_run(run: RunRecord, figures: Mapping[str, Any]) -> Markup:
     )
 
 
-def how_to_read(figures: Mapping[str, Any]) -> Markup:
+def how_to_read(run: RunRecord, figures: Mapping[str, Any]) -> Markup:
     notes = [
-        "The model is a miniature, trained in minutes on problems that a program generates. The "
-        "page shows that the method works and what it costs, not what a large model would reach.",
         "Test problems never occur in training: the split is by a hash of each problem's canonical "
         "form. All stages meet the same test problems, and differences are paired by problem.",
         "Intervals are 95 % percentile bootstraps over problems. They hold for this run: another "
@@ -202,12 +200,20 @@ def how_to_read(figures: Mapping[str, Any]) -> Markup:
         "figures and counted; they are neither right nor wrong.",
         "Training curves are over training problems and drift with the mix of levels. Only the "
         "evaluations answer whether the policy became better.",
-        "Fusion settings are chosen on validation problems, which are neither trained on nor "
-        "tested on.",
         "Idle shares include compilation, which is most of the first steps of a short run.",
-        "Gains need a control: the same run with rewards dealt out at random within each group, "
-        "and further SFT for the same time: `loong train quickstart-controls --from` this run.",
     ]
+    if run.fuses_experts:
+        notes = [
+            "The model is a miniature, trained in minutes on problems that a program generates. "
+            "The page shows that the method works and what it costs, not what a large model would "
+            "reach.",
+            *notes,
+            "Fusion settings are chosen on validation problems, which are neither trained on nor "
+            "tested on.",
+            "Gains need a control: the same run with rewards dealt out at random within each "
+            "group, and further SFT for the same time. `loong train quickstart-controls --from` "
+            "this run sets them side by side.",
+        ]
     if not figures.get("gains"):
         notes.insert(0, "Paired gains have not been computed for this run: run `loong report`.")
     return Markup("<ul>" + "".join(f"<li>{h.escape(note)}</li>" for note in notes) + "</ul>")

@@ -12,9 +12,14 @@ from loong_jax.report.run_record import LABELS, RunRecord
 BAR_POINTS = 0.05  # how much the fused model may lose against an expert
 
 
+def expert_stage(run: RunRecord, domain: str) -> str:
+    """The stage of RL in a domain: its own, or that of a recipe with one expert for all."""
+    return "rl" if "rl" in run.stages else f"rl_{domain}"
+
+
 def expert_gain(run: RunRecord, domain: str) -> dict[str, Any]:
     """Paired gain of the expert over SFT in its own domain, or {}."""
-    return run.gains.get("over_sft", {}).get(f"rl_{domain}", {}).get(domain, {})
+    return run.gains.get("over_sft", {}).get(expert_stage(run, domain), {}).get(domain, {})
 
 
 def fused_loss(run: RunRecord, domain: str) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def cards(run: RunRecord) -> Markup:
     parts = []
     for domain in run.domains:
         gain = expert_gain(run, domain)
-        before, after = run.figures("sft", domain), run.figures(f"rl_{domain}", domain)
+        before, after = run.figures("sft", domain), run.figures(expert_stage(run, domain), domain)
         if not before or not after:
             continue
         lines = [
@@ -120,11 +125,16 @@ def pipeline(run: RunRecord) -> Markup:
         )
 
     arrow = '<div class="arrow" aria-hidden="true">→</div>'
-    experts = "".join(
-        stage(f"rl_{d}", [d]) for d in run.domains if f"rl_{d}" in LABELS or f"rl_{d}" in run.stages
-    )
-    columns = [stage("sft", run.domains), experts]
-    columns += [stage(name, run.domains) for name in ("fused", "general")]
+    if run.fuses_experts:
+        experts = "".join(
+            stage(f"rl_{d}", [d])
+            for d in run.domains
+            if f"rl_{d}" in LABELS or f"rl_{d}" in run.stages
+        )
+        columns = [stage("sft", run.domains), experts]
+        columns += [stage(name, run.domains) for name in ("fused", "general")]
+    else:
+        columns = [stage(name, run.domains) for name in run.stages]
     return Markup(
         '<div class="pipeline">'
         + arrow.join(f'<div class="column">{column}</div>' for column in columns if column)
@@ -143,8 +153,10 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
                 continue
             if name == "sft":
                 role = "before"
+            elif name == expert_stage(run, domain):
+                role = "own expert"
             elif name.startswith("rl_"):
-                role = "own expert" if name == f"rl_{domain}" else "other expert"
+                role = "other expert"
             else:
                 role = "result"
             low, high = figures["ci95"]
@@ -199,7 +211,7 @@ def gains_table(run: RunRecord) -> Markup:
         gain = expert_gain(run, domain)
         if not gain:
             continue
-        before, after = run.figures("sft", domain), run.figures(f"rl_{domain}", domain)
+        before, after = run.figures("sft", domain), run.figures(expert_stage(run, domain), domain)
         rows.append(
             [
                 h.dot(domain),

@@ -21,6 +21,7 @@ TICKET_KEYS = (
 )
 LABELS = {
     "sft": "SFT",
+    "rl": "RL",
     "rl_stem": "RL stem",
     "rl_logic": "RL logic",
     "rl_code": "RL code",
@@ -82,6 +83,11 @@ class RunRecord:
     @property
     def rl_stages(self) -> list[StageRecord]:
         return [stage for stage in self.stages.values() if stage.is_rl]
+
+    @property
+    def fuses_experts(self) -> bool:
+        """Whether its stages are those of LongCat-Flash-Thinking's recipe, RL or later included."""
+        return set(self.stages) <= set(STAGES) and set(self.stages) != {"sft"}
 
     @property
     def domains(self) -> list[str]:

@@ -134,12 +134,25 @@ def test_a_run_that_is_not_finished(run_dir, keep):
     check(page.write_report(run_dir).read_text())
 
 
+def test_a_recipe_of_two_stages_has_a_page_of_two(run_dir):
+    stages = run_dir / "stages"
+    for name in ("rl_logic", "rl_code", "fused", "general"):
+        shutil.rmtree(stages / name)
+    (stages / "rl_stem").rename(stages / "rl")
+    compare.write_gains(run_dir)
+    words = " ".join(check(page.write_report(run_dir).read_text()).text)
+    gain = json_files.read_json(run_dir / "gains.json")["over_sft"]["rl"]["stem"]["gain"]
+    assert f"{100 * gain:+.1f} in stem" in words
+    assert "not run" not in words
+    assert "miniature" not in words
+
+
 def test_stages_that_only_began(run_dir):
     for path in run_dir.glob("stages/*/*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (run_dir / "gains.json").unlink()
     checker = check(page.write_report(run_dir).read_text())
-    assert "loong eval" in " ".join(checker.text)
+    assert "loong report" in " ".join(checker.text)
 
 
 def test_an_empty_directory_is_refused(tmp_path):
