@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from loong_jax.eval import metrics
@@ -89,6 +90,13 @@ def overview(domains: Mapping[str, DomainEvaluation], ks: Sequence[int], *, seed
             table.add_row("", str(level), str(len(alone.correct)), *map(_short, estimates), "", "")
         table.add_section()
     return table
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Prints a table whose figures are all there, wider than the console where it must be."""
+    options = console.options.update(max_width=10_000)
+    console.width = max(console.width, console.measure(table, options=options).maximum)
+    console.print(table)
 
 
 def _with_interval(estimate: Estimate) -> str:

@@ -65,6 +65,8 @@ class EvalOptions:
             )
         if self.num_problems is not None and self.num_problems < 1:
             raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
 
 
 def evaluate(options: EvalOptions) -> int:
@@ -115,7 +117,7 @@ def evaluate(options: EvalOptions) -> int:
                 samples += shown
     finally:
         pool.close(timeout_s=10.0)
-    console.print(tables.overview(domains, options.k, seed=options.seed))
+    tables.print_whole(console, tables.overview(domains, options.k, seed=options.seed))
     if options.json is not None:
         json_files.write_json(options.json, _record(options, source, drawn, domains))
     if options.rollouts is not None:

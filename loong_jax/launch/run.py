@@ -42,6 +42,8 @@ def train(
     `only` runs one stage alone; `source` is another run to take finished stages from. Wall time and
     peak memory add up over resumptions.
     """
+    if recipe.seed < 0:
+        raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
     recipe = starting.with_given_model(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)

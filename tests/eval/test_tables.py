@@ -60,3 +60,11 @@ def test_the_table_has_a_row_for_every_level():
     assert levels == ["all", "1", "2", "all"]
     assert "47.9" in rows[0]
     assert rows[0].rstrip(" │").endswith("5")
+
+
+def test_no_figure_is_cut_off_where_the_console_is_narrow():
+    console = Console(record=True, width=40)
+    tables.print_whole(console, tables.overview({"stem": PART}, (1, 2)))
+    text = console.export_text()
+    assert "…" not in text
+    assert all(word in text for word in ("domain", "pass@2", "ungraded"))

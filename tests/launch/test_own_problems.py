@@ -299,6 +299,12 @@ def test_stages_of_another_model_are_not_taken(file, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_seed_below_0_is_said_before_there_is_a_run(file, tmp_path):
+    with pytest.raises(ConfigError, match="seed=-1 must be at least 0"):
+        run.train(small(file, seed=-1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path):
     with pytest.raises(ConfigError, match="'rl_stem' is unknown"):
         run.train(small(file), tmp_path / "run", only="rl_stem")
