@@ -80,8 +80,8 @@ def fusion_limits(panels: Mapping[str, Sequence[Row]]) -> tuple[float, float]:
     """Axis shared by all panels, in per cent: from the tens below to the tens above, with room for
     the figures."""
     values = [100 * end for rows in panels.values() for row in rows for end in (row.low, row.high)]
-    low = 10 * np.floor(min(values, default=0) / 10)
-    high = 10 * np.ceil(max(values, default=100) / 10)
+    low = min(90.0, 10 * np.floor(min(values, default=0) / 10))
+    high = max(low + 10, 10 * np.ceil(max(values, default=100) / 10))
     return max(0.0, float(low)), float(high) + 0.16 * float(high - low)
 
 

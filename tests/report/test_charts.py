@@ -28,6 +28,9 @@ def test_limits_hold_every_interval():
     low, high = charts.fusion_limits({"stem": rows})
     assert (low, high > 58.7) == (20.0, True)
     assert charts.fusion_limits({}) == (0.0, pytest.approx(116))
+    for value in (0.0, 1.0):  # an axis has a length where all are alike
+        low, high = charts.fusion_limits({"stem": [Row("SFT", value, value, value, "before")]})
+        assert low <= 100 * value < high
     assert charts.shared_limits([]) is None
     low, high = charts.shared_limits([[Series("a", [1, 2], [0.0, 1.0], "k")]])
     assert (low, high) == (-0.05, 1.05)
