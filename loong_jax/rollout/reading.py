@@ -112,8 +112,13 @@ class PromptReader:
         for length in lengths:
             if prompt_length <= length:
                 return length
-        if self.config.chunked_prefill and prompt_length <= self.config.cache_length:
-            return lengths[-1]
+        if self.config.chunked_prefill:
+            if prompt_length <= self.config.cache_length:
+                return lengths[-1]
+            raise ValueError(
+                f"a prompt of {prompt_length} tokens is longer than cache_length="
+                f"{self.config.cache_length}. Shorten it or lengthen the cache."
+            )
         raise ValueError(
             f"a prompt of {prompt_length} tokens is longer than the largest bucket, "
             f"{lengths[-1]}. Shorten it, extend prefill_lengths or set chunked_prefill."

@@ -60,6 +60,8 @@ HARMLESS = {
     *("metadata", "model", "parallel_tool_calls", "prompt_cache_key", "safety_identifier"),
     *("service_tier", "store", "user", "verbosity"),
 }
+# The same of a message.
+MESSAGE = {"role", "content", "name"}
 # Understood with these values alone.
 ONLY: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
@@ -104,7 +106,7 @@ def parse(body: Mapping[str, Any], *, is_chat: bool, limits: Limits) -> Asked:
             if value not in ONLY[name]:
                 raise _wrong(name, "is not built here. Leave it out", code="unsupported_parameter")
         elif name not in known:
-            raise _wrong(name, "is not known. Leave it out", code="unknown_parameter")
+            raise _wrong(_shown(name), "is not known. Leave it out", code="unknown_parameter")
     num_samples = _int(body, "n", 1, low=1, high=limits.max_samples)
     if body.get("best_of", num_samples) != num_samples:
         raise _wrong("best_of", "must equal n")
@@ -158,6 +160,9 @@ def _messages(found: Any) -> tuple[Message, ...]:
         role = "system" if entry.get("role") == "developer" else entry.get("role")
         if role not in ("system", "user", "assistant"):
             raise _wrong(f"{at}.role", "must be system, developer, user or assistant")
+        if odd := [name for name, value in entry.items() if value and name not in MESSAGE]:
+            rule = "is not built here. Leave it out"
+            raise _wrong(f"{at}.{_shown(odd[0])}", rule, code="unsupported_parameter")
         messages.append(Message(role, _content(entry.get("content"), f"{at}.content")))
     return tuple(messages)
 
@@ -167,7 +172,8 @@ def _content(found: Any, at: str) -> str:
     if isinstance(found, str):
         return found
     if isinstance(found, list):
-        parts = [part.get("text") for part in found if isinstance(part, dict)]
+        parts = [part for part in found if isinstance(part, dict)]
+        parts = [part.get("text") for part in parts if part.get("type", "text") == "text"]
         texts = [text for text in parts if isinstance(text, str)]
         if len(texts) == len(found):
             return "".join(texts)
@@ -240,6 +246,11 @@ def _bool(body: Mapping[str, Any], name: str) -> bool:
 
 def _wrong(name: str, rule: str, *, code: str | None = None) -> ApiError:
     return ApiError(400, f"{name} {rule}.", param=name, code=code)
+
+
+def _shown(name: str) -> str:
+    """A name of the client's as an answer may repeat it: short, and in UTF-8."""
+    return name[:60].encode("utf-8", "backslashreplace").decode()
 
 
 def _kind(value: Any) -> str:

@@ -163,6 +163,7 @@ def test_a_wrong_key_is_refused(server, key):
     assert server.http("GET", "/v1/models", key=key)[0] == 401
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 REFUSED = {
     "no JSON": b"{",
     "no UTF-8": b'{"messages": "\xff"}',
@@ -173,7 +174,7 @@ REFUSED = {
     "no message": ask(messages=[]),
     "a message that is none": ask(messages=[3]),
     "a role": ask(messages=[{"role": "king", "content": "x"}]),
-    "an image": ask(messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
+    "an image": ask(messages=[{"role": "user", "content": [IMAGE]}]),
     "a character without token": ask("漢"),
     "half a pair": ask("\ud800"),
     "temperature": ask(temperature=-1),
@@ -193,6 +194,10 @@ REFUSED = {
     "tools": ask(tools=[{"type": "function"}]),
     "penalty": ask(presence_penalty=1.0),
     "an unknown name": ask(temprature=1.0),
+    "half a pair as a name": ask(**{"\ud800": 1}),
+    "a long unknown name": ask(**{"x" * 5000: 1}),
+    "a part that is no text": ask(messages=[{"role": "user", "content": [IMAGE | {"text": "x"}]}]),
+    "calls of tools": ask(messages=[{"role": "assistant", "content": "x", "tool_calls": [{}]}]),
     "seed": ask(seed=2**64),
     "stream": ask(stream=1),
     "stream_options": ask(stream_options=[]),
@@ -208,6 +213,25 @@ def test_what_is_wrong_is_named(server, case):
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert answer["error"]["message"].endswith((".", "'"))
     assert len(answer["error"]["message"]) < 400
+
+
+def test_a_prompt_longer_than_the_cache_is_told_the_limit(server):
+    status, _, answer = server.post(TEXT, {"prompt": [40] * 129})
+    assert status == 400
+    assert "129 tokens" in answer["error"]["message"]
+    assert "cache_length=128" in answer["error"]["message"]
+
+
+def test_messages_of_an_answer_may_be_sent_back(server):
+    _, _, answer = server.post(CHAT, ask(max_tokens=2, seed=1))
+    said = answer["choices"][0]["message"]
+    empty = {"tool_calls": None, "function_call": None, "annotations": [], "name": "bot"}
+    turns = [
+        *({"role": "user", "content": "1"}, {"role": "assistant", "content": "2"} | empty),
+        *({"role": "assistant", "content": "3", "refusal": said["refusal"]},),
+        *({"role": "user", "content": [{"type": "text", "text": "4"}]},),
+    ]
+    assert server.post(CHAT, ask(messages=turns, max_tokens=2))[0] == 200
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], [1, "a"], [-1], [128], [2**40], 3, ["a"] * 9, ""])
