@@ -88,7 +88,7 @@ class Buffer:
         self._num_issued = 0
         self._num_completed = 0
         self._num_leases = 0
-        self._leases: dict[int, tuple[int, ...]] = {}  # lease number -> ticket numbers
+        self._leases: dict[int, Lease] = {}  # that have not ended, by number
         self._to_regenerate: list[Ticket] = []
         self._trained = TrainedGroups(reuse, seed=seed, max_staleness=max_staleness)
 
@@ -173,7 +173,7 @@ class Buffer:
             groups.append(entry.group)
         reread = self._trained.pick(len(groups), trainer_version)
         lease = Lease(self._num_leases, trainer_version, tuple(groups), reread)
-        self._leases[lease.number] = tuple(group.ticket.number for group in groups)
+        self._leases[lease.number] = lease
         self._num_leases += 1
         self._check()
         return lease
@@ -305,12 +305,13 @@ class Buffer:
             )
 
     def _close(self, lease: Lease) -> Iterable[int]:
-        numbers = self._leases.pop(lease.number, None)
-        if numbers is None:
+        # After a restore a number may be given a second time, so the number alone says too little.
+        if self._leases.get(lease.number) is not lease:
             raise LedgerError(
                 f"lease {lease.number} is not open: committed, aborted, or from before a restore."
             )
-        return numbers
+        del self._leases[lease.number]
+        return [group.ticket.number for group in lease.fresh]
 
     def _finish(self, number: int, end: TicketEnd) -> None:
         del self._entries[number]

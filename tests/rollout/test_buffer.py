@@ -56,6 +56,21 @@ def test_leases_follow_the_order_asked_for():
     assert filled(4).lease(5, 0) is None
 
 
+@pytest.mark.parametrize("move", ["commit", "abort"])
+def test_a_lease_from_before_a_restore_ends_nothing(move):
+    buffer = filled(2)
+    snapshot = buffer.snapshot()
+    before = buffer.lease(1, 0)
+    buffer.restore(snapshot)
+    after = buffer.lease([0], 0)
+    with pytest.raises(LedgerError, match="before a restore"):
+        getattr(buffer, move)(before)
+    assert buffer.numbers("leased") == (0,)
+    buffer.commit(after)
+    assert buffer.state_of(0) == "ended"
+    assert buffer.state_of(1) == "ready"
+
+
 def test_commit_trains_and_abort_brings_back_in_place():
     buffer = filled(4)
     lease = buffer.lease(2, 0)
