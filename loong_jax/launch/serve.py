@@ -57,6 +57,10 @@ class ServeOptions:
 
     def engine_config(self) -> EngineConfig:
         """The shapes to compile. Raises ConfigError where they do not fit each other."""
+        for name in ("context_tokens", "num_pages", "page_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1. Raise it.")
         if self.context_tokens % self.page_size:
             raise ConfigError(
                 f"context_tokens={self.context_tokens} must be a multiple of page_size="
@@ -129,11 +133,16 @@ def serve(options: ServeOptions) -> int:
 
 
 def read_key(options: ServeOptions) -> str | None:
-    """The API key, from the file or the environment. Raises ConfigError for an empty one."""
+    """The API key, from the file or the environment. Raises ConfigError where it is none."""
     if options.api_key_file is not None:
         if not options.api_key_file.is_file():
             raise ConfigError(f"{options.api_key_file} is no file. Write the API key into one.")
-        key = options.api_key_file.read_text().strip()
+        try:
+            key = options.api_key_file.read_text("utf-8").strip()
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"{options.api_key_file} is no text in UTF-8. Write the API key into it alone."
+            ) from None
     elif API_KEY_VARIABLE in os.environ:
         key = os.environ[API_KEY_VARIABLE].strip()
     else:

@@ -31,6 +31,10 @@ class Address:
     def __post_init__(self):
         if self.port is None and self.grpc_port is None:
             raise ConfigError("neither port nor grpc_port is given. Name at least one.")
+        for name in ("port", "grpc_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 2**16:
+                raise ConfigError(f"{name}={value} is not in 0..65535. Use 0 for a free one.")
 
     @property
     def is_loopback(self) -> bool:

@@ -16,6 +16,7 @@ from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert, serve
 from loong_jax.launch.serve import ServeOptions
+from loong_jax.rollout.serving import server
 
 PUBLISHED = Path(__file__).parents[2] / "models" / "moe" / "fixtures" / "published"
 
@@ -127,3 +128,23 @@ def test_shapes_fit_each_other():
     assert config.pages.num_pages == 4
     with pytest.raises(ConfigError, match="context_tokens=30"):
         ServeOptions(run_dir=Path("x"), context_tokens=30).engine_config()
+
+
+@pytest.mark.parametrize("name", ["context_tokens", "num_pages", "page_size"])
+@pytest.mark.parametrize("value", [0, -16])
+def test_a_size_that_is_none_is_named(name, value):
+    with pytest.raises(ConfigError, match=f"{name}={value} must be"):
+        ServeOptions(run_dir=Path("x"), **{name: value}).engine_config()
+
+
+@pytest.mark.parametrize("name", ["port", "grpc_port"])
+@pytest.mark.parametrize("value", [-1, 65536])
+def test_a_port_that_is_none_is_refused_before_anything_is_loaded(name, value):
+    with pytest.raises(ConfigError, match=f"{name}={value}"):
+        server.Address(**{name: value})
+
+
+def test_a_key_file_that_is_no_text(tmp_path):
+    (tmp_path / "key").write_bytes(b"k\xff")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        serve.read_key(ServeOptions(run_dir=tmp_path, api_key_file=tmp_path / "key"))
