@@ -57,6 +57,13 @@ class Options:
                 f"{scale.ACCELERATORS_PER_REPLICA}. Raise it."
             )
 
+        if not self.staleness or min(self.staleness) < 0:
+            raise ConfigError(
+                f"staleness={self.staleness} must name bounds of 0 or more steps. Name one or more."
+            )
+        if self.large_batch < 1:
+            raise ConfigError(f"large_batch={self.large_batch} must be at least 1. Raise it.")
+
     @property
     def chosen_parts(self) -> tuple[str, ...]:
         return _names(self.parts)

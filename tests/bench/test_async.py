@@ -83,7 +83,11 @@ def test_sleeping_replicas_take_as_long_as_the_virtual_clock_says(name):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "value"), [("parts", "simulated,nonsense"), ("accelerators", 100), ("seeds", 0)]
+    ("wrong", "value"),
+    [
+        *(("parts", "simulated,nonsense"), ("accelerators", 100), ("seeds", 0)),
+        *(("staleness", ()), ("staleness", (2, -1)), ("large_batch", 0)),
+    ],
 )
 def test_refuses_options_that_cannot_work(wrong, value):
     with pytest.raises(ConfigError, match=wrong):
