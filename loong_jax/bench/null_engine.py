@@ -34,6 +34,8 @@ class NullEngine:
 
     def check_sampling(self, sampling: Any) -> None: ...
 
+    def check_length(self, prompt_length: int, max_new_tokens: int) -> None: ...
+
     def prefill_length(self, prompt_length: int) -> int:
         return self.max_prefill_length
 

@@ -213,6 +213,10 @@ class Engine(Protocol):
         """Raises ConfigError for settings that this engine was not built for."""
         ...
 
+    def check_length(self, prompt_length: int, max_new_tokens: int) -> None:
+        """Raises ValueError for a sample that no slot can hold."""
+        ...
+
     def prefill_length(self, prompt_length: int) -> int:
         """The bucket a prompt falls into, by its own length alone."""
         ...

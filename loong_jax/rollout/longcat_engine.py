@@ -447,3 +447,6 @@ class LongcatEngine:
 
     def check_sampling(self, sampling: SamplingSettings) -> None:
         requests_as_arrays.check_sampling(sampling, self.config)
+
+    def check_length(self, prompt_length: int, max_new_tokens: int) -> None:
+        requests_as_arrays.check_length(prompt_length, max_new_tokens, self.config)

@@ -234,7 +234,9 @@ class Replica:
             job = Job(ticket, prompt, size, drawn, self.version, limits)
             self.engine.check_sampling(job.sampling)
             self._tools.agent.tools_of(ticket.problem)
-            self.engine.prefill_length(len(prompt))  # raises before anything is queued
+            # Whatever is wrong with this ticket is said before anything of it is queued.
+            self.engine.prefill_length(len(prompt))
+            self.engine.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
             self._jobs[ticket.number] = job
             draft = (drafts or {}).get(ticket.number, Draft(self.version, {}, {}))
             job.rollouts |= draft.ended

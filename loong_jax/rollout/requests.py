@@ -25,6 +25,16 @@ def check_sampling(sampling: SamplingSettings, config: EngineConfig) -> None:
         )
 
 
+def check_length(prompt_length: int, max_new_tokens: int, config: EngineConfig) -> None:
+    """Raises ValueError for a sample that no slot of an engine of this config can hold."""
+    # The last token is never read back, so it needs no place in the cache.
+    if prompt_length + max_new_tokens - 1 > config.cache_length:
+        raise ValueError(
+            f"a prompt of {prompt_length} tokens and max_new_tokens={max_new_tokens} need more "
+            f"than cache_length={config.cache_length}. Lower max_new_tokens or lengthen the cache."
+        )
+
+
 def members(
     rows: Sequence[int],
     requests: Sequence[SampleRequest],
@@ -35,7 +45,7 @@ def members(
 ) -> Members:
     """Member i samples `requests[i]` after the prompt `rows[i]`; prompts have these `lengths`.
 
-    Raises ConfigError as `check_sampling`, and ValueError for a sample that no slot can hold.
+    Raises ConfigError as `check_sampling`, and ValueError as `check_length`.
     """
     count = config.prefill_members
     row = np.zeros(count, np.int32)
@@ -46,13 +56,7 @@ def members(
     for i, (prompt, request) in enumerate(zip(rows, requests, strict=True)):
         sampling = request.sampling
         check_sampling(sampling, config)
-        # The last token is never read back, so it needs no place in the cache.
-        if lengths[prompt] + sampling.max_new_tokens - 1 > config.cache_length:
-            raise ValueError(
-                f"a prompt of {lengths[prompt]} tokens and max_new_tokens="
-                f"{sampling.max_new_tokens} need more than cache_length="
-                f"{config.cache_length}. Lower max_new_tokens or lengthen the cache."
-            )
+        check_length(int(lengths[prompt]), sampling.max_new_tokens, config)
         row[i], stream[i] = prompt, request.stream
         max_new_tokens[i] = sampling.max_new_tokens
         temperature[i], greedy[i] = sampling.temperature, sampling.greedy

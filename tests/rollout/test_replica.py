@@ -190,6 +190,9 @@ def test_misuse_is_refused():
     with pytest.raises(ValueError, match="largest bucket"):
         replica.submit([Ticket(number=0, problem=fake_problem(0, "q" * 24))])
     assert replica.is_empty
+    with pytest.raises(ValueError, match="cache_length"):
+        replica.submit(tickets([0]), sampling=SamplingSettings(max_new_tokens=1000))
+    assert replica.is_empty
     replica.submit(tickets([0]))
     with pytest.raises(ValueError, match="here already"):
         replica.submit(tickets([0]))
