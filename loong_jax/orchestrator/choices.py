@@ -1,6 +1,7 @@
 """Decisions that several policies share: lists of actions, empty where nothing is to be done."""
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -32,10 +33,10 @@ def check(*, groups_per_step: int, max_staleness: int = 0, over_provision: float
         raise ConfigError(
             f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy training."
         )
-    if over_provision < 0:
+    if not 0 <= over_provision < math.inf:
         raise ConfigError(
-            f"over_provision={over_provision} must be >= 0: 0.25 keeps a quarter of a batch more "
-            "in flight than a step trains on."
+            f"over_provision={over_provision} must be >= 0 and finite: 0.25 keeps a quarter of a "
+            "batch more in flight than a step trains on."
         )
 
 

@@ -42,7 +42,8 @@ class FaultBudget:
 
     def pause_s(self, failures: int) -> float:
         """How long to wait after so many failures in a row, 1 or more."""
-        return min(self.back_off_s * 2.0 ** (failures - 1), self.max_back_off_s)
+        doublings = min(failures - 1, 1000)  # a float holds no 2 ** 1024
+        return min(self.back_off_s * 2.0**doublings, self.max_back_off_s)
 
 
 def is_infrastructure(verdict: Verdict) -> bool:

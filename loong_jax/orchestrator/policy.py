@@ -16,6 +16,7 @@ written and which groups form a batch are functions of the order of issue alone.
 """
 
 import dataclasses
+import math
 from typing import Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
@@ -119,9 +120,9 @@ class DoraPolicy:
             raise ConfigError(
                 f"max_staleness={self.max_staleness} must be >= 0. Use 0 for on-policy training."
             )
-        if not self.max_ahead > 0 or self.replicas_per_version < 1:
+        if not 0 < self.max_ahead < math.inf or self.replicas_per_version < 1:
             raise ConfigError(
-                f"max_ahead={self.max_ahead} must be positive and replicas_per_version="
+                f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
                 f"{self.replicas_per_version} at least 1, or nothing is generated."
             )
 

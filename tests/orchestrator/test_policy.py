@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import policy, state
+from loong_jax.orchestrator import baselines, dora, policy, state
 from loong_jax.orchestrator.actions import (
     Assign,
     Dispatch,
@@ -140,9 +140,25 @@ def test_an_empty_replica_returns_to_a_version_that_queued_tickets_need():
         {"groups_per_step": 0},
         {"max_staleness": -1},
         {"max_ahead": 0.0},
+        {"max_ahead": float("inf")},
         {"replicas_per_version": 0},
     ],
 )
 def test_refuses_settings_that_cannot_work(setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
         DoraPolicy(**({"groups_per_step": 2} | setting))
+
+
+@pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        dora.MultiVersionPolicy,
+        baselines.TailBatchingPolicy,
+        baselines.PartialRolloutPolicy,
+        baselines.DropAndReplacePolicy,
+    ],
+)
+def test_refuses_more_ahead_than_can_be_counted(kind, value):
+    with pytest.raises(ConfigError, match="over_provision"):
+        kind(groups_per_step=2, over_provision=value)
