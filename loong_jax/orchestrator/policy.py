@@ -282,5 +282,6 @@ def _dispatch(state: RunState, groups_per_replica: int) -> list[Action]:
         ]
         if mine and replica.version is not None:
             actions.append(Dispatch(number, tuple(mine), replica.version))
-            queued = [ticket for ticket in queued if ticket.number not in set(mine)]
+            taken = set(mine)
+            queued = [ticket for ticket in queued if ticket.number not in taken]
     return actions
