@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-# A character of UTF-8 has at most four bytes and a token at least one.
-MAX_OPEN_TOKENS = 8
+# A character of UTF-8 has at most four bytes and a token at least one, so that as many tokens at
+# the end may be the beginning of a character.
+MAX_BEGINNING = 3
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -25,25 +26,40 @@ class TextStream:
     def push(self, token: int) -> str:
         """The text that is certain now, behind what was returned before."""
         self._tokens.append(token)
-        text = self._open_text()
-        num_open = len(self._tokens) - self._num_closed
-        if text.endswith("\ufffd") and num_open < MAX_OPEN_TOKENS:
+        end = self._end_of_certain()
+        if end <= self._num_closed:
             return ""
+        text = self._open_text(end)
         self._tokens = self._tokens[self._num_closed :]
-        self._num_closed = len(self._tokens)
+        self._num_closed = end - self._num_closed
         return self._pass_on(text)
 
     def finish(self) -> str:
         """What is held back still, once no more tokens come."""
         if self.is_stopped:
             return ""
-        text = self._pass_on(self._open_text())
+        text = self._pass_on(self._open_text(len(self._tokens)))
         rest, self._held, self._tokens, self._num_closed = self._held, "", [], 0
         return text + rest
 
-    def _open_text(self) -> str:
+    def _end_of_certain(self) -> int:
+        """Of how many tokens the text stays as it is, whatever comes."""
+        text, end = self._decode(self._tokens), len(self._tokens)
+        if not text.endswith("\ufffd"):
+            return end
+        end -= MAX_BEGINNING
+        while end > self._num_closed and not self._parts_at(text, end):
+            end -= 1
+        return end
+
+    def _parts_at(self, text: str, end: int) -> bool:
+        """Whether a character ends there: the text of all is that of both sides."""
+        before, after = self._decode(self._tokens[:end]), self._decode(self._tokens[end:])
+        return text.startswith(before) and text[len(before) :].endswith(after)
+
+    def _open_text(self, end: int) -> str:
         closed = self._decode(self._tokens[: self._num_closed])
-        return self._decode(self._tokens)[len(closed) :]
+        return self._decode(self._tokens[:end])[len(closed) :]
 
     def _pass_on(self, text: str) -> str:
         if self.is_stopped:
