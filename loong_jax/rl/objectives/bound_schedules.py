@@ -5,6 +5,7 @@ number, so a step of another bound runs the same program.
 """
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -20,10 +21,10 @@ class LinearBound:
     num_steps: int
 
     def __post_init__(self):
-        if self.end < 0 or self.num_steps < 1:
+        if not 0 <= self.end < math.inf or self.num_steps < 1:
             raise ConfigError(
-                f"end={self.end} must be >= 0 and num_steps={self.num_steps} >= 1. Correct the "
-                "recipe, or use no schedule."
+                f"end={self.end} must be finite and >= 0, and num_steps={self.num_steps} >= 1. "
+                "Correct the recipe, or use no schedule."
             )
 
 
@@ -41,8 +42,10 @@ class SteppedBound:
                 f"steps={self.steps} must rise from 1 or more, and values={self.values} hold one "
                 "bound for each of them. Correct the recipe."
             )
-        if min(self.values) < 0:
-            raise ConfigError(f"values={self.values} must be >= 0: they are distances from 1.")
+        if not all(0 <= value < math.inf for value in self.values):
+            raise ConfigError(
+                f"values={self.values} must be finite and >= 0: they are distances from 1."
+            )
 
 
 BoundSchedule = LinearBound | SteppedBound

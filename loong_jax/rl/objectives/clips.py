@@ -35,15 +35,15 @@ class TripletClip:
     pos_high_schedule: BoundSchedule | None = None
 
     def __post_init__(self):
-        if not 0 <= self.eps_neg_low <= 1 or self.eps_pos_high < 0:
+        if not (0 <= self.eps_neg_low <= 1 and self.eps_pos_high >= 0):
             raise ConfigError(
                 f"eps_neg_low={self.eps_neg_low} must lie in [0, 1] and "
                 f"eps_pos_high={self.eps_pos_high} be >= 0: they are distances from a ratio of 1. "
                 "Correct the recipe."
             )
-        if self.eps_neg_high < 1:
+        if not self.eps_neg_high >= 1:
             raise ConfigError(
-                f"eps_neg_high={self.eps_neg_high} is below 1: it is a cap on the ratio of "
+                f"eps_neg_high={self.eps_neg_high} is not at least 1: it is a cap on the ratio of "
                 "negative advantages, not a distance, and below 1 it would stop on-policy "
                 "tokens. Use a value such as 3."
             )
@@ -70,7 +70,7 @@ class AsymmetricClip:
     eps_high: float = 0.28
 
     def __post_init__(self):
-        if not 0 <= self.eps_low <= 1 or self.eps_high < 0:
+        if not (0 <= self.eps_low <= 1 and self.eps_high >= 0):
             raise ConfigError(
                 f"eps_low={self.eps_low} must lie in [0, 1] and eps_high={self.eps_high} be >= 0: "
                 "they are distances from a ratio of 1. Correct the recipe."

@@ -28,7 +28,8 @@ def policy_loss(
 ) -> tuple[Float[Array, ""], LossSums]:
     """Loss to be minimised, and the sums from which the metrics are made.
 
-    Arrays are packed rows, entry t about token t; a segment lies within one row. `num_groups` is P
+    Arrays are packed rows, entry t about token t; a segment lies within one row, and
+    `segment_ids` are from 0 to T, so that no row needs more. `num_groups` is P
     of the whole step, so losses and gradients of its micro-batches add up to those of the step.
     Only `policy_logprob` carries a gradient. A token whose ratio is NaN or infinite has weight 0
     and is counted; a batch without tokens has loss 0.

@@ -17,8 +17,7 @@ class K3KL:
     beta: float
 
     def __post_init__(self):
-        if self.beta < 0:
-            raise ConfigError(f"beta={self.beta} must be >= 0. Use kl=None for no penalty.")
+        _check_beta(self.beta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,12 @@ class K2KL:
     beta: float
 
     def __post_init__(self):
-        if self.beta < 0:
-            raise ConfigError(f"beta={self.beta} must be >= 0. Use kl=None for no penalty.")
+        _check_beta(self.beta)
+
+
+def _check_beta(beta: float) -> None:
+    if not 0 <= beta < float("inf"):
+        raise ConfigError(f"beta={beta} must be finite and >= 0. Use kl=None for no penalty.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
