@@ -31,6 +31,16 @@ class PathRules:
     # Merged in full: a few large, coupled entries that a rescaled dropout would throw about.
     no_dropout: str = r"router|norm|embed|(^|/)(lm_)?head(/weight)?$"
 
+    def __post_init__(self):
+        for name in ("controller", "no_dropout"):
+            try:
+                re.compile(getattr(self, name))
+            except re.error as error:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is no regular expression: {error}. Correct it;"
+                    " '(?!)' matches nothing."
+                ) from error
+
     def role(self, path: str, dtype: Any) -> LeafRole:
         """What a merge does with the leaf; integer and boolean leaves must agree exactly."""
         if not jnp.issubdtype(dtype, jnp.floating):

@@ -5,6 +5,7 @@ b is the base, e_i an expert, d_i = e_i - b its delta, w_i its weight. The equat
 """
 
 import dataclasses
+import math
 from typing import Literal
 
 from loong_jax.errors import ConfigError
@@ -13,6 +14,11 @@ from loong_jax.errors import ConfigError
 def _check_share(name: str, value: float) -> None:
     if not 0 < value <= 1:
         raise ConfigError(f"{name}={value} is a share and must lie in (0, 1]. 1 keeps everything.")
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}={value} must be finite. 1 is the plain merge.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,7 @@ class LongcatFusion:
 
     def __post_init__(self):
         _check_share("keep_rate", self.keep_rate)
+        _check_finite("scale", self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,9 @@ class TaskArithmetic:
 
     scale: float = 1.0
     normalise: bool = False
+
+    def __post_init__(self):
+        _check_finite("scale", self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +78,7 @@ class Ties:
 
     def __post_init__(self):
         _check_share("density", self.density)
+        _check_finite("scale", self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +97,7 @@ class Dare:
 
     def __post_init__(self):
         _check_share("keep_rate", self.keep_rate)
+        _check_finite("scale", self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +119,7 @@ class Della:
 
     def __post_init__(self):
         _check_share("keep_rate", self.keep_rate)
+        _check_finite("scale", self.scale)
         fits = 0 <= self.spread < min(self.keep_rate, 1 - self.keep_rate)
         if self.keep_rate < 1 and not fits:
             raise ConfigError(
@@ -131,6 +144,7 @@ class Breadcrumbs:
 
     def __post_init__(self):
         _check_share("density", self.density)
+        _check_finite("scale", self.scale)
         if not 0 <= self.outliers <= 1:
             raise ConfigError(f"outliers={self.outliers} is a share and must lie in [0, 1].")
 
@@ -151,6 +165,8 @@ class Sce:
 
     def __post_init__(self):
         _check_share("select_rate", self.select_rate)
+        if not self.floor >= 0:
+            raise ConfigError(f"floor={self.floor} must be at least 0: it bounds a sum of squares.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,6 +200,13 @@ class Slerp:
 
     linear_above: float = 0.9995
 
+    def __post_init__(self):
+        if not 0 <= self.linear_above <= 1:
+            raise ConfigError(
+                f"linear_above={self.linear_above} is a cosine and must lie in [0, 1]. Use a value"
+                " such as 0.9995."
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NuSlerp:
@@ -203,6 +226,13 @@ class Karcher:
 
     max_steps: int = 10
     tolerance: float = 1e-5
+
+    def __post_init__(self):
+        if self.max_steps < 0 or not 0 < self.tolerance < 1:
+            raise ConfigError(
+                f"max_steps={self.max_steps} must be at least 0 and tolerance={self.tolerance} in"
+                " (0, 1): it is an angle in radians, below which a step is not taken."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
