@@ -118,10 +118,12 @@ class Matrix:
 
     def merge(self, write: Write, *, count: bool) -> tuple[bool, np.ndarray]:
         task = self.task
-        known = {**self.numbers, **task.across, **self.statistics()}
+        with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
+            known = {**self.numbers, **task.across, **self.statistics()}
         known, weights = jax.device_put((known, task.weights))  # once, not with every piece
 
         zeros = np.zeros((3, len(task.experts)))
+        dtype = np.dtype(task.first.dtype)
 
         def one(start: int, stop: int) -> tuple[bool, np.ndarray]:
             kept = self._kept.pop(start, None)
@@ -133,11 +135,11 @@ class Matrix:
                 kind=type(task.method),
                 choices=tuple(self.choices.items()),
                 row_length=self.row_length,
-                dtype=np.dtype(task.first.dtype),
+                dtype=jax.dtypes.canonicalize_dtype(dtype),  # float64 is calculated as float32
                 of_deltas=task.of_deltas,
                 count=count,
             )
-            found = np.asarray(value)[: stop - start]
+            found = np.asarray(value)[: stop - start].astype(dtype, copy=False)
             write(self.start + start, found)
             if kept is not None:
                 self.readers.give_back(kept)

@@ -1,5 +1,6 @@
 """Relations that a fusion keeps whatever the method, and what it refuses."""
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -218,6 +219,34 @@ def test_refuses(message, experts, settings):
     base = {"w": np.zeros((2, 3), np.float32)}
     with pytest.raises(ConfigError, match=message):
         merge.fuse(base, experts, **settings)
+
+
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray], ids=["host", "device"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", METHODS)
+def test_an_entry_that_is_not_finite_is_refused_though_it_would_be_left_out(name, bad, place):
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=(6, 4)).astype(np.float32)
+    experts = [base + draw.normal(size=(6, 4)).astype(np.float32) for _ in range(2)]
+    experts[0][2, 1] = bad
+    with pytest.raises(ConfigError, match="NaN"):
+        merge.fuse({"w": place(base)}, [{"w": place(e)} for e in experts], method=METHODS[name])
+
+
+def test_a_masked_entry_that_is_not_finite_is_refused():
+    base, sound = {"w": np.zeros(3, np.float32)}, {"w": np.ones(3, np.float32)}
+    damaged = {"w": np.array([1, np.nan, 1], np.float32)}
+    masks = [{"w": np.array([True, False, True])}] * 2
+    with pytest.raises(ConfigError, match="NaN"):
+        merge.fuse(base, [damaged, sound], method=merge.Dare(), masks=masks)
+
+
+def test_float64_leaves_are_merged_in_float32():
+    draw = np.random.default_rng(0)
+    base, *experts = draw.normal(size=(3, 6, 4))
+    found = merge.fuse({"w": base}, [{"w": e} for e in experts], method=merge.Linear())["w"]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, (experts[0] + experts[1]) / 2, rtol=1e-5)
 
 
 def test_a_zero_delta_stays_zero():

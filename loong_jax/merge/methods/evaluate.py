@@ -1,9 +1,12 @@
 """From settings to an equation: what a program takes as numbers, and what is compiled into it."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from loong_jax.merge.methods import equations, settings
@@ -11,6 +14,15 @@ from loong_jax.merge.methods.equations import Deltas, FusedLeaf, Marks, Numbers
 from loong_jax.merge.methods.settings import Method
 
 Kind = type[Method]
+_LEAVES_OUT = (  # entries of deltas
+    settings.LongcatFusion,
+    settings.Ties,
+    settings.Dare,
+    settings.Della,
+    settings.Breadcrumbs,
+    settings.Sce,
+    settings.Ram,
+)
 
 
 def split(method: Method) -> tuple[dict[str, float], dict[str, Any]]:
@@ -36,7 +48,32 @@ def evaluate(
     *,
     of_deltas: bool,
 ) -> FusedLeaf:
-    """The equation of `kind`. `known` holds settings and statistics by name."""
+    """The equation of `kind`, NaN where a delta is not finite: a mask, a threshold or an election
+    would leave such an entry out and the merge look sound.
+
+    `known` holds settings and statistics by name.
+    """
+    fused = _equation(
+        kind, base, models, deltas, masks, importances, weights, known, of_deltas=of_deltas
+    )
+    if kind not in _LEAVES_OUT:
+        return fused
+    is_finite = functools.reduce(operator.and_, map(jnp.isfinite, deltas))
+    return fused._replace(value=jnp.where(is_finite, fused.value, jnp.nan))
+
+
+def _equation(
+    kind: Kind,
+    base: Array,
+    models: Deltas,
+    deltas: Deltas,
+    masks: Marks | None,
+    importances: Deltas | None,
+    weights: Numbers,
+    known: Mapping[str, Any],
+    *,
+    of_deltas: bool,
+) -> FusedLeaf:
     pick = lambda *names: {name: known[name] for name in names}  # noqa: E731
     if kind is settings.LongcatFusion:
         chosen = pick("scale", "erase", "zero_sum", "combine")
