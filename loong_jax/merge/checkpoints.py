@@ -19,6 +19,7 @@ from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
 from loong_jax.merge.methods import LongcatFusion, Method
 from loong_jax.merge.tree import BatchAxes, PathRules, Weights
+from loong_jax.models.moe.convert import files, unfinished
 
 Load = Callable[[Path], Weights]
 Save = Callable[[Path, Weights, Mapping[str, Any]], None]
@@ -79,25 +80,24 @@ def merge_checkpoints(
 
     `load` and `save` are of our own checkpoints unless given. Safetensors files are merged from
     disk to disk, where every matrix is a tensor of its own. Raises CheckpointError where a
-    checkpoint is missing or the output already holds a fusion.
+    checkpoint is missing, or the output already holds a fusion or other weights.
     """
-    target = config.output / "fusion.json"
-    if target.exists():
+    target = config.output / published.REPORT
+    if target.exists() and not (config.output / unfinished.MARK).exists():
         raise CheckpointError(f"{target} exists. Give another output, or delete that fusion.")
+    files.make_directory(config.output)
     if load is None and published.is_published(config.base):
-        report = _merge_published(config)
-    else:
-        report = _merge_restored(config, load, save or save_weights, batch_axes)
-    config.output.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".json.partial")
-    partial.write_text(json.dumps(report, indent=1))
-    partial.replace(target)
-    return report
+        return _merge_published(config)
+    return _merge_restored(config, load, save, batch_axes)
 
 
 def _merge_restored(
-    config: MergeConfig, load: Load | None, save: Save, batch_axes: BatchAxes
+    config: MergeConfig, load: Load | None, save: Save | None, batch_axes: BatchAxes
 ) -> dict[str, Any]:
+    target = config.output / published.REPORT
+    partial = target.with_suffix(".json.partial")  # until the weights that it is about are whole
+    if save is None and not partial.exists():
+        _refuse_weights(config.output)
     dtypes = None
     if load is None:
         load = functools.partial(load_weights, masters=config.masters)
@@ -116,8 +116,23 @@ def _merge_restored(
         cast = [np.asarray(leaf).astype(dtypes[path]) for path, leaf in leaves.items()]
         fused = jax.tree_util.tree_unflatten(structure, cast)
     report = _sources(config) | report
+    partial.write_text(json.dumps(report, indent=1))
+    save = save or save_weights
     save(config.output, fused, {name: report[name] for name in ("method", "weights", "sources")})
+    partial.replace(target)
     return report
+
+
+def _refuse_weights(output: Path) -> None:
+    """Raises CheckpointError where checkpoints of others lie in `output`."""
+    from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
+
+    for place in weight_directories(output):
+        if found := checkpoint.steps(place):
+            raise CheckpointError(
+                f"{place} already holds checkpoints {found}, and a merge replaces none. Give"
+                " another output."
+            )
 
 
 def _merge_published(config: MergeConfig) -> dict[str, Any]:
@@ -140,7 +155,13 @@ def _merge_published(config: MergeConfig) -> dict[str, Any]:
             rules=config.rules,
         )
         report = report_lib.Report(plan)
-        published.write(plan, base, config.output, on_leaf=report.add)
+        published.write(
+            plan,
+            base,
+            config.output,
+            on_leaf=report.add,
+            report=lambda: json.dumps(_sources(config) | report.to_json(), indent=1),
+        )
         return _sources(config) | report.to_json()
     finally:
         for one in opened:

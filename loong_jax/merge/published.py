@@ -20,6 +20,7 @@ from loong_jax.merge.plan import Plan
 from loong_jax.models.moe.convert import files, unfinished
 from loong_jax.models.moe.convert.files import StoredTensor
 
+REPORT = "fusion.json"
 _BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # what else is copied from the base
 
 
@@ -102,29 +103,36 @@ def write(
     output: Path,
     *,
     on_leaf: Callable[[MergedLeaf], None] | None = None,
+    report: Callable[[], str] | None = None,
 ) -> None:
     """Merges into files of the names and contents that the base's have, one leaf at a time.
 
-    What else lies beside the base's weights (config, tokenizer, index) is copied. Each file gets
-    its name once it is complete. `on_leaf` sees every merged leaf, with counts; without it nothing
-    is counted.
+    What else lies beside the base's weights (config, tokenizer, index) is copied. `on_leaf` sees
+    every merged leaf, with counts; without it nothing is counted. `report` gives the text of
+    fusion.json once all are merged. Files get their places when all are whole, as those of an
+    export do (`unfinished`); a merge that was killed, or failed, starts over.
     """
-    unfinished.refuse_unfinished(output)
-    if is_published(output):
-        raise CheckpointError(
-            f"{output} already holds safetensors files. Name another directory, or delete them."
-        )
-    output.mkdir(parents=True, exist_ok=True)
     by_file: dict[Path, list[str]] = {}
     for name, tensor in base.stored.items():
         by_file.setdefault(tensor.file, []).append(name)
-    for file, names in sorted(by_file.items()):
-        entries = [(name, base.stored[name].dtype, base.stored[name].shape) for name in names]
-        _write_file(output / file.name, entries, plan, on_leaf)
-    pieces.free_memory()
-    for file in sorted(base.directory.iterdir()):
-        if file.suffix in _BESIDES and file.is_file() and not (output / file.name).exists():
-            shutil.copyfile(file, output / file.name)
+    config = base.directory / "config.json"
+    with unfinished.begun(output, config.read_bytes() if config.is_file() else b"") as export:
+        (output / files.INDEX).unlink(missing_ok=True)  # of a merge whose weights were deleted
+        written = []
+        for file, names in sorted(by_file.items()):
+            entries = [(name, base.stored[name].dtype, base.stored[name].shape) for name in names]
+            _write_file(export.aside / file.name, entries, plan, on_leaf)
+            written.append(file.name)
+        pieces.free_memory()
+        for file in sorted(base.directory.iterdir()):
+            is_beside = file.suffix in _BESIDES and file.is_file() and file.name != REPORT
+            if is_beside and not (output / file.name).exists():
+                shutil.copyfile(file, export.aside / file.name)
+                written.append(file.name)
+        if report is not None:
+            (export.aside / REPORT).write_text(report())
+            written.append(REPORT)
+        unfinished.finish(export, written)
 
 
 def _write_file(
@@ -133,9 +141,8 @@ def _write_file(
     plan: Plan,
     on_leaf: Callable[[MergedLeaf], None] | None,
 ) -> None:
-    partial = path.with_name(path.name + ".partial")
-    header, stored = files.lay_out(partial, entries)
-    file = StoredFile(partial, is_new=True)
+    header, stored = files.lay_out(path, entries)
+    file = StoredFile(path, is_new=True)
     try:
         file.write(0, header)
         for name, tensor in stored.items():
@@ -149,4 +156,3 @@ def _write_file(
                 on_leaf(leaf)
     finally:
         file.close()
-    partial.replace(path)

@@ -1,5 +1,6 @@
 """Merging checkpoints on disk, with a loader and a saver of the tests' own."""
 
+import dataclasses
 import json
 
 import ml_dtypes
@@ -119,6 +120,53 @@ def test_masters_are_merged_and_cast_once(tmp_path):
     assert np.mean(found == exact.astype(np.float32).astype(ml_dtypes.bfloat16)) > 0.999
     narrow = merged("narrow", masters=False)
     assert np.mean(narrow == found) < 0.8
+
+
+def own_checkpoints(tmp_path):
+    for number, name in enumerate(("sft", "a", "b")):
+        weights = {"up": np.full((4, 4), number, np.float32)}
+        checkpoints.save_weights(tmp_path / name, weights, {})
+    return MergeConfig(
+        base=tmp_path / "sft",
+        experts=(tmp_path / "a", tmp_path / "b"),
+        output=tmp_path / "fused",
+        method=merge.TaskArithmetic(),
+    )
+
+
+@pytest.mark.parametrize("output", ["sft", "b", "a/checkpoints"])
+def test_no_checkpoint_is_replaced(tmp_path, output):
+    settings = dataclasses.replace(own_checkpoints(tmp_path), output=tmp_path / output)
+    with pytest.raises(CheckpointError, match="already holds checkpoints"):
+        checkpoints.merge_checkpoints(settings)
+    assert np.all(checkpoints.load_weights(tmp_path / "sft")["up"] == 0)
+    assert np.all(checkpoints.load_weights(tmp_path / "b")["up"] == 2)
+
+
+def test_a_killed_merge_of_our_own_checkpoints_is_repeated(tmp_path, monkeypatch):
+    settings = own_checkpoints(tmp_path)
+    write = checkpoints.save_weights
+
+    def die(*args):
+        write(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save_weights", die)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.merge_checkpoints(settings)
+    monkeypatch.undo()
+    assert not (tmp_path / "fused" / "fusion.json").exists()
+    checkpoints.merge_checkpoints(settings)
+    assert (tmp_path / "fused" / "fusion.json").exists()
+    assert np.all(checkpoints.load_weights(tmp_path / "fused")["up"] == 3)
+
+
+def test_an_output_that_is_a_file_is_refused(run):
+    run_dir, *_ = run
+    (run_dir / "file").write_text("")
+    for output in (run_dir / "file", run_dir / "file" / "below"):
+        with pytest.raises(CheckpointError, match="cannot be written to"):
+            checkpoints.merge_checkpoints(config(run_dir, output=output), load=load, save=save)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Merging from disk to disk: equal to `fuse` bit for bit, in the memory of three leaves."""
 
+import dataclasses
 import json
 import tracemalloc
 import weakref
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from loong_jax import merge
+from loong_jax import crash_point, merge
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, on_host, pieces, published
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
+from loong_jax.models.moe.convert import unfinished
 from tests.merge import examples
 
 METHODS = {
@@ -197,7 +199,7 @@ def test_refuses(disk, tmp_path):
     settings = config(disk, merge.Linear())
     (run_dir / "out").mkdir()
     safetensors.save_file({"w": np.ones(3)}, run_dir / "out" / "model.safetensors")
-    with pytest.raises(CheckpointError, match="already holds safetensors"):
+    with pytest.raises(CheckpointError, match=r"already holds model\.safetensors"):
         checkpoints.merge_checkpoints(settings)
     with pytest.raises(CheckpointError, match="one kind"):
         checkpoints.merge_checkpoints(
@@ -216,6 +218,66 @@ def test_refuses(disk, tmp_path):
             )
         )
     assert not list((run_dir / "other").glob("*.safetensors"))  # no half of a merge
+
+
+def contents(directory):
+    return {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    "point", ["ExportBegun:1", "ExportWhole:1", *(f"FileMoved:{n}" for n in range(1, 6))]
+)
+def test_the_command_of_a_merge_that_was_killed_merges(point, disk, monkeypatch):
+    run_dir, *_ = disk
+    settings = config(disk, merge.Linear())
+    checkpoints.merge_checkpoints(dataclasses.replace(settings, output=run_dir / "whole"))
+
+    def die():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crash_point, "kill", die)
+    monkeypatch.setattr(crash_point, "_reached", {})
+    monkeypatch.setenv(crash_point.VARIABLE, point)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.merge_checkpoints(settings)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="not finished"):
+        unfinished.refuse_unfinished(run_dir / "out")
+    checkpoints.merge_checkpoints(settings)
+    assert contents(run_dir / "out") == contents(run_dir / "whole")
+    assert [path for path in (run_dir / "out").iterdir() if path.is_dir()] == []
+
+
+def test_a_merge_that_failed_is_repeated_once_its_input_is_mended(disk):
+    run_dir, _, experts = disk
+    settings = config(disk, merge.TaskArithmetic())
+    last = max(experts["expert0"])  # in the second of two files
+    file = next((run_dir / "expert0").glob("*.safetensors"))
+    sound = experts["expert0"]
+    safetensors.save_file(sound | {last: np.full_like(sound[last], np.nan)}, file)
+    with pytest.raises(ConfigError, match="not finite"):
+        checkpoints.merge_checkpoints(settings)
+    safetensors.save_file(sound, file)
+    checkpoints.merge_checkpoints(settings)
+    assert len(list((run_dir / "out").glob("*.safetensors"))) == 2
+
+
+def test_float64_files(tmp_path):
+    base, *experts = np.random.default_rng(0).normal(size=(3, 6, 4))
+    for name, leaf in {"base": base, "a": experts[0], "b": experts[1]}.items():
+        (tmp_path / name).mkdir()
+        safetensors.save_file({"w": leaf}, tmp_path / name / "model.safetensors")
+    checkpoints.merge_checkpoints(
+        MergeConfig(
+            base=tmp_path / "base",
+            experts=(tmp_path / "a", tmp_path / "b"),
+            output=tmp_path / "out",
+            method=merge.Linear(),
+        )
+    )
+    found = safetensors.load_file(tmp_path / "out" / "model.safetensors")["w"]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, (experts[0] + experts[1]) / 2, rtol=1e-5)
 
 
 def test_paths_of_published_names():
