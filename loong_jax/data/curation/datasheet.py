@@ -142,7 +142,7 @@ def _stages(funnel: Funnel, all_stages: Sequence[Stage]) -> list[dict[str, Any]]
 def _shown(value: Any) -> str:
     if value is None or value == "":
         return "(none)"
-    return str(value)[:60]
+    return str(value)[:60].encode(errors="replace").decode()  # half a surrogate pair is no text
 
 
 def _most_common(counter: Counter[str]) -> dict[str, int]:

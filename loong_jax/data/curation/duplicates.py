@@ -190,7 +190,7 @@ class Duplicates:
             "signature": signatures_of(grams, self.similarity.num_hashes),
             "fingerprint": shingles.fingerprints(texts),
             "numbers": shingles.numbers(texts),
-            "id": np.array([str(r.get("id", "")).encode()[:_ID_BYTES] for r in records], _ID_TYPE),
+            "id": np.array([_id_bytes(record) for record in records], _ID_TYPE),
         }
 
     def decide(self, sketch: Sketch) -> Outcome:
@@ -205,3 +205,7 @@ class Duplicates:
             name = bytes(sketch["id"][of[index]]).decode(errors="replace")
             reasons[int(index)] = f"{kind}: {name or 'an earlier record'}"
         return Outcome(reasons)
+
+
+def _id_bytes(record: Record) -> bytes:
+    return str(record.get("id", "")).encode(errors="replace")[:_ID_BYTES]

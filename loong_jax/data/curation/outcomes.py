@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data.curation.stages import Outcome, Record, text_of
+from loong_jax.data.curation.stages import Outcome, Record, list_of, text_of
 from loong_jax.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def passed_of(record: Record, rollouts: Path | None = None, key: str = "outcomes
     if rollouts is not None:
         name = record.get("id", record.get("uid"))
         return _passed_in(rollouts).get(str(name), Passed(0, 0))
-    graded = [value for value in record.get(key) or () if isinstance(value, bool)]
+    graded = [value for value in list_of(record, key) if isinstance(value, bool)]
     return Passed(sum(graded), len(graded))
 
 
@@ -137,7 +137,7 @@ class MajorityVote:
             )
 
     def reason(self, record: Record) -> str | None:
-        answers = [a for a in record.get(self.key) or () if isinstance(a, str) and a.strip()]
+        answers = [a for a in list_of(record, self.key) if isinstance(a, str) and a.strip()]
         gold = text_of(record, "gold")
         if len(answers) < self.min_answers or not gold:
             return f"too few answers: {len(answers)}"
@@ -188,7 +188,7 @@ def _passed_in(file: Path) -> dict[str, Passed]:
         return _of_evaluation(file, text)
     correct: Counter[str] = Counter()
     graded: Counter[str] = Counter()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         name, value = _attempt(line, f"line {number} of {file}")

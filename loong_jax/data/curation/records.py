@@ -17,6 +17,7 @@ from loong_jax.errors import ConfigError
 
 JSONL, ARRAY_RECORD = (".jsonl", ".ndjson"), (".array_record",)
 _BLOCK = 1 << 20
+_MAX_DEPTH = 100  # of objects and arrays in one another, so that a record can be written again
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,12 +104,26 @@ def read_lines(chunk: Chunk) -> list[bytes]:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """The object of a line; None where it holds none."""
+    """The object of a line; None where it holds none, or one that is nested too deep."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    is_object = isinstance(value, dict)
+    # Few lines have so many brackets, and the others need no look at their depth.
+    if is_object and line.count(b"{") + line.count(b"[") > _MAX_DEPTH and not _is_shallow(value):
+        return None
+    return value if is_object else None
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [item for items in inside for item in items if isinstance(item, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def read_all(inputs: Sequence[Path], chunk_records: int = 10_000) -> Iterator[dict[str, Any]]:

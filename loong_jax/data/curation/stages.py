@@ -95,6 +95,12 @@ def text_of(record: Record, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def list_of(record: Record, key: str) -> Sequence[Any]:
+    """The list under a key; empty where there is none."""
+    value = record.get(key)
+    return value if isinstance(value, list | tuple) else ()
+
+
 def note_of(record: Record, key: str) -> Any:
     """What an earlier stage noted, else what the record itself says under that key."""
     notes = record.get("notes")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loong_jax.data.curation.outcomes import passed_of
-from loong_jax.data.curation.stages import Outcome, Record
+from loong_jax.data.curation.stages import Outcome, Record, list_of
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import tool_calls
 
@@ -135,6 +135,8 @@ def normalised(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | 
     found: list[dict[str, Any]] = []
     open_calls: list[str] = []
     for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            return f"message {number} is no object"
         role, content = message.get("role"), message.get("content") or ""
         if role not in ("system", "user", "assistant", "tool") or not isinstance(content, str):
             return f"message {number} has role {role!r:.20} or no text"
@@ -178,13 +180,15 @@ def _calls_of(message: Mapping[str, Any], number: int) -> list[dict[str, Any]] |
     given = message.get("tool_calls")
     calls: list[dict[str, Any]] = []
     if given:
+        if not isinstance(given, list):
+            return f"message {number}: tool_calls is no list"
         for place, call in enumerate(given):
             body = call.get("function", call) if isinstance(call, Mapping) else {}
             arguments = body.get("arguments", {})
             if isinstance(arguments, str):
                 try:
                     arguments = json.loads(arguments)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return f"message {number}: arguments of a call are no JSON"
             if not isinstance(body.get("name"), str) or not isinstance(arguments, dict):
                 return f"message {number}: a call has no name or no object of arguments"
@@ -272,7 +276,7 @@ class Trajectories:
     def _panel(self, judgements: Any) -> str | None:
         given = judgements if isinstance(judgements, Mapping) else {}
         for criterion in self.criteria:
-            scores = [s for s in given.get(criterion) or () if isinstance(s, int | float)]
+            scores = [s for s in list_of(given, criterion) if isinstance(s, int | float)]
             if len(scores) < self.min_judges:
                 return f"too few judges: {criterion}"
             if sum(scores) < self.min_score * len(scores):

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from loong_jax.data.curation import chain, duplicates, prompts, stages
+from loong_jax.data.curation import chain, datasheet, duplicates, prompts, recipes, stages
 from loong_jax.data.curation.chain import Chain
 from loong_jax.data.curation.stages import Outcome
 from loong_jax.errors import ConfigError
@@ -53,6 +53,49 @@ def test_every_record_ends_in_one_bin(tmp_path):
     assert {r["id"] for r in dropped if r["dropped_by"] == "duplicates"} == {
         f"r{i + 1}" for i in firsts if i + 1 < 57 and (i + 1) % 7 != 3
     }
+
+
+ANSWERED = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+ODD = (
+    None, True, 5, 3.5, "", "\ud800 half a pair", [], [1, None], {"a": 1}, [{"role": "assistant"}],
+    [{"role": "assistant", "tool_calls": 5}],
+    [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[" * 100_000}]}],
+)  # fmt: skip
+KEYS = (
+    "id", "prompt", "messages", "gold", "response", "finish_reason", "outcomes", "answers", "tests",
+    "arguments", "candidates", "solution", "outcomes_with_tools", "outcomes_without_tools",
+    "judgements", "source", "domain", "licence", "notes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"safety"}))
+def test_values_of_another_kind_stop_no_run(tmp_path, name):
+    corpus = tmp_path / "a.jsonl"
+    whole = {
+        "prompt": "What is the sum of 3 and 4 in base ten?",
+        "gold": "7",
+        "response": "It is 7.",
+    }
+    records = [whole | {key: value} for key in KEYS for value in ODD]
+    records += [{"judgements": {"correctness": value}, "messages": ANSWERED} for value in ODD]
+    records += [{"tests": [{"stdin": "1", "stdout": "1"}], "candidates": value} for value in ODD]
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
+    settings = recipes.get(name)(recipes.Given(against=(corpus,)))
+    own = Chain(stages=tuple(s for s in settings if s.name != "contamination"))
+    funnel = chain.run(own, [corpus], tmp_path / "out")
+    assert funnel.num_records == len(records)
+    kept = tmp_path / "out/kept.jsonl"
+    assert len(lines(kept)) == funnel.num_kept
+    datasheet.write(tmp_path, datasheet.describe(name, kept, funnel, own.stages))
+
+
+def test_what_is_nested_too_deep_to_be_written_is_no_record(tmp_path):
+    corpus = tmp_path / "a.jsonl"
+    deep = ['{"prompt": "What is 3 + 4?", "x": ' + "[" * n + "]" * n + "}\n" for n in (90, 400)]
+    corpus.write_text("".join(deep))
+    funnel = chain.run(Chain(stages=()), [corpus], tmp_path / "out")
+    assert funnel.stages[0].reasons == {"no JSON object": 1}
+    assert len(lines(tmp_path / "out/kept.jsonl")) == 1
 
 
 def test_a_killed_run_goes_on_to_the_same_end(tmp_path):
