@@ -1,7 +1,8 @@
 """Code problems: enough tests, a full statement, and tests that agree with programs that solve it.
 
-Records carry `tests` (see verifiers/code/cases.py), perhaps a reference `solution`, and
-`candidates`: programs of several models. All run in the sandbox of the verifiers.
+Records carry `tests` (see verifiers/code/cases.py) themselves or in their `arguments`, perhaps a
+reference `solution`, and `candidates`: programs of several models. All run in the sandbox of the
+verifiers.
 LongCat-Flash-Thinking 2.2.1 (at least five tests), 3.4.1 (ambiguous problems and mismatched test
 cases by execution), A.2.1 (what no model solves).
 """
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.data.curation.stages import Outcome, Record, prompt_of
+from loong_jax.data.curation.stages import Outcome, Record, list_of, prompt_of
 from loong_jax.errors import ConfigError
 
 _LIMITS = re.compile(
@@ -100,7 +101,7 @@ class CodeExecution:
 
     def _judge(self, record: Record) -> tuple[str | None, dict[str, Any]]:
         solution = record.get("solution")
-        programs = [p for p in record.get("candidates") or () if isinstance(p, str)]
+        programs = [p for p in list_of(record, "candidates") if isinstance(p, str)]
         if isinstance(solution, str):
             programs = [solution, *programs]
         if not programs:
@@ -127,14 +128,13 @@ class CodeExecution:
     def _run(self, record: Record, program: str) -> "list[Ran] | str":
         """What the program did in every test, or why that is not known."""
         asked = {
-            "language": record.get("language", self.language),
-            "tests": record["tests"],
+            "language": self.language,
+            "time_limit_s": self.time_limit_s,
             "answer": program,
-            "time_limit_s": record.get("time_limit_s", self.time_limit_s),
         }
-        for name in ("tolerance", "checker", "memory_mb"):
-            if record.get(name) is not None:
-                asked[name] = record[name]
+        for name in ("language", "tests", "time_limit_s", "tolerance", "checker", "memory_mb"):
+            if (value := _setting(record, name)) is not None:
+                asked[name] = value
         judged = _verifier(self.min_tier).verify_record(asked)
         if "tests" not in judged.details:
             return f"{judged.reason}: {judged.evidence}"
@@ -186,12 +186,18 @@ def faults_of(table: Sequence[Sequence[Ran]], min_agreeing: int) -> Faults:
 
 def tests_of(record: Record) -> list[Mapping[str, Any]] | None:
     """The tests of a code problem, its own or its arguments'; None where it has none."""
-    tests = record.get("tests")
-    if tests is None and isinstance(record.get("arguments"), Mapping):
-        tests = record["arguments"].get("tests")
+    tests = _setting(record, "tests")
     if not isinstance(tests, list):
         return None
     return [test for test in tests if isinstance(test, Mapping)]
+
+
+def _setting(record: Record, name: str) -> Any:
+    """What a record says under a name, else what its verifier's arguments say."""
+    value, arguments = record.get(name), record.get("arguments")
+    if value is None and isinstance(arguments, Mapping):
+        return arguments.get(name)
+    return value
 
 
 def _ran(test: Mapping[str, Any]) -> Ran:

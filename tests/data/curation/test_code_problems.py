@@ -103,6 +103,15 @@ def test_programs_are_asked():
     assert not repaired.reasons
 
 
+@pytest.mark.bubblewrap
+def test_tests_may_stand_in_the_arguments():
+    arguments = {"language": "python", "tests": squares(1, 2, 3, 4, 5)}
+    record = {"prompt": TEXT, "verifier": "code", "arguments": arguments}
+    right, wrong = "print(int(input()) ** 2)", "print(2 * int(input()))"
+    assert reason(CodeExecution(), record | {"solution": right}) is None
+    assert reason(CodeExecution(), record | {"solution": wrong}) == "reference fails"
+
+
 def test_sides_do_not_depend_on_order():
     one = code_problems._sides({"call": "f", "args": [1], "returns": [2]})
     other = code_problems._sides({"returns": [2], "args": [1], "call": "f"})
