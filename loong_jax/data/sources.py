@@ -77,7 +77,7 @@ def rows(path: Path) -> Iterator[Row]:
             value = json.loads(text)
             found = value if isinstance(value, list) else value.get("rows", [value])
         else:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
     except (ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is not JSON ({error}). Convert it first.") from None
     for row in found:

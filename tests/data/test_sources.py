@@ -131,6 +131,13 @@ def test_rows_that_are_wrong_are_refused(tmp_path, name, row):
         read(tmp_path, name, row)
 
 
+def test_a_line_ends_where_json_lines_do(tmp_path):
+    row = GSM8K | {"question": "How many\u2028apples\u0085are left?"}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    assert next(sources.load(path, "gsm8k"))["prompt"] == row["question"]
+
+
 def test_tables_directories_and_tfds(tmp_path):
     with open(tmp_path / "a.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, [*AIME])

@@ -95,7 +95,7 @@ def _rows(file: Path) -> Iterable[Any]:
         if file.suffix == ".json":
             rows = json.loads(text)
             return rows if isinstance(rows, list) else [rows]
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read as seeds: {error}. Mend or remove it.") from None
 

@@ -44,7 +44,7 @@ KNOWN_TASKS: Mapping[str, tuple[str, ...]] = {
 def read(path: Path) -> list[str]:
     """Keywords of a file: one a line, `#` begins a comment; or a JSON list of texts."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         words = json.loads(text) if path.suffix == ".json" else _lines(text)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -71,7 +71,7 @@ def cleaned(words: Iterable[str]) -> list[str]:
 def read_texts(path: Path) -> list[str]:
     """Texts of an evaluation set: JSON lines with a question, prompt, problem, input or text."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Name another file.") from None
     texts = []

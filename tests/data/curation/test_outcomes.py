@@ -36,10 +36,12 @@ def test_balance():
 
 
 def test_attempts_come_from_files(tmp_path):
-    lines = [{"id": "a", "correct": i < 3} for i in range(4)]
+    lines = [{"id": "a", "correct": i < 3, "said": "1\u20282"} for i in range(4)]
     lines += [{"uid": "b", "outcome": "ungradable"}, {"uid": "b", "outcome": "correct"}]
     lines += [{"id": "c", "verdict": {"outcome": "wrong"}}] * 4
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
+    )
     evaluated = {"domains": {"stem": {"correct_per_problem": {"a": [3, 4], "b": [1, 1]}},
                              "code": {"correct_per_problem": {"c": [0, 4]}}}}  # fmt: skip
     (tmp_path / "b.json").write_text(json.dumps(evaluated))

@@ -55,6 +55,13 @@ def test_rows_that_are_no_seeds_are_counted(tmp_path):
     }  # fmt: skip
 
 
+def test_a_line_ends_where_json_lines_do(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps(row("logic", 1, question="One\u2028two\u0085three?"), ensure_ascii=False)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert len(seeds.load([path]).by_domain["logic"]) == 1
+
+
 def test_bad_paths_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         seeds.load([tmp_path / "none"])

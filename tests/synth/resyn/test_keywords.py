@@ -11,6 +11,8 @@ from loong_jax.synth.resyn import keywords
 def test_files_of_keywords(tmp_path):
     (tmp_path / "a.txt").write_text("Binary search  # a comment\n\n# none\nsorting\nSORTING\n")
     assert keywords.read(tmp_path / "a.txt") == ["binary search", "sorting"]
+    (tmp_path / "c.txt").write_text("sudoku\n", encoding="utf-8-sig")
+    assert keywords.read(tmp_path / "c.txt") == ["sudoku"]
     (tmp_path / "b.json").write_text('["graph  colouring", "sets"]')
     assert keywords.read(tmp_path / "b.json") == ["graph colouring", "sets"]
 
@@ -35,8 +37,9 @@ def test_names_of_evaluated_tasks_are_found():
 
 def test_texts_of_evaluation_sets_are_counted(tmp_path):
     path = tmp_path / "set.jsonl"
-    texts = ["How many apples does Ann have in her small red basket?", "A graph colouring."]
-    path.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts))
+    texts = ["How many apples does Ann have in her small red basket?", "A graph\u2028colouring."]
+    rows = [json.dumps({"question": text}, ensure_ascii=False) + "\n" for text in texts]
+    path.write_text("".join(rows), encoding="utf-8")
     sets = {"set": keywords.read_texts(path)}
     (row, other) = keywords.audit(["graph colouring", "graph"], sets)
     assert (row["in_texts"], other["in_texts"]) == ({"set": 1}, {"set": 1})
