@@ -1,10 +1,13 @@
 """The way to a judge: any OpenAI-compatible endpoint, within time, size and budget.
 
-The `openai` package is imported with the first request. Every attempt has a
-deadline for the whole of it, so a server that sends a byte now and then stalls nobody. A server
-that says `x-should-retry: false`, as OpenAI's own do, is not asked again.
+The `openai` package is imported with the first request. Every attempt has a deadline for the whole
+of it, so a server that sends a byte now and then stalls nobody: its body is given up at the next
+byte or silence, the body of an error is not read at all, and a head that does not end after twice
+the time is left to a thread of its own. A server that says `x-should-retry: false`, as OpenAI's own
+do, is not asked again.
 """
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import importlib.util
@@ -177,8 +180,6 @@ class Client:
     def _attempt(
         self, messages: Sequence[Mapping[str, str]], settings: Mapping[str, Any]
     ) -> Completion:
-        import openai
-
         asked: dict[str, Any] = {
             "model": self.endpoint.model,
             "temperature": self.endpoint.temperature,
@@ -187,12 +188,37 @@ class Client:
         if self.endpoint.has_json_mode:
             asked["response_format"] = {"type": "json_object"}
         asked |= settings
+        connection = self._connection()
+        received: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+
+        def receive() -> None:
+            try:
+                received.set_result(self._receive(connection, messages, asked))
+            except BaseException as error:
+                received.set_exception(error)
+
+        threading.Thread(target=receive, name="judge", daemon=True).start()
+        try:
+            body = received.result(2 * self.endpoint.timeout_s)
+        except TimeoutError:
+            raise _Again("timeout", _LATE) from None
+        completion = _completion(body, num_asked_chars=len(str(messages)))
+        num_tokens = completion.prompt_tokens + completion.reply_tokens
+        self.budget.add_tokens(num_tokens, is_estimate=completion.is_estimate)
+        return completion
+
+    def _receive(
+        self, connection: Any, messages: Sequence[Mapping[str, str]], asked: Mapping[str, Any]
+    ) -> bytes:
+        """The body of the answer; JudgeUnavailable where there is none."""
+        import openai
+
         deadline = time.monotonic() + self.endpoint.timeout_s
         try:
-            with self._connection().chat.completions.with_streaming_response.create(
+            with connection.chat.completions.with_streaming_response.create(
                 messages=list(messages), timeout=self.endpoint.timeout_s, **asked
             ) as response:
-                body = _body(response, deadline)
+                return _body(response, deadline)
         except openai.APITimeoutError as error:
             raise _Again("timeout", f"no reply in {self.endpoint.timeout_s} s") from error
         except openai.APIStatusError as error:
@@ -207,10 +233,6 @@ class Client:
             raise
         except Exception as error:  # of the transport below: a body that breaks off, a bad length
             raise _Again("endpoint", f"{type(error).__name__}: {error}"[:200]) from error
-        completion = _completion(body, num_asked_chars=len(str(messages)))
-        num_tokens = completion.prompt_tokens + completion.reply_tokens
-        self.budget.add_tokens(num_tokens, is_estimate=completion.is_estimate)
-        return completion
 
     def _connection(self) -> Any:
         with self._lock:
@@ -221,6 +243,7 @@ class Client:
                     base_url=self.endpoint.base_url,
                     api_key=os.environ.get(self.endpoint.api_key_env) or "none",
                     max_retries=0,  # ours count against the budget
+                    http_client=openai.DefaultHttpxClient(event_hooks={"response": [_leave_error]}),
                 )
             return self._openai
 
@@ -237,6 +260,12 @@ class _Again(JudgeUnavailable):
     def __init__(self, reason: str, detail: str, after_s: float = 0.0, status: int | None = None):
         super().__init__(reason, detail, status)
         self.after_s = after_s
+
+
+def _leave_error(response: Any) -> None:
+    """Closes the answer of an error: its status and head say all, and its body need not end."""
+    if response.status_code >= 400:
+        response.close()
 
 
 def _body(response: Any, deadline: float) -> bytes:

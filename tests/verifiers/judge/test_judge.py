@@ -1,6 +1,9 @@
 """Judges over a real HTTP endpoint that plays right, wrong, slow and broken models."""
 
+import contextlib
 import json
+import socket
+import threading
 import time
 
 import pytest
@@ -9,7 +12,7 @@ from loong_jax import cli
 from loong_jax.environments import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier, verdict
-from loong_jax.verifiers.judge import Item, agreement, combine, prompts, replies
+from loong_jax.verifiers.judge import Item, agreement, client, combine, prompts, replies
 from loong_jax.verifiers.judge.canaries import MASTER_KEYS
 
 ITEMS = [
@@ -143,6 +146,37 @@ def test_slow_judges_end_in_time(make, endpoint):
     judged = make(timeout_s=0.3, max_attempts=1).judge.judge(ITEMS[0])
     assert (judged.outcome, judged.reason) == ("ungradable", "timeout")
     assert time.perf_counter() - start < 15
+
+
+@pytest.mark.parametrize(
+    ("head", "reason", "detail"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", "timeout", "in time"),
+        (b"HTTP/1.1 400 Bad\r\nContent-Length: 9999\r\n\r\n", "endpoint", "status 400"),
+    ],
+)
+def test_a_head_or_an_error_that_never_ends_is_left(head, reason, detail):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            with contextlib.suppress(OSError):
+                talk, _ = server.accept()
+                with talk:
+                    talk.recv(65536)
+                    talk.sendall(head)
+                    for _ in range(100):
+                        talk.sendall(b"a: b\r\n")
+                        time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        asked = client.Client(
+            client.Endpoint(base_url=url, model="m", timeout_s=0.5, max_attempts=1)
+        )
+        with pytest.raises(client.JudgeUnavailable, match=detail) as error:
+            asked.complete([{"role": "user", "content": "Hi"}])
+        assert error.value.reason == reason
+        asked.close()
 
 
 def test_a_budget_ends_the_asking(make, endpoint):
