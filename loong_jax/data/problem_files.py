@@ -102,9 +102,6 @@ def read(path: Path) -> ProblemFile:
 def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-        json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:  # JSON may escape a lone surrogate
-        raise _BadLine(f"has half a character: {error}. Write whole characters") from None
     except (ValueError, RecursionError) as error:
         raise _BadLine(f"is not JSON: {error}. Write one object a line") from None
     if not isinstance(record, dict):
@@ -151,6 +148,13 @@ def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
     """The problem of a line, and a digest that is equal for lines that say the same."""
+    try:
+        json.dumps(dict(record), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.start + 1]
+        raise _BadLine(
+            f"has {half!r}, half of a surrogate pair, which is no text. Mend or remove it"
+        ) from None
     messages = _messages(record)
     prompt = "\n".join(content for _, content in messages) or record.get("prompt", "")
     gold, arguments = record.get("gold"), dict(record.get("arguments", {}))

@@ -43,6 +43,7 @@ def parse(text: str, schema: Mapping[str, Any]) -> Any:
         text = fenced[1].strip()
     try:
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()  # no half of a surrogate pair is in it
     except (ValueError, RecursionError) as error:
         raise Malformed(f"no JSON ({error}): {text[:60]!r}"[:200]) from None
     error = next(_validator(json.dumps(schema, sort_keys=True)).iter_errors(found), None)

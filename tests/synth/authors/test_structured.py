@@ -18,7 +18,7 @@ def test_one_object_is_read(text):
         '{"question": "", "score": 5}', '{"question": "q", "score": 9}',
         '{"question": "q", "score": 5, "more": 1}', '{"question": "q", "score": NaN}',
         '{"question": "q", "question": "r", "score": 5}', '{"question": "q", "score": true}',
-        "[" * 100_000, " " * (structured.MAX_CHARS + 1),
+        '{"question": "\\ud800", "score": 5}', "[" * 100_000, " " * (structured.MAX_CHARS + 1),
     ],
 )  # fmt: skip
 def test_anything_else_is_malformed(text):
