@@ -137,8 +137,8 @@ _OF_LINES_ALONE = {"uid", "messages", "tests", "solution"}  # which corpora use 
 
 def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The keys of a record that a problem has; None where it poses none that can be checked."""
-    kinds = {key: _KINDS[key] for key in _KINDS.keys() - _OF_LINES_ALONE}
-    found = {key: record[key] for key in kinds if isinstance(record.get(key), kinds[key])}
+    kinds = {key: kind for key, kind in _KINDS.items() if key not in _OF_LINES_ALONE}
+    found = {key: record[key] for key, kind in kinds.items() if isinstance(record.get(key), kind)}
     try:
         _posed(found, 0)
     except _BadLine:

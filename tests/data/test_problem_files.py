@@ -136,3 +136,11 @@ def test_problems_that_read_alike_are_on_one_side_of_the_split(tmp_path):
     found = problem_files.read(write(tmp_path, *({"prompt": t, "gold": "4"} for t in texts)))
     first, second, third = (problem.canonical for problem in found.problems)
     assert first == second != third
+
+
+def test_keys_of_a_corpus_keep_one_order_in_every_process():
+    record = {"licence": "MIT", "origin": "us", "level": 2, "domain": "stem", "verifier": "math",
+              "gold": "4", "prompt": "What is 2 + 2?", "id": "a", "copies": 3}  # fmt: skip
+    assert list(problem_files.from_record(record) or ()) == [
+        "id", "prompt", "gold", "verifier", "domain", "level", "origin", "licence"
+    ]  # fmt: skip
