@@ -69,8 +69,8 @@ def test_names_do_not_depend_on_place_and_differ_with_the_answer(tmp_path):
         ({"messages": [{"role": "assistant", "content": "y"}], "gold": "1"}, "the user's"),
         ({"prompt": "x?", "tests": [{}], "solution": "as so"}, "solution without an answer"),
         ({"prompt": "x?", "gold": "1", "solution": "<longcat_think>x"}, "form is broken"),
-        ({"prompt": "x\\ud800?", "gold": "1"}, r"line 2 .*'.ud800', half of a surrogate pair"),
-        ({"prompt": "x?", "gold": "1", "origin": "\\udfff"}, "half of a surrogate pair"),
+        ({"prompt": "x\ud800?", "gold": "1"}, r"line 2 .*'.ud800', half of a surrogate pair"),
+        ({"prompt": "x?", "gold": "1", "origin": "\udfff"}, "half of a surrogate pair"),
         ('{"prompt": ' + "[" * 100_000, "is not JSON: maximum recursion"),
     ],
 )
