@@ -98,7 +98,7 @@ def _is_also_a_row(first: Sequence[Node], end: Node, name: str) -> bool:
     at = [values.real_value(substitute(end, name, number(k))) for k in (3, 4, 5)]
     if None in at:
         return True
-    return any(b - a != step for a, b in itertools.pairwise(at))  # type: ignore[operator]
+    return any(values.gap(b, a) != step for a, b in itertools.pairwise(at))
 
 
 # ---- numbers alone

@@ -87,9 +87,10 @@ def _holds(relation: Node) -> bool:
         a, b = values.real_value(left), values.real_value(right)
         if same is None or a is None or b is None:
             return False
+        is_less = values.gap(a, b) < 0
         holds = {
-            "=": same, "!=": not same, "<": not same and a < b, "<=": same or a < b,
-            ">": not same and a > b, ">=": same or a > b,
+            "=": same, "!=": not same, "<": not same and is_less, "<=": same or is_less,
+            ">": not same and not is_less, ">=": same or not is_less,
         }.get(operator)  # fmt: skip
         if not holds:
             return False

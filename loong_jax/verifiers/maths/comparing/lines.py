@@ -57,7 +57,7 @@ def cut(parts: Sequence[RealSet]) -> Line | None:
             return None
         if not any(_is_same(value, node, known) for known in ends):
             ends.append((value, node))
-    ends.sort(key=functools.cmp_to_key(lambda a, b: (a[0] > b[0]) - (a[0] < b[0])))
+    ends.sort(key=functools.cmp_to_key(lambda a, b: values.gap(a[0], b[0])))
     return Line(ends)
 
 

@@ -39,7 +39,7 @@ def distinct(items: Sequence[Node]) -> list[Node]:
 
 def may_be_interval(items: Sequence[Node]) -> bool:
     ends = [values.real_value(item) for item in items]
-    return len(ends) == 2 and None not in ends and ends[0] < ends[1]  # type: ignore[operator]
+    return len(ends) == 2 and None not in ends and values.gap(*ends) < 0
 
 
 def without_repeats(items: list[Node]) -> list[Node]:

@@ -7,7 +7,7 @@ says what a decimal may stand for, `numbers` and `identities` compare, `equality
 
 from loong_jax.verifiers.maths.values.equality import equal
 from loong_jax.verifiers.maths.values.identities import constant_ratio, is_fixed
-from loong_jax.verifiers.maths.values.numbers import as_fraction, real_value
+from loong_jax.verifiers.maths.values.numbers import as_fraction, gap, real_value
 from loong_jax.verifiers.maths.values.rounding import EXACT, Tolerance
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "as_fraction",
     "constant_ratio",
     "equal",
+    "gap",
     "is_fixed",
     "real_value",
 ]

@@ -97,3 +97,8 @@ def real_value(node: Node, digits: int = LOW_DIGITS) -> Value | None:
     if not is_exact(value) and evaluator.context.im(value) != 0:
         return None
     return value
+
+
+def gap(a: Value, b: Value) -> Value:
+    """a - b of two real values; mpmath subtracts a Fraction from an mpf, but not the reverse."""
+    return -(b - a) if is_exact(a) and not is_exact(b) else a - b
