@@ -120,8 +120,11 @@ def environment(parser: Parser) -> Node:
         rows = _rows(parser)
         if raw_argument(parser) != name:
             raise ParseError(f"\\begin{{{name}}} ends as something else")
-        node = Node("matrix", rows)
-        return _determinant(rows) if name == "vmatrix" else node
+        if name == "vmatrix":
+            return _determinant(rows)
+        if len({len(row) for row in rows}) != 1:
+            raise ParseError("the rows of the matrix have different lengths")
+        return Node("matrix", rows)
     if name in names.LIST_ENVIRONMENTS:
         node = pieces.read(parser) if "cases" in name else None
         if node is not None:

@@ -119,6 +119,8 @@ def _flag(node: Node) -> bool:
 
 def _matrix(arguments: tuple[Node, ...]) -> Node:
     if len(arguments) == 3 and arguments[0].head == "number":  # Matrix(2, 1, [3, 4])
+        if arguments[1].head != "number" or arguments[2].head not in ("bracket", "tuple"):
+            raise ParseError("a matrix has two sizes and a list")
         rows, columns, items = arguments[0].args[0], arguments[1].args[0], arguments[2].args
         if rows * columns != len(items):
             raise ParseError("the matrix has another size")
