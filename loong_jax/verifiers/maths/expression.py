@@ -110,7 +110,7 @@ def with_names(item: Any, names: Mapping[str, str]) -> Any:
         if item.head == "symbol":
             return symbol(names.get(item.args[0], item.args[0]))
         return Node(item.head, tuple(with_names(arg, names) for arg in item.args))
-    if isinstance(item, tuple):
+    if type(item) is tuple:  # a unit is a tuple of another type, and stays
         return tuple(with_names(part, names) for part in item)
     return item
 
@@ -120,7 +120,7 @@ def substitute(node: Any, name: str, value: Node) -> Any:
         if node.head == "symbol" and node.args[0] == name:
             return value
         return Node(node.head, tuple(substitute(arg, name, value) for arg in node.args))
-    if isinstance(node, tuple):
+    if type(node) is tuple:
         return tuple(substitute(item, name, value) for item in node)
     return node
 
@@ -153,6 +153,8 @@ def strip_labels(node: Node) -> Node:
 def negate(node: Node) -> Node:
     if node.head == "number":
         return Node("number", (-node.args[0], node.args[1]))
+    if node.head == "quantity":
+        return Node("quantity", (negate(node.args[0]), node.args[1]))
     return Node("neg", (node,))
 
 

@@ -21,7 +21,7 @@ def spread(node: Node) -> tuple[Node, ...]:
 
 
 def with_sign(item: Any, sign: int) -> Any:
-    if isinstance(item, tuple) and not isinstance(item, Node):
+    if type(item) is tuple:
         return tuple(with_sign(part, sign) for part in item)
     if not isinstance(item, Node):
         return item
