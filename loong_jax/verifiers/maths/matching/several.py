@@ -9,6 +9,7 @@ from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     EMPTY,
+    ZERO,
     CostError,
     Node,
     heads,
@@ -197,6 +198,9 @@ def ratio(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "ratio":
         if len(gold.args) != len(answer.args):
             return False
+        if any(values.equal(term, ZERO) for term in (*gold.args, *answer.args)):
+            # a multiple of 0 is anything: 0:0 is not 2:3, nor 8:00 the time 7:00
+            return all_match(matcher, zip(gold.args, answer.args, strict=True))
         first, other = gold.args[0], answer.args[0]
         pairs = (
             (Node("mul", (g, other)), Node("mul", (a, first)))
