@@ -133,15 +133,17 @@ class CodeVerifier:
         checker = None
         if case.checker is not None:
             checker = self._executor.build(case.checker.language, case.checker.source)
-            if checker.failure or checker.lost:
-                said = checker.failure or checker.lost
-                return verdict.ungradable("checker", f"it cannot be compiled: {said}"[:500])
+            if said := checker.failure or checker.lost:
+                return _no_checker(said)
 
         def judge(test: CodeTest) -> TestResult:
             one = builds[test.call.function if test.call else ""]
             return self._test(case, one, checker, test)
 
         results = self._test_all(judge, case.tests)
+        rejects = checker is not None and any(r.status == "WA" for r in results)
+        if rejects and (said := self._executor.check(checker)):
+            return _no_checker(said)  # an interpreter ends with status 1 for that too
         failed = next((i for i, r in enumerate(results) if r.status == "RE"), None)
         if failed is not None and (said := self._executor.check(built)):
             detail = "not compiled"
@@ -254,6 +256,10 @@ class CodeVerifier:
             lost = next(result for result in results if result.status != "OK")
             return verdict.ungradable("sandbox", f"{evidence}; {lost.detail}"[:500], **common)
         return verdict.correct(evidence, **common)
+
+
+def _no_checker(said: str) -> Verdict:
+    return verdict.ungradable("checker", f"it cannot be compiled: {said}"[:500])
 
 
 def status_of(ended: Ended) -> tuple[Status, str]:

@@ -123,8 +123,9 @@ def test_several_outputs_tolerance_and_checker(code):
     checked = record("print(int(input()) * 7)", {"stdin": "6"}, checker=checker)
     assert code.verify_record(checked).is_correct
     assert code.verify_record(checked | {"answer": "print(7)"}).reason == "wrong answer"
-    broken = checked | {"checker": checker | {"source": "raise SystemExit(9)"}}
-    assert code.verify_record(broken).outcome == "ungradable"
+    for source in ("raise SystemExit(9)", "import sys; sys.exit("):
+        broken = checked | {"checker": checker | {"source": source}}
+        assert code.verify_record(broken).outcome == "ungradable", source
 
 
 @pytest.mark.parametrize(
