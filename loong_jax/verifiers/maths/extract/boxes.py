@@ -9,9 +9,12 @@ from loong_jax.verifiers.maths.reading import multiplicity
 MAX_BOXES = 64
 SPRAY = 12  # so many different boxes are no solution's intermediate results
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=[{\d\w\\])")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace, or an escaped one, which is none
 _WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
 JOIN = re.compile(
-    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\b(?:{_WORD_JOINS})\b)*", re.IGNORECASE
+    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
+    rf"\\text\s*\{{\s*(?:{_WORD_JOINS})\s*\}})*",
+    re.IGNORECASE,
 )
 _BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
 _MULTIPLE = re.compile(r"\$?\s*" + multiplicity.ASIDE, re.IGNORECASE)
@@ -58,12 +61,10 @@ def is_denied(text: str, box: Box) -> bool:
 
 def _closing(text: str, opening: int) -> int | None:
     depth = 0
-    for position in range(opening, min(len(text), opening + 20_000)):
-        character = text[position]
-        if character in "{}" and text[position - 1] != "\\":
-            depth += 1 if character == "{" else -1
-            if depth == 0:
-                return position
+    for brace in _BRACE.finditer(text, opening, opening + 20_000):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return brace.start()
     return None
 
 

@@ -11,7 +11,7 @@ from loong_jax.verifiers.maths.reading.tokens import Token
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.reading.parser import Parser
 
-FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac")
+FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 _STARTERS = frozenset(
     (*FRACTIONS, *BINOMIALS, *integrals.BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",

@@ -76,7 +76,7 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
     (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
 )
-_INFIX = re.compile(r"\{([^{}]*)\\(choose|over)\b([^{}]*)\}")
+_INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
     r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
     r"\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d)?)\s*\}"
@@ -137,7 +137,7 @@ _TOKEN = re.compile(
         (?: \d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?
           | \d+\.\d+
           | \.\d+
-          | \d+\.(?=\s*\\(?:overline|bar|dot)\b)
+          | \d*\.(?=\s*\\(?:overline|bar|dot)\b)
           | \d+
         )
         (?:[eE][-+]?\d+(?![A-Za-z\d]))?
@@ -148,6 +148,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_BRACKETS = {"\\lbrack": "[", "\\rbrack": "]"}
 _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -198,7 +199,7 @@ def prepare(text: str) -> str:
         text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
-            text = _DOUBLED.sub(r"\\", text)
+            text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
         for pattern, replacement in _GROUPS:
             text = pattern.sub(replacement, text)
     elif _SPACED_THOUSANDS.fullmatch(text):
@@ -247,7 +248,9 @@ def tokenize(text: str) -> list[Token]:
                 continue
             if value.startswith("\\\\"):
                 value = "\\\\"
-        elif kind == "sign":
+            elif value in _BRACKETS:
+                kind, value = "sign", _BRACKETS[value]
+        if kind == "sign":
             if value in names.SPACING:
                 spaced = True
                 continue
