@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import Node, strip_labels
+from loong_jax.verifiers.maths.expression import Node, strip_labels, symbols
 from loong_jax.verifiers.maths.forms import kinds, naming
 
 ELLIPSIS = Node("symbol", ("...",))
@@ -26,6 +26,18 @@ def grouped(gold: Node, answer: Node) -> Node:
     values_ = [naming.right_side(item) for item in answer.args]
     rows = [tuple(values_[i : i + size_]) for i in range(0, len(values_), size_)]
     return Node("list", tuple(Node("tuple", row) for row in rows))
+
+
+def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
+    """An expression without the values that its unknowns may not have: x + 1, x != 1."""
+    first, *rest = items
+    allowed = symbols(first)
+    if first.head == "chain" or not rest:
+        return items
+    for item in map(strip_labels, rest):
+        if item.head != "chain" or item.args[0] != ("!=",) or not symbols(item.args[1]) & allowed:
+            return items
+    return (first,)
 
 
 def is_sequence(items: Sequence[Node]) -> bool:

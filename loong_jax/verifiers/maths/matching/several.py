@@ -106,6 +106,8 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             given_values, in_order = [given_values[i] for i in order], True
         elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
             in_order = True
+        elif set(own) & set(names) and all(str(name).isalpha() for name in names):
+            return False  # "x = 2, y = 3" for x = 2 or x = 3
         elif gold.head == "tuple":
             if (order := naming.order_of_point(list(map(str, names)))) is not None:
                 named = dict(zip(names, given_values, strict=True))

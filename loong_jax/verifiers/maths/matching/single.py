@@ -41,7 +41,7 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head in COLLECTIONS or "pm" in heads(answer):
         items = answer.args if answer.head in COLLECTIONS else signs.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
-            items = tuple(lists.without_repeats(list(items)))  # 24, 24
+            items = lists.without_restrictions(lists.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
             return matcher.match(gold, items[0])
         if answer.head == "bracket" or answer.head == "tuple":
