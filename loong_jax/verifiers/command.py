@@ -26,27 +26,30 @@ def verify_file(name: str, source: Path, destination: Path, **options: Any) -> d
     """Judges every line of `source`; returns how often each outcome was given.
 
     `destination` is replaced once all verdicts are known. Raises VerifierError where `source`
-    cannot be read.
+    cannot be read or `destination` cannot be replaced, such as a directory or /dev/stdout.
     """
+    if destination.exists() and not destination.is_file():
+        raise VerifierError(f"{destination} is no regular file. Name a file: it is replaced.")
+    target = destination.resolve()  # a link stays one
     verifier = verifiers.get_verifier(name, **options)
     counts: collections.Counter[str] = collections.Counter(
         dict.fromkeys(("correct", "wrong", "ungradable"), 0)
     )
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    partial = destination.with_name(destination.name + ".partial")
+    partial = target.with_name(target.name + ".partial")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as lines, open(partial, "w", encoding="utf-8") as out:
             for line in lines:
                 record, judged = _judge(verifier, line)
                 counts[judged.outcome] += 1
                 out.write(json.dumps(_named(record) | as_record(judged)) + "\n")
+        os.replace(partial, target)
     except OSError as error:
         raise VerifierError(
             f"{error.filename}: {error.strerror}. Name files that can be read and written."
         ) from error
     finally:
         verifier.close()
-    os.replace(partial, destination)
     return {str(outcome): count for outcome, count in counts.items()}
 
 

@@ -1,6 +1,7 @@
 """`loong verify`: one verdict a line, in order, whatever the lines hold."""
 
 import json
+import os
 
 import pytest
 
@@ -21,18 +22,20 @@ def test_a_file_of_records(tmp_path, capsys):
         json.dumps({"gold": "1103_6", "answer": "1103", "question": "Write it in base six."}),
         json.dumps({"gold": "3.1", "answer": "3.2", "tolerance": 0.1}),
         json.dumps({"gold": 7, "answer": "7"}),
+        '{"gold": NaN, "answer": "7"}',
+        '{"gold": 1e400, "answer": "7"}',
     ]
     source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\n")
     assert cli.main(["verify", "math", "--input", str(source), "--output", str(destination)]) == 0
     verdicts = [json.loads(line) for line in destination.read_text().splitlines()]
     assert [v["verdict"] for v in verdicts] == [
-        "correct", "wrong", *["ungradable"] * 7, "correct", "correct", "correct", "ungradable",
+        "correct", "wrong", *["ungradable"] * 7, *["correct"] * 3, *["ungradable"] * 3,
     ]  # fmt: skip
     assert verdicts[0]["id"] == "a"
     assert {"verdict", "reason", "evidence"} <= set(verdicts[0])
     assert all(v["reason"] for v in verdicts if v["verdict"] == "ungradable")
-    assert "4 correct, 1 wrong, 8 ungradable" in capsys.readouterr().out
+    assert "4 correct, 1 wrong, 10 ungradable" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["verify", "nonsense"], ["verify", "math", "--input", "absent"]])
@@ -40,3 +43,25 @@ def test_bad_usage_is_named(words, tmp_path, capsys):
     arguments = [*words, "--output", str(tmp_path / "out")] if len(words) > 2 else words
     assert cli.main(arguments) == 1
     assert "loong verify" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_replaced_is_refused_before_anything_is_judged(tmp_path, capsys):
+    source, pipe = tmp_path / "in.jsonl", tmp_path / "pipe"
+    source.write_text('{"gold": "5", "answer": "5"}\n')
+    os.mkfifo(pipe)
+    for named, destination in ((tmp_path, tmp_path), (pipe, pipe), (source, source / "out.jsonl")):
+        arguments = ["verify", "math", "--input", str(source), "--output", str(destination)]
+        assert cli.main(arguments) == 1
+        assert str(named) in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [source, pipe]
+    assert pipe.is_fifo()
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path):
+    source, link = tmp_path / "in.jsonl", tmp_path / "link"
+    source.write_text('{"gold": "5", "answer": "5"}\n')
+    (tmp_path / "out.jsonl").touch()
+    link.symlink_to("out.jsonl")
+    assert cli.main(["verify", "math", "--input", str(source), "--output", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "out.jsonl").read_text())["verdict"] == "correct"

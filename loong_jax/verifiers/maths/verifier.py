@@ -1,6 +1,7 @@
 """Verifier "math": compares the answer a response states with a typed gold."""
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -120,6 +121,8 @@ class MathVerifier:
         gold_text, answer_text = record.get("gold"), record.get("answer")
         if not isinstance(gold_text, (str, int, float)) or isinstance(gold_text, bool):
             return verdict.ungradable("record", "gold is missing or no text")
+        if isinstance(gold_text, float) and not math.isfinite(gold_text):
+            return verdict.ungradable("record", f"gold={gold_text} is no number")
         if not isinstance(answer_text, str):
             return verdict.ungradable("record", "answer is missing or no text")
         try:
