@@ -125,7 +125,7 @@ _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+
 _LETTER_UNIT = re.compile(  # the only number, and one letter set apart from it or raised: 5 m, 5m²
     r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?"
     r"(?: ?(?:\\times|\\cdot|×|\*) ?10 ?\^ ?(?:\{-?\d{1,3}\}|-?\d))?\$?)"
-    r"(?: ([mghsLJNWV])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
+    r"(?: ([mghsLJNWVAKT])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
 )
 
 
