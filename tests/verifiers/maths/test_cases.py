@@ -1,6 +1,7 @@
 """Verdicts on our own cases by class, and on the shared development cases where they are."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_every_gold_answers_itself(verifier):
             for answer in (gold,) if "\\boxed" in gold else (gold, boxed):
                 judged = verifier.judge(gold, answer)
                 assert judged.outcome == "correct", (gold, answer, judged)
+
+
+def test_no_gold_with_the_answer_to_another_raises(verifier):
+    cases = [case for path in CASES for case in read(path)]
+    golds = sorted({case["gold"] for case in cases})
+    answers = sorted({case["answer"] for case in cases if len(case["answer"]) < 200} | {*golds})
+    rng = random.Random(0)
+    for _ in range(2000):
+        verifier.judge(rng.choice(golds), rng.choice(answers))
 
 
 def test_a_ratio_is_a_quotient_unless_it_may_be_odds(verifier):
