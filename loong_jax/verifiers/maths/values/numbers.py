@@ -94,9 +94,9 @@ def real_value(node: Node, digits: int = LOW_DIGITS) -> Value | None:
         value, evaluator = evaluate(node, digits, {}, False)
     except Undefined:
         return None
-    if not is_exact(value) and evaluator.context.im(value) != 0:
-        return None
-    return value
+    if is_exact(value):
+        return value
+    return evaluator.context.re(value) if evaluator.context.im(value) == 0 else None
 
 
 def gap(a: Value, b: Value) -> Value:
