@@ -84,7 +84,7 @@ def _factorial(self: Evaluator, value: Value) -> Value:
             raise CostError("a factorial above 9000!")
         self.pay(value * 10)
         return self.exact(math.factorial(value))
-    return self.context.gamma(self.moderate(value) + 1)
+    return _gamma(self, value + 1)
 
 
 def _double_factorial(self: Evaluator, value: Value) -> Value:
@@ -96,6 +96,7 @@ def _double_factorial(self: Evaluator, value: Value) -> Value:
 def _gamma(self: Evaluator, value: Value) -> Value:
     if isinstance(value, int):
         return _factorial(self, value - 1)
+    self.pay(self.digits**2)  # beside 2020! there are thousands of digits
     return self.context.gamma(self.moderate(value))
 
 
