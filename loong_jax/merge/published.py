@@ -21,6 +21,7 @@ from loong_jax.models.moe.convert import files, unfinished
 from loong_jax.models.moe.convert.files import StoredTensor
 
 REPORT = "fusion.json"
+_SOURCE = "a merge"  # tells its unfinished files from those of an export
 _BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # what else is copied from the base
 
 
@@ -116,7 +117,9 @@ def write(
     for name, tensor in base.stored.items():
         by_file.setdefault(tensor.file, []).append(name)
     config = base.directory / "config.json"
-    with unfinished.begun(output, config.read_bytes() if config.is_file() else b"") as export:
+    text = config.read_bytes() if config.is_file() else b""
+    unfinished.refuse_unfinished(output, but_of=_SOURCE)
+    with unfinished.begun(output, text, _SOURCE) as export:
         (output / files.INDEX).unlink(missing_ok=True)  # of a merge whose weights were deleted
         written = []
         for file, names in sorted(by_file.items()):

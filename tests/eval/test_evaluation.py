@@ -125,7 +125,7 @@ def test_evaluation_json_round_trips(tmp_path):
     assert json.loads(path.read_text())["stage"] == "sft"
     assert EvaluationResult.load(path.parent).to_json() == result.to_json()
     path.write_text("{")
-    with pytest.raises(LoongError, match="loong eval"):
+    with pytest.raises(LoongError, match="loong train"):
         EvaluationResult.load(path.parent)
 
 

@@ -221,8 +221,9 @@ def test_places_that_cannot_be_written_to_are_refused_in_a_line(tmp_path, capsys
 
 @pytest.mark.parametrize("name", ["num-steps", "rows", "row-length", "checkpoint-every"])
 def test_invalid_settings_leave_nothing_behind(name, tmp_path, capsys):
-    said = one_line(f"--run-dir {tmp_path / 'run'} --sft.{name} 0", capsys)
-    assert f"{name.replace('-', '_')}=0 must be at least 1" in said
+    with pytest.raises(SystemExit):
+        cli.main(["train", "pod-sft", "--run-dir", str(tmp_path / "run"), f"--sft.{name}", "0"])
+    assert f"{name.replace('-', '_')}=0 must be at least 1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

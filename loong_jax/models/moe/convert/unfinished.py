@@ -34,9 +34,13 @@ class Begun(NamedTuple):
     config_text: bytes  # of the config.json that will be written
 
 
-def refuse_unfinished(directory: Path) -> None:
-    """Raises CheckpointError where an export to `directory` goes on or was killed."""
-    if os.path.exists(directory / MARK):  # False where nothing can be read
+def refuse_unfinished(directory: Path, *, but_of: str | None = None) -> None:
+    """Raises CheckpointError where an export to `directory` goes on or was killed.
+
+    With `but_of` one of that source, or of none, is let pass.
+    """
+    passes = but_of is not None and _content(directory / ASIDE / SOURCE) in (but_of.encode(), None)
+    if os.path.exists(directory / MARK) and not passes:  # False where nothing can be read
         raise CheckpointError(
             f"{directory} holds an export that was not finished, as {MARK} in it says. Repeat the "
             f"export, name another directory, or delete {MARK} and {ASIDE} there to give it up."
