@@ -129,12 +129,14 @@ class OneStepOffPolicy:
         return choices.dispatch(state, groups_per_replica)
 
     def _follow(self, state: RunState) -> list[Action]:
-        """Replicas take new weights up between two batches."""
-        return (
-            []
-            if state.tickets.count("queued", "decoding")
-            else choices.assign_empty(state, state.newest_version)
-        )
+        """Replicas take new weights up between two batches.
+
+        One that was lost and mended meanwhile takes up those that the batch is written under.
+        """
+        queued = state.tickets.versions("queued")
+        if not queued and state.tickets.count("decoding"):
+            return []
+        return choices.assign_empty(state, min(queued, default=state.newest_version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

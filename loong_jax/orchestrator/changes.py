@@ -154,7 +154,8 @@ def _after_action(state: RunState, action: acts.Action) -> RunState:
         case acts.SetIssueLimit(limit):
             return dataclasses.replace(state, issue_limit=limit)
         case acts.Balanced(at_s):
-            crew = sum(replica.generating for replica in state.replicas)
+            # those that the policy hears of, see `faults.decide`
+            crew = sum(r.generating and not r.quarantined for r in state.replicas)
             balance = states.Balance(state.newest_version, crew, at_s)
             return dataclasses.replace(state, balance=balance)
         case acts.SetGate(threshold):

@@ -30,7 +30,7 @@ class Balance(NamedTuple):
     """What the last rebalancing saw; another newest version or crew calls for the next."""
 
     newest_version: int = -1
-    num_generating: int = 0
+    num_generating: int = 0  # replicas, those in quarantine apart
     at_s: float = 0.0
 
 
