@@ -28,10 +28,15 @@ class Inbox:
         self._num_alarms = 0
 
     def next(self, timeout_s: float) -> Any:
-        """The next event, or the next alarm that is due. Raises `queue.Empty` after `timeout_s`."""
+        """The next alarm that is due, or the next event. Raises `queue.Empty` after `timeout_s`.
+
+        Alarms go first, since events may come faster than they are taken.
+        """
         due_s = self._alarms[0][0] - self._clock() if self._alarms else float("inf")
+        if due_s <= 0:
+            return heapq.heappop(self._alarms)[2]
         try:
-            return self._events.get(timeout=min(timeout_s, max(0.0, due_s)))
+            return self._events.get(timeout=min(timeout_s, due_s))
         except queue.Empty:
             if due_s <= timeout_s:
                 return heapq.heappop(self._alarms)[2]

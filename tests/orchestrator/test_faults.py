@@ -8,7 +8,10 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import changes, faults
 from loong_jax.orchestrator import state as states
+from loong_jax.orchestrator.baselines import OneStepOffPolicy
+from loong_jax.orchestrator.dora import MultiVersionPolicy
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
+from loong_jax.orchestrator.inbox import Inbox
 from loong_jax.orchestrator.loop import RunStalled, WorkerLost
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rollout import events as rollout_events
@@ -22,7 +25,7 @@ class MortalWorld(FakeWorld):
     def __init__(self, *, deaths=(), always_dies=(), **kwargs):
         super().__init__(**kwargs)
         self.always_dies, self.mended, self.sent = set(always_dies), [], collections.Counter()
-        self.dead = set()
+        self.dead, self.tickets = set(), {}
         for at_s, replica in deaths:
             self._after(at_s, lambda r=replica: self.die(r))
 
@@ -40,9 +43,17 @@ class MortalWorld(FakeWorld):
     def dispatch(self, replica, tickets, version):
         assert replica not in self.dead, "a replica in quarantine is given no work"
         self.sent.update((t.number, version) for t in tickets)
+        self.tickets |= {ticket.number: ticket for ticket in tickets}
         super().dispatch(replica, tickets, version)
         if replica in self.always_dies:
             self._after(0.01, lambda: self.die(replica))
+
+    def migrate(self, source, target, ticket_numbers):
+        for number in set(ticket_numbers) & self.decoding[source]:
+            self.decoding[source].remove(number)
+            super().dispatch(target, [self.tickets[number]], self.hosted[target])
+        event = rollout_events.GroupsMigrated(source, target, tuple(ticket_numbers), 0, 0)
+        self.put(event)
 
     def mend(self, replica):
         self.mended.append((self.now, replica))
@@ -52,9 +63,12 @@ class MortalWorld(FakeWorld):
 POLICIES = {
     "dora": DoraPolicy(groups_per_step=3, max_staleness=1),
     "ordered": DoraPolicy(groups_per_step=3, max_staleness=1, deterministic=True),
+    "several versions": MultiVersionPolicy(groups_per_step=3, max_staleness=1),
+    "one step off": OneStepOffPolicy(groups_per_step=3),
 }
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", POLICIES)
 def test_groups_of_a_dead_replica_are_written_again_under_their_version(kind):
     deaths = [(0.2, 0), (2.0, 1), (2.1, 0), (5.0, 1)]
@@ -70,6 +84,26 @@ def test_groups_of_a_dead_replica_are_written_again_under_their_version(kind):
     assert max(world.sent.values()) > 1, "some group was sent twice"
     written = [ticket for ticket, _ in world.versions_seen]
     assert len(set(written)) == len(written)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_run_survives_its_only_replica_at_any_moment(kind):
+    for moment in range(1, 30):
+        world = MortalWorld(seed=moment, num_replicas=1, deaths=[(0.3 * moment, 0)])
+        counts = make_run(world, policy=POLICIES[kind], total_steps=4).run().counts()
+        assert counts["trained"] == 12
+
+
+def test_an_alarm_that_is_due_comes_before_events_that_wait():
+    now = 0.0
+    inbox = Inbox(lambda: now, None)
+    inbox.alarm(2.0, "alarm")
+    for event in range(3):
+        inbox.put(event)
+    assert inbox.next(1.0) == 0
+    now = 2.0
+    assert [inbox.next(1.0) for _ in range(3)] == ["alarm", 1, 2]
 
 
 def test_quarantine_doubles_and_ends_with_the_budget():
