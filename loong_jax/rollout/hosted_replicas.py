@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout.attempts import Luggage
-from loong_jax.rollout.drafts import DraftBook
+from loong_jax.rollout.drafts import Draft, DraftBook
 from loong_jax.rollout.events import GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
 from loong_jax.rollout.host_link import HostLink
 from loong_jax.rollout.host_messages import HostSetup
@@ -25,7 +25,7 @@ from loong_jax.rollout.host_versions import HostVersions
 from loong_jax.rollout.hosts import Placement
 from loong_jax.rollout.publisher import Publisher
 from loong_jax.rollout.records import Group, Ticket
-from loong_jax.rollout.versions import VersionStore
+from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,13 @@ class HostedReplicaGroup:
         link = self._link(replica)
 
         def carry_out() -> None:
-            self._supply.bring(version, link)
+            try:
+                self._supply.bring(version, link)
+            except VersionError:
+                with self._lock:
+                    if self._held.get(replica) == version:
+                        raise
+                return  # while the host started, another version took its place
             link.send(command)
 
         link.put(carry_out)
@@ -135,7 +141,7 @@ class HostedReplicaGroup:
         with self._lock:
             self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
         drafts = self._drafts.known([ticket.number for ticket in tickets], version)
-        self._post(replica, messages.Dispatch(replica, tuple(tickets), version, drafts))
+        self._post_tickets(replica, tickets, version, drafts)
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         with self._lock:  # before or after groups that arrive, never between two halves of that
@@ -303,7 +309,7 @@ class HostedReplicaGroup:
         for ticket, version in tickets:
             drafts = self._drafts.known([ticket.number], version)
             num_tokens = sum(draft.num_tokens for draft in drafts.values())
-            self._post(move.target, messages.Dispatch(move.target, (ticket,), version, drafts))
+            self._post_tickets(move.target, [ticket], version, drafts)
             self._say(GroupsMigrated(move.source, move.target, (ticket.number,), 0, num_tokens))
 
     def _on_scored(self, number: int, groups: tuple[Group, ...] | None) -> None:
@@ -366,6 +372,20 @@ class HostedReplicaGroup:
     def _post(self, replica: int, message: Any) -> None:
         link = self._link(replica)
         link.put(lambda: link.send(message))
+
+    def _post_tickets(
+        self, replica: int, tickets: Sequence[Ticket], version: int, drafts: dict[int, Draft]
+    ) -> None:
+        """Those that are cancelled while the host starts are not sent at all."""
+        link = self._link(replica)
+
+        def carry_out() -> None:
+            with self._lock:
+                wanted = tuple(ticket for ticket in tickets if ticket.number in self._sent)
+            if wanted:
+                link.send(messages.Dispatch(replica, wanted, version, drafts))
+
+        link.put(carry_out)
 
     def _release(self, replica: int) -> None:
         """The caller has the lock."""

@@ -71,17 +71,23 @@ class ProcessHost:
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None
         self._sending = threading.Lock()
+        self._starting = threading.Lock()
+        self._is_killed = False
 
     def start(self, receive: Receive, ended: Ended) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command,
-            env=self._child_environment(),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
+        with self._starting, theirs:
+            if not self._is_killed:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(theirs.fileno())],
+                    env=self._child_environment(),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+        if self._process is None:
+            ours.close()
+            ended("it was killed before it had started")
+            return
         self._connection = Connection(ours.detach())
         threading.Thread(
             target=self._read,
@@ -96,8 +102,10 @@ class ProcessHost:
         self._write(parts)
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        with self._starting:
+            self._is_killed = True
+            if self._process is not None:
+                self._process.kill()
 
     def join(self, timeout_s: float) -> bool:
         if self._process is None:
