@@ -59,12 +59,9 @@ class Policy:
         if twice or "benign" not in ids:
             raise ConfigError(f"categories repeat {twice}, or 'benign' is missing. Name each once.")
 
-    def category(self, name: str) -> Category:
-        """The category with that id; ConfigError where there is none."""
-        for category in self.categories:
-            if category.id == name:
-                return category
-        raise ConfigError(f"{name!r} is no category of policy {self.version}.")
+    def category(self, name: Any) -> Category | None:
+        """The category with that id, or None."""
+        return next((category for category in self.categories if category.id == name), None)
 
 
 @functools.lru_cache(maxsize=4)
@@ -86,7 +83,8 @@ class SafetyKind:
 
     The category is the record's own `safety` where it has one, else what the tagger finds most
     likely; below `min_probability` for all, the prompt is `unsure`, a reason, and should be read by
-    a person. `responses` are the kinds to keep; others go as `response kind`.
+    a person. What the policy does not name is an `unknown category`. `responses` are the kinds to
+    keep; others go as `response kind`.
     """
 
     tagger: Path | None = None
@@ -104,7 +102,11 @@ class SafetyKind:
             if name is None:
                 reasons[index] = "unsure"
                 continue
-            category = policy.category(str(name))
+            category = policy.category(name)
+            if category is None:
+                said = str(name)[:40]
+                reasons[index] = f"unknown category: {said!r} is not in {self.policy.name}"
+                continue
             note: dict[str, Any] = {"safety": category.id, "response_kind": category.response}
             if category.guideline:
                 note["guideline"] = category.guideline

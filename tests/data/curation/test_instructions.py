@@ -86,10 +86,10 @@ def test_the_policy_has_forty_categories_and_five_kinds():
     policy = safety.load()
     assert len(policy.categories) > 40
     assert {category.response for category in policy.categories} == set(safety.KINDS)
-    assert policy.category("child_sexual").response == "hard_refuse"
-    assert policy.category("self_harm").guideline
-    with pytest.raises(ConfigError, match="no category"):
-        policy.category("nothing")
+    by_id = {category.id: category for category in policy.categories}
+    assert by_id["child_sexual"].response == "hard_refuse"
+    assert by_id["self_harm"].guideline
+    assert policy.category("nothing") is None
 
 
 def test_prompts_get_the_kind_of_their_category():
@@ -106,6 +106,16 @@ def test_prompts_get_the_kind_of_their_category():
     assert only.reasons[1] == "response kind: soft_refuse_with_guideline"
     noted = [{"notes": dict(note)} for note in outcome.notes.values()]
     assert safety.counts(noted)["comply"] == 1
+
+
+@pytest.mark.parametrize("named", ["weather", " benign", 7, ["benign"], {"benign": 1}])
+def test_a_category_that_the_policy_lacks_is_a_bin_and_stops_nobody_else(named):
+    records = [{"prompt": "a", "safety": named}, {"prompt": "b", "safety": "benign"}]
+    outcome = SafetyKind().judge(records)
+    assert stages.counted(outcome.reasons[0]) == "unknown category"
+    assert str(named) in outcome.reasons[0]
+    assert "safety_policy.json" in outcome.reasons[0]
+    assert outcome.notes.keys() == {1}
 
 
 def test_bad_policies_are_refused(tmp_path):
