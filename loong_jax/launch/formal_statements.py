@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +58,8 @@ def make(settings: StatementSettings, directory: Path, backend: Backend, seed: i
     funnel: dict[str, int] = {}
     caught: dict[str, dict[str, int]] = {}
     if settings.author != "none":
-        rest, funnel, caught = _formalised(rest, settings, directory, backend, rng, seed)
+        kin = {goal.kin for goal in held_out}
+        rest, funnel, caught = _formalised(rest, kin, settings, directory, backend, rng, seed)
     posed = [(statement, propositional.goal_of(statement, size)) for statement, size in rest]
     proved = propositional.cold_start(posed, settings.cold_start_nodes)
     if not proved:
@@ -87,6 +88,7 @@ def _draw(settings: StatementSettings, rng: np.random.Generator) -> list[tuple[S
 
 def _formalised(
     drawn: Sequence[tuple[Statement, int]],
+    held_out_kin: Collection[str],
     settings: StatementSettings,
     directory: Path,
     backend: Backend,
@@ -106,6 +108,7 @@ def _formalised(
     )
     with opened as author:
         made = formalise.formalise(problems, author, backend, seed=seed)
+    made = formalise.without_kin(made, held_out_kin)
     json_files.write_jsonl(directory / "formalised.jsonl", [one.record() for one in made])
     caught = {}
     if settings.author == SCRIPTED:

@@ -13,8 +13,17 @@ from loong_jax.errors import ConfigError
 from loong_jax.launch import formal, formal_statements
 from loong_jax.launch.formal_statements import StatementSettings
 from loong_jax.launch.tiny_prover import ProverSettings
-from loong_jax.synth.formal import backends, expert_iteration, proof_term, propositional, statement
+from loong_jax.synth.formal import (
+    backends,
+    expert_iteration,
+    filters,
+    formalise,
+    proof_term,
+    propositional,
+    statement,
+)
 from loong_jax.synth.formal.expert_iteration import LoopSettings
+from loong_jax.synth.formal.formulas import Implies
 from loong_jax.synth.formal.problems import Theorems
 from loong_jax.synth.formal.proof_term import Node
 
@@ -79,6 +88,42 @@ def test_statements_of_all_kinds_are_of_different_kin(tmp_path):
     few = dataclasses.replace(settings, theorems=Theorems(max_size=2, max_idle=0))
     with pytest.raises(ConfigError, match="too few"):
         formal_statements.make(few, tmp_path, backend, 0)
+
+
+def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypatch):
+    """`q -> (p -> r)` for `p -> (q -> r)` means the same, and may be what a held-out one says."""
+
+    def swapped(formula):
+        match formula:
+            case Implies(p, Implies(q, r)):
+                return Implies(q, Implies(p, r))
+        return formula
+
+    def reworded(problems, author, backend, *, seed):
+        posed = [
+            one.intended._replace(hypotheses=tuple(map(swapped, one.intended.hypotheses)))
+            for one in problems
+        ]
+        assert all(map(statement.says_the_same, posed, [one.intended for one in problems]))
+        return [
+            formalise.Formalised(one, said, filters.KEPT, (), None)
+            for one, said in zip(problems, posed, strict=True)
+        ]
+
+    monkeypatch.setattr(formalise, "formalise", reworded)
+    settings = dataclasses.replace(
+        SMALLEST["statements"],
+        author="http://127.0.0.1:9/v1",
+        model="m",
+        num_problems=120,
+        num_held_out=40,
+    )
+    made = formal_statements.make(settings, tmp_path, backends.get_backend("metamath"), 0)
+    kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
+    assert len(set(kin)) == len(kin)
+    assert made.funnel["kin of another"] > 0
+    assert sum(made.funnel.values()) == 120
+    assert made.funnel["kept"] == len(made.cold_start) + len(made.pool)
 
 
 def test_no_renaming_makes_a_held_out_statement_one_that_trains(tmp_path):

@@ -14,7 +14,7 @@ from loong_jax.synth.formal.statement import Statement
 # Every way to leave, in the order of the stages; the last word is for those that stay.
 STAGES = (
     *("no reply", "syntax", "foreign atom", "contradictory", "trivial", "refutable"),
-    *("no back-translation", "judged different", "not as intended", "kept"),
+    *("no back-translation", "judged different", "not as intended", "kin of another", "kept"),
 )
 
 

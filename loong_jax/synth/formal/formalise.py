@@ -7,7 +7,7 @@ equality with that. Source: LongCat-Flash-Thinking 2.2.2, "Statement Formalizati
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,21 @@ def formalise(
     ]
     made = _back_and_judged(made, author, seed)
     return [_compared(one) for one in made]
+
+
+def without_kin(made: Sequence[Formalised], known: Collection[str]) -> list[Formalised]:
+    """The same outcomes; what is kept is kin to none of the `known` and to no earlier one.
+
+    An author's other words for one meaning may be another problem's statement.
+    """
+    seen, result = set(known), []
+    for one in made:
+        if one.is_kept and one.statement is not None:
+            if one.statement.kin in seen:
+                one = one._replace(decision=Decision("kin of another"))
+            seen.add(one.statement.kin)
+        result.append(one)
+    return result
 
 
 def funnel(made: Sequence[Formalised]) -> dict[str, int]:
