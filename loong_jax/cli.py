@@ -534,7 +534,7 @@ COMMANDS = {
     ),
     "verify": Command(
         usage="verify VERIFIER",
-        summary="judge answers in a JSON-lines file: math",
+        summary="judge answers in a JSON-lines file: math, code, logic, proofs and more",
         run=verify,
     ),
     "synth": Command(

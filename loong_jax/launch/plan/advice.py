@@ -94,7 +94,7 @@ def _time(plan: "Plan") -> list[str]:
     traffic = timing.step.compute_s - timing.step.product_s
     if plan.request.mode != "decode" and traffic > 0.3 * timing.step_s:
         said.append(
-            f"{traffic / timing.step_s:.0%} of the step is bound by HBM traffic: see the largest "
-            "fusions in the JSON's timeline, and keep attention in a kernel"
+            f"{traffic / timing.step_s:.0%} of the step is bound by HBM traffic: --chart draws "
+            "what runs when in the heaviest loops; keep attention in a kernel"
         )
     return said

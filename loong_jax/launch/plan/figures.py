@@ -84,6 +84,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     num_steps = request.num_steps
     result: dict[str, Any] = {
         "model": request.model,
+        "num_layers": request.config.num_layers,
         "topology": str(request.topology),
         "mode": request.mode,
         "mesh": {axis: size for axis, size in request.mesh.items() if size > 1},
@@ -257,6 +258,7 @@ def title(plan: Plan) -> str:
     """One line that says what was planned."""
     request = plan.request
     return (
-        f"{request.model} {request.mode} on {request.topology}, mesh {show_mesh(request.mesh)}, "
-        f"{request.batch} x {request.length} tokens"
+        f"{request.model}, layers={request.config.num_layers}, {request.mode} on "
+        f"{request.topology}, mesh {show_mesh(request.mesh)}, {request.batch} x {request.length} "
+        "tokens"
     )

@@ -182,6 +182,22 @@ def test_a_call_of_several_steps_is_told_by_the_step():
     assert "runs in a call of 4 steps" in text
 
 
+def test_a_shorter_model_is_said_to_be_shorter():
+    shorter = dataclasses.replace(MoEConfig.tiny(), num_layers=1)
+    made = plan.read(make_request(config=shorter), COMPILED, VERSIONS)
+    assert figures.to_json(made)["num_layers"] == 1
+    assert figures.title(made).startswith("tiny, layers=1, train on v5p:2x2x1")
+
+
+def test_advice_on_memory_traffic_names_what_there_is():
+    made = plan.read(make_request(), COMPILED, VERSIONS)
+    for timing in made.timings:
+        timing.step.product_s = 0.0
+    (said,) = [line for line in advice.advise(made) if "HBM traffic" in line]
+    assert "--chart" in said
+    assert "JSON" not in said
+
+
 def test_what_does_not_fit_says_what_to_change():
     memory = dict(COMPILED.memory) | {"temp": 90e9}
     made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
