@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax import options
+from loong_jax.bench import record
 from loong_jax.bench.rollouts import agreement, calibration, figures, scale, setups, tables
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
@@ -81,33 +82,38 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench async", arguments)
     places.prepare_files(json=chosen.json, chart=chosen.chart, timeline=chosen.timeline)
     started_s = time.perf_counter()
-    result = measure(chosen, say=lambda text: print(text, flush=True))
+    save = record.saver(chosen.json, chosen)
+    result = measure(chosen, say=lambda text: print(text, flush=True), save=save)
     result["wall_s"] = time.perf_counter() - started_s
-    if chosen.json is not None:
-        from loong_jax.data import json_files
-
-        json_files.write_json(chosen.json, result)
+    save(result)
     if chosen.chart is not None and "simulated" in result:
         chosen.chart.write_bytes(figures.png(result))
     return 0
 
 
-def measure(chosen: Options, *, say: Callable[[str], None]) -> dict[str, Any]:
-    """All figures as one JSON object; `say` gets each table as soon as it is there."""
+def measure(
+    chosen: Options, *, say: Callable[[str], None], save: record.Save = lambda _: None
+) -> dict[str, Any]:
+    """All figures as one JSON object; `say` gets each table as soon as it is there, and `save` all
+    figures so far."""
     result: dict[str, Any] = {}
     if "sleep" in chosen.chosen_parts:
         result["sleep"] = {name: agreement.measure(name) for name in agreement.POLICIES}
         say(tables.sleep(result["sleep"]))
+        save(result)
     if "real_engine" in chosen.chosen_parts:
         result["real_engine"] = _real_engine(chosen, say)
+        save(result)
     if "simulated" not in chosen.chosen_parts:
         return result
     seeds = tuple(range(chosen.seeds))
     cost = calibration.fit(CostModel(), say=say) if chosen.fit else CostModel()
     result["calibration"] = calibration.check(cost, seeds)
     say(tables.calibration(result["calibration"]))
+    save(result)
     result["policies"] = policies(cost, seeds)
     say(tables.policies(result["policies"]))
+    save(result)
     result["simulated"] = extrapolate(chosen, cost, seeds)
     say(tables.simulated(result["simulated"]))
     return result

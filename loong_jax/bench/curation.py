@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from loong_jax import options
-from loong_jax.bench import curation_cases
+from loong_jax.bench import curation_cases, record
 from loong_jax.bench import curation_corpora as corpora
 from loong_jax.data import json_files
 from loong_jax.data.curation import (
@@ -67,21 +67,26 @@ def main(arguments: Sequence[str]) -> int:
         )
     places.prepare_files(json=chosen.json)
     places.try_directories(directory=chosen.directory)
+    if not chosen.parts:
+        raise ConfigError(f"parts names nothing to measure. Name some of {', '.join(PARTS)}.")
+    save = record.saver(chosen.json, chosen)
     result: dict[str, Any] = {"seed": chosen.seed}
     if "quality" in chosen.parts:
         result["quality"] = measure_quality(chosen.planted, chosen.seed)
         print(quality_text(result["quality"]), flush=True)
+        save(result)
     if "contamination" in chosen.parts:
         result["contamination"] = measure_contamination(chosen.planted, chosen.seed)
         print(contamination_text(result["contamination"]), flush=True)
+        save(result)
     if "scorer" in chosen.parts:
         result["scorer"] = measure_scorer(chosen.seed)
         print(f"\nscorer: {json.dumps(result['scorer'])}", flush=True)
+        save(result)
     if "volume" in chosen.parts:
         result["volume"] = measure_volume(chosen.records, chosen.seed, chosen.directory)
         print(volume_text(result["volume"]), flush=True)
-    if chosen.json is not None:
-        json_files.write_json(chosen.json, result)
+        save(result)
     return 0
 
 

@@ -19,8 +19,7 @@ import jax
 import numpy as np
 
 from loong_jax import options
-from loong_jax.bench import versus
-from loong_jax.data import json_files
+from loong_jax.bench import record, versus
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
@@ -120,15 +119,14 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench decode", arguments)
     places.prepare_files(json=chosen.json)
-    result = measure(
+    measure(
         load=Load(num_new_tokens=chosen.new_tokens),
         parts=chosen.chosen_parts,
         rounds=chosen.rounds,
         peers=ALL_PEERS if chosen.all_variants else PEERS,
         report=lambda text: print(text, flush=True),
+        save=record.saver(chosen.json, chosen),
     )
-    if chosen.json is not None:
-        json_files.write_json(chosen.json, result)
     return 0
 
 
@@ -141,8 +139,10 @@ def measure(
     rounds: int = 3,
     peers: Sequence[tuple[str, str]] = PEERS,
     report: Callable[[str], None] = print,
+    save: record.Save = lambda _: None,
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians of `rounds`, after one run for compilation.
+    `save` gets them after each part.
 
     `num_threads` is for transformers, and for what is reported: JAX takes the cores that the
     process may use.
@@ -164,16 +164,17 @@ def measure(
     bench = _Bench(graphdef, config, weights, load, prompts, rounds, report)
     if "transformers" in parts:
         result["engine"], tokens = bench.engines()
+        save(result)
         result["transformers"] = bench.transformers(tokens, num_threads, peers)
         if "speedup" in result["transformers"]:
             result["speedup"] = result["transformers"]["speedup"]
-    if "group_prefill" in parts:
-        result["group_prefill"] = bench.group_prefill()
-    if "active_slots" in parts:
-        result["active_slots"] = bench.active_slots()
-    if "block_steps" in parts:
-        result["block_steps"] = bench.block_steps()
+        save(result)
+    for part in ("group_prefill", "active_slots", "block_steps"):
+        if part in parts:
+            result[part] = getattr(bench, part)()
+            save(result)
     result["load_average_after"] = os.getloadavg()[0]
+    save(result)
     return result
 
 
@@ -287,6 +288,7 @@ class _Bench:
         limit_s = CLOSE * min(seconds.values())
         finalists = {name: made[name] for name in seconds if seconds[name] <= limit_s}
         return {
+            "versions": peer.versions(),
             "trial_tokens": num_tokens,
             "trial_s": seconds,
             "variants_that_do_not_work": failed,

@@ -22,7 +22,7 @@ import numpy as np
 from flax import nnx
 
 from loong_jax import options
-from loong_jax.data import json_files
+from loong_jax.bench import record
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
 from loong_jax.launch.plan import programs
@@ -131,14 +131,20 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench device", arguments)
     places.prepare_files(json=chosen.json)
-    result = measure(chosen, report=lambda text: print(text, flush=True))
-    if chosen.json is not None:
-        json_files.write_json(chosen.json, result)
+    save = record.saver(chosen.json, chosen)
+    measure(chosen, report=lambda text: print(text, flush=True), save=save)
     return 0
 
 
-def measure(chosen: Options, report: Callable[[str], None] = print) -> dict[str, Any]:
-    """All figures as JSON values; seconds are medians, after a run for compilation."""
+def measure(
+    chosen: Options,
+    report: Callable[[str], None] = print,
+    save: record.Save = lambda _: None,
+) -> dict[str, Any]:
+    """All figures as JSON values; seconds are medians, after a run for compilation.
+
+    `save` gets them after each part.
+    """
     device = jax.local_devices()[0]
     peak = PEAKS.get(device.device_kind)
     result: dict[str, Any] = {
@@ -157,6 +163,7 @@ def measure(chosen: Options, report: Callable[[str], None] = print) -> dict[str,
     for part in PARTS:
         if part in chosen.chosen_parts:
             result[part] = getattr(bench, part)(result)
+            save(result)
     return result
 
 

@@ -29,6 +29,7 @@ import ml_dtypes
 import numpy as np
 
 from loong_jax import options
+from loong_jax.bench import record as records
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.launch import places
@@ -75,8 +76,8 @@ class Options:
     directory: Path | None = None  # for the models, about 6 bytes a weight; temporary unless given
 
     def __post_init__(self):
-        if unknown := set(self.chosen) - set(METHODS):
-            raise ConfigError(f"methods={sorted(unknown)} must be of {', '.join(METHODS)}.")
+        if not self.chosen or set(self.chosen) - set(METHODS):
+            raise ConfigError(f"methods={self.methods!r} must name some of {', '.join(METHODS)}.")
         least = {"rounds": 1, "cores": 1, "layers": 1, "width": 64, "vocabulary": 64}
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -96,16 +97,22 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.directory is not None:
         chosen.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.directory) as directory:
-        result = measure(Path(directory), chosen, report=lambda text: print(text, flush=True))
-    if chosen.json is not None:
-        json_files.write_json(chosen.json, result)
+        save = records.saver(chosen.json, chosen)
+        measure(Path(directory), chosen, report=lambda text: print(text, flush=True), save=save)
     return 0
 
 
 def measure(
-    directory: Path, chosen: Options, *, report: Callable[[str], None] = print
+    directory: Path,
+    chosen: Options,
+    *,
+    report: Callable[[str], None] = print,
+    save: records.Save = lambda _: None,
 ) -> dict[str, Any]:
-    """All figures as JSON values; raises LoongError where the two sides' results differ."""
+    """All figures as JSON values, which `save` gets after each method.
+
+    Raises LoongError where the two sides' results differ.
+    """
     shapes = llama_shapes(chosen)
     write_models(directory, chosen, shapes)
     sizes = [math.prod(shape) for shape in shapes.values()]
@@ -131,7 +138,9 @@ def measure(
             line += f"; mergekit {theirs['gb_per_s_core']:.2f} GB/s, {theirs['peak_leaves']:.2f}"
             line += f" leaves, {theirs['seconds']:.2f} s; {row['speedup']:.1f}x"
         report(line)
+        save(result)
     result["load_average_after"] = os.getloadavg()[0]
+    save(result)
     return result
 
 

@@ -58,6 +58,8 @@ def read_rows(data: Path, limit: int | None) -> list[tuple[str, domains.Row]]:
             with open(file, encoding="utf-8") as lines:
                 for number, line in enumerate(itertools.islice(lines, limit)):
                     record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise ValueError(f"line {number + 1} holds no object")
                     uid = str(record.get("uid", f"{file.stem}/{number}"))
                     rows.append((uid, domains.read_row(record)))
         except (OSError, ValueError) as error:

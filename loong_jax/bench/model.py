@@ -1,16 +1,18 @@
 """`loong bench model`: our model's speed on this machine, alone and against transformers."""
 
 import dataclasses
+import functools
 import importlib.metadata
-import json
+import math
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax import options, process
+from loong_jax.bench import record
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
 
@@ -60,11 +62,8 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
     """All figures, as a dict for JSON; prints them as they come and saves them part by part."""
     from loong_jax.bench import curves, versus
 
-    def save() -> None:
-        if chosen.json is not None:
-            chosen.json.write_text(json.dumps(result, indent=1) + "\n")
-
     result: dict[str, Any] = {"machine": _machine(), "load_before": os.getloadavg()[0]}
+    save = functools.partial(record.saver(chosen.json, chosen), result)
     if result["load_before"] > 0.5:
         print(f"The load is {result['load_before']:.1f}: this machine has other things to do.")
     if "transformers" in chosen.parts:
@@ -75,7 +74,9 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
         else:
             peer.set_num_threads(result["machine"]["threads"])
             result["machine"] |= peer.versions()
-            result["transformers"] = _grid(chosen, settings, peer)
+            found = result["transformers"] = {"settings": {}}
+            _time_grid(chosen, settings, peer, found["settings"], save)
+            found["summary"] = _summary(found["settings"])
         save()
     if "ffn" in chosen.parts:
         print("MoE FFN over one dense product of equal FLOPs: forward, forward and backward")
@@ -113,10 +114,16 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
     return result
 
 
-def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]:
+def _time_grid(
+    chosen: Options,
+    settings: Sequence[Any],
+    peer: Any,
+    rows: dict[str, Any],
+    save: Callable[[], None],
+) -> None:
+    """Adds a row for each setting as soon as it is measured."""
     from loong_jax.bench import ours, products, versus
 
-    rows: dict[str, Any] = {}
     for setting in settings:
         print(f"  {setting.name}: {setting.reason}", flush=True)
         problem = ours.problem(setting)
@@ -140,6 +147,11 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
             "bound": bound,
             "products_alone": products.alone(multiplied, seconds, setting.length)._asdict(),
         }
+        save()
+
+
+def _summary(rows: dict[str, Any]) -> dict[str, Any]:
+    """Means and ceilings of both passes, which it prints."""
     summary = {}
     for name in ("forward", "train_step"):
         ratios = [row[name]["speedup"] for row in rows.values()]
@@ -158,7 +170,7 @@ def _grid(chosen: Options, settings: Sequence[Any], peer: Any) -> dict[str, Any]
         for rate, found in most.items():
             by_setting = ", ".join(f"{setting} {ratio:.2f}x" for setting, ratio in found.items())
             print(f"    at {rate}: {means[rate]:.2f}x ({by_setting})")
-    return {"settings": rows, "summary": summary}
+    return summary
 
 
 def ceilings(name: str, rows: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -189,12 +201,16 @@ def sizes(base: Any) -> dict[str, Sequence[int]]:
 
 def _check(chosen: Options) -> None:
     unknown = [part for part in chosen.parts if part not in PARTS]
-    if unknown:
-        raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
+    if unknown or not chosen.parts:
+        raise ConfigError(
+            f"parts={list(chosen.parts)} are no parts. Choose among {', '.join(PARTS)}."
+        )
     if chosen.threads is not None and chosen.threads < 1:
         raise ConfigError(f"threads={chosen.threads} is below 1. Raise it or leave it out.")
-    if not chosen.budget_s > 0:
-        raise ConfigError(f"budget_s={chosen.budget_s} is not positive. Raise it.")
+    if not (math.isfinite(chosen.budget_s) and chosen.budget_s > 0):
+        raise ConfigError(
+            f"budget_s={chosen.budget_s} is not positive and finite. Name seconds, such as 15."
+        )
 
 
 def _pin(threads: int) -> None:
@@ -215,7 +231,7 @@ def _machine() -> dict[str, Any]:
     from loong_jax import doctor
 
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": record.processor(),
         "threads": doctor.num_cores(),
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import tyro
 
+from loong_jax.bench import record
 from loong_jax.bench.null_engine import NullEngine
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
@@ -44,6 +45,8 @@ class Options:
     json: Path | None = None
 
     def __post_init__(self):
+        if not self.hosts:
+            raise ConfigError("hosts names no number of hosts. Name one or more.")
         if min(*self.hosts, self.groups_per_host, self.num_tokens, self.weight_mib) < 1:
             raise ConfigError(f"{self}: every number must be at least 1.")
 
@@ -51,7 +54,7 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = tyro.cli(Options, args=list(arguments), prog="loong bench placement")
     places.prepare_files(json=chosen.json)
-    rows = []
+    rows, save = [], record.saver(chosen.json, chosen)
     print(f"{'hosts':>6}{'start':>9}{'command':>10}{'report':>9}{'driver':>12}{'publish':>10}")
     for num_hosts in chosen.hosts:
         rows.append(measure(num_hosts, chosen))
@@ -61,10 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{row['bytes_per_report']:>7.0f} B{row['driver_us_per_report']:>9.0f} us"
             f"{row['publish_s']:>8.2f} s"
         )
-    if chosen.json is not None:
-        from loong_jax.data import json_files
-
-        json_files.write_json(chosen.json, {"place": chosen.place, "rows": rows})
+        save({"place": chosen.place, "rows": rows})
     return 0
 
 

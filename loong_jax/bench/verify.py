@@ -12,17 +12,22 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loong_jax import options
+from loong_jax.bench import record
 from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.launch import places
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
 
+if TYPE_CHECKING:
+    from loong_jax.bench import verify_pool
+
 PEER = "math_verify"
 PARTS = ("math", "sandbox", "ray")
 _LONG_CHARS = 60_000
+_EXPECTED = (True, False, "correct", "not correct", "ungradable")
 
 Judge = Callable[[str, str], bool | None]  # None: ungradable, a time-out or a crash
 
@@ -32,7 +37,8 @@ class Options:
     """Judges cases with our verifier and, where it is installed, with Math-Verify.
 
     Both run in this process, in turns, on one thread. Accuracy is per class of cases; speed is the
-    median over rounds of the seconds that all cases take.
+    median over rounds of the CPU seconds that all cases take, those of the processes in which we
+    ask sympy among them.
     Example: loong bench verify --cases tests/verifiers/maths/cases --json verify.json
     """
 
@@ -58,22 +64,23 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench verify", arguments)
     if chosen.rounds < 1:
         raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
-    if unknown := sorted(set(chosen.parts) - set(PARTS)):
-        raise ConfigError(f"parts={unknown} are unknown. Choose among {', '.join(PARTS)}.")
+    if not chosen.parts or set(chosen.parts) - set(PARTS):
+        raise ConfigError(f"parts={list(chosen.parts)} must name some of {', '.join(PARTS)}.")
+    soak = _soak(chosen) if "ray" in chosen.parts else None
     places.prepare_files(json=chosen.json)
+    cases = read_cases(chosen.cases) if "math" in chosen.parts else []
+    save = record.saver(chosen.json, chosen)
     result: dict[str, Any] = {}
     if "math" in chosen.parts:
-        cases = read_cases(chosen.cases)
         result |= measure(cases, rounds=chosen.rounds, with_peer=chosen.peer)
         print(as_text(result))
+        save(result)
     if "sandbox" in chosen.parts:
         result["sandbox"] = _sandbox()
-    if "ray" in chosen.parts:
-        result["ray"] = _ray(chosen)
-    if chosen.json is not None:
-        from loong_jax.data import json_files
-
-        json_files.write_json(chosen.json, result)
+        save(result)
+    if soak is not None:
+        result["ray"] = _ray(soak)
+        save(result)
     return 0
 
 
@@ -89,10 +96,15 @@ def _sandbox() -> dict[str, Any]:
     return measured
 
 
-def _ray(chosen: Options) -> dict[str, Any]:
+def _soak(chosen: Options) -> "verify_pool.Soak":
     from loong_jax.bench import verify_pool
 
-    soak = verify_pool.Soak(num_requests=chosen.requests, num_kills=chosen.kills)
+    return verify_pool.Soak(num_requests=chosen.requests, num_kills=chosen.kills)
+
+
+def _ray(soak: "verify_pool.Soak") -> dict[str, Any]:
+    from loong_jax.bench import verify_pool
+
     measured = verify_pool.measure(soak)
     print(verify_pool.as_text(measured))
     return measured
@@ -109,19 +121,43 @@ def read_cases(paths: Sequence[Path]) -> list[Case]:
             lines = file.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}. Name files of cases.") from error
-        for line in lines:
-            record = json.loads(line)
-            if record.get("contested"):
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} is no UTF-8 text: {error}. Name files of cases.") from error
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
                 continue
-            expected = record["expected"]
-            kind = record.get("class", file.stem)
-            is_correct = expected is True or expected == "correct"
-            cases.append(
-                Case(kind, record["gold"], record["answer"], is_correct, expected == "ungradable")
-            )
+            try:
+                case = _case(json.loads(line), file.stem)
+            except ValueError as error:
+                raise ConfigError(
+                    f"line {number} of {file} is no case: {error}. Write an object with `gold`, "
+                    f"`answer` and `expected`, which is one of {_EXPECTED}."
+                ) from error
+            cases += [] if case is None else [case]
     if not cases:
         raise ConfigError(f"{', '.join(map(str, paths))} hold no cases. Name files of cases.")
     return cases
+
+
+def _case(value: Any, kind: str) -> Case | None:
+    """The case of a line, None of a contested one; ValueError where it is no case."""
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a value of type {type(value).__name__}")
+    if value.get("contested"):
+        return None
+    for name in ("gold", "answer"):
+        if not isinstance(value.get(name), str):
+            raise ValueError(f"its {name} is {value.get(name)!r}, no text")
+    expected = value.get("expected")
+    if not isinstance(expected, bool | str) or expected not in _EXPECTED:
+        raise ValueError(f"its expected is {expected!r}")
+    return Case(
+        value.get("class", kind),
+        value["gold"],
+        value["answer"],
+        expected in (True, "correct"),
+        expected == "ungradable",
+    )
 
 
 def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str, Any]:
@@ -210,7 +246,10 @@ def _latency(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _speed(judges: dict[str, Judge], cases: Sequence[Case], rounds: int) -> dict[str, Any]:
-    """Verdicts per second; the judges take turns, so that other load meets them alike."""
+    """Verdicts per CPU second, of this process and of those that it starts.
+
+    The judges take turns, so that other load meets them alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in judges}
     for _ in range(rounds):
         for name, judge in judges.items():

@@ -1,0 +1,59 @@
+"""The JSON file of a bench: whole after every part, so that a stopped bench leaves what it has."""
+
+import dataclasses
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loong_jax import configs, doctor
+from loong_jax.data import json_files
+
+Save = Callable[[Mapping[str, Any]], None]  # gets all figures there are so far
+
+
+def saver(path: Path | None, chosen: Any) -> Save:
+    """What writes figures to `path`, with the `setup` they were taken on; nothing without a path.
+
+    `chosen` are the options of the bench, a dataclass.
+    """
+    if path is None:
+        return lambda _: None
+    known = setup(chosen)
+
+    def save(figures: Mapping[str, Any]) -> None:
+        json_files.write_json(path, {"setup": known, **figures})
+
+    return save
+
+
+def setup(chosen: Any) -> dict[str, Any]:
+    """Options, versions and machine."""
+    return {
+        "options": {name: _plain(value) for name, value in dataclasses.asdict(chosen).items()},
+        "versions": configs.versions(),
+        "machine": {
+            "processor": processor(),
+            "cores": doctor.num_cores(),
+            "load": os.getloadavg()[0],  # at the start
+        },
+    }
+
+
+def processor() -> str:
+    """The processor's name where Linux tells it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
