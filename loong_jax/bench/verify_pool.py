@@ -13,9 +13,9 @@ import random
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
+from loong_jax.bench import timing
 from loong_jax.environments import tasks
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
@@ -181,7 +181,7 @@ def _killer(pool: VerifierPool, soak: Soak):
                 continue
             pids = pool.pids()
             if rng.random() < 0.5:
-                pids = [child for pid in pids for child in _children(pid)]
+                pids = [child for pid in pids for child in timing.children(pid)]
             if pids:
                 pid = rng.choice(pids)
                 with contextlib.suppress(ProcessLookupError):
@@ -195,14 +195,6 @@ def _killer(pool: VerifierPool, soak: Soak):
     finally:
         is_done.set()
         thread.join(10.0)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found
 
 
 def _report(
