@@ -10,7 +10,8 @@ nothing, so its cost is bounded by the length of the text.
 | add, mul, div, pow, neg, pm | operands; `pm` is plus-minus, unary or binary |
 | call | name of a known function, then arguments |
 | apply | name of an unknown function such as f, then arguments |
-| percent, degree | operand |
+| percent | operand, then the number of parts if they are not 100: 7 and 1000 for 7‰ |
+| degree | operand |
 | based | value (int), base (int): 1101_2 |
 | quantity | operand, unit (see units.py) |
 | labelled | operand, words that followed it: "12 ways" |

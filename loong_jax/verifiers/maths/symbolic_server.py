@@ -73,7 +73,7 @@ def build(node: Node) -> Any:
     if head == "degree":
         return parts[0] * sympy.pi / 180
     if head == "percent":
-        return parts[0] / 100
+        return parts[0] / (parts[1] if len(parts) > 1 else 100)
     raise Unknown(head)
 
 

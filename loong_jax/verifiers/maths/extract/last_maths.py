@@ -10,7 +10,7 @@ from loong_jax.verifiers.maths.extract.span import Span
 _NUMBER = (
     r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
     r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+)?"
-    r"(?:\s?(?:\\?%|percent\b|pct\b|°|degrees\b))?"
+    r"(?:\s?(?:\\?%|percent\b|pct\b|[°\u2030\u2031]|degrees\b))?"
 )
 _PIECE = re.compile(
     r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|("
@@ -25,15 +25,40 @@ _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
 _OR = re.compile(r"\bor\b")
 _OR_JOIN = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE)
+_APART_FROM = "|".join(  # commands that a number may follow and be no part of
+    sorted(
+        {name[1:] for name in names.TEXT_WRAPPERS | names.WRAPPERS}
+        | {name[1:] for name in names.SPACING if re.fullmatch(r"\\[A-Za-z]+", name)}
+        | set(
+            str.split(
+                "therefore because implies Rightarrow Longrightarrow iff to rightarrow approx "
+                "item par newline section subsection bullet star ldots dots colon"
+            )
+        )
+    )
+)
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _NEGATED = re.compile(
     r"(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z"
 )
+_LEFT_OUT = re.compile(  # "everything except 5", but not "no solution other than 5"
+    r"(?!.*\b(?:no|none|nothing|not|never)\b).*\b(?:everything\s+but|except(?:\s+for)?|other\s+than)"
+    r"\s+\Z",
+    re.DOTALL,
+)
+_WRAPPING = re.compile(  # \text{not } 5 is "not 5"
+    rf"(?:{'|'.join(map(re.escape, sorted(names.TEXT_WRAPPERS | names.WRAPPERS)))})(?![A-Za-z])\s*"
+    r"\{?|\\[ ,;:!()\[\]]|[{}$~]"
+)
 _SIGN_BEFORE = re.compile(
-    r"(?:[+*/^_\\<>(\u221a\u00b7\u00d7]|\b(?:minus|negative|plus|times))\s*\Z"
+    r"(?:[+*/^_<>(\u221a\u00b7\u00d7\u2260\u00ac\u207b]|\b(?:minus|negative|plus|times)|"
+    r"(?<![\w)\]}])!)\s*\Z"
+)
+_PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
+    rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
 _SIGN_AFTER = re.compile(
-    r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
+    r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|\.?\u2026|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
 )
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
@@ -43,7 +68,7 @@ _OPERATED = re.compile(
 )
 _OPERATED_AFTER = re.compile(
     rf"\$?\s*(?:(?:{'|'.join(sorted(names.CHANGING_WORDS))})\b|"
-    r"(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
+    r"or\s+not\b|(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
     r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
     r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
     r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
@@ -61,7 +86,7 @@ def spans(body: str) -> Iterator[Span]:
         return
     if matches[-1][5] and _is_operand(body, matches[-1]):
         return
-    if _OPERATED.search(body[max(0, matches[-1].start() - 40) : matches[-1].start()]):
+    if _OPERATED.search(_words_before(body, matches[-1].start())):
         return  # half of 24
     if _OPERATED_AFTER.match(body[matches[-1].end() :][:30]):
         return  # 24 factorial
@@ -88,7 +113,7 @@ def spans(body: str) -> Iterator[Span]:
     rule = "number" if run[-1][5] else "formula"
     if len(contents) == 1:
         after = body[run[-1].end() : run[-1].end() + 40]
-        unit = re.match(r"\s*(?:percent\b|pct\b|\\?%)", after)
+        unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", after)
         if unit:
             yield Span(contents[0] + unit[0], rule)
         else:
@@ -101,7 +126,9 @@ def spans(body: str) -> Iterator[Span]:
     for match in reversed(matches):  # prose between two amounts in dollars is no formula
         content = _content(match)
         if match[5] or len(_PROSE.findall(content)) > 1:
-            number = list(_NUMBER_ONLY.finditer(content))
+            number = [
+                n for n in _NUMBER_ONLY.finditer(content) if not _is_denied(content, n.start())
+            ]
             if number and not _is_operand(
                 body if match[5] else content, match if match[5] else number[-1]
             ):
@@ -120,12 +147,22 @@ def _define_the_same(one: re.Match[str], gap: str, other: re.Match[str]) -> bool
 
 def _is_operand(body: str, number: re.Match[str]) -> bool:
     """Whether signs beside a number make it a part of something that is not read."""
-    before, after = body[max(0, number.start() - 12) : number.start()], body[number.end() :][:12]
-    return _SIGN_BEFORE.search(before) is not None or _SIGN_AFTER.match(after) is not None
+    before, after = body[max(0, number.start() - 24) : number.start()], body[number.end() :][:12]
+    return (
+        _PART_BEFORE.search(before) is not None
+        or _SIGN_BEFORE.search(_words_before(body, number.start())) is not None
+        or _SIGN_AFTER.match(after) is not None
+    )
 
 
 def _is_denied(body: str, position: int) -> bool:
-    return _NEGATED.search(body[max(0, position - 20) : position]) is not None
+    before = _words_before(body, position)
+    return _NEGATED.search(before) is not None or _LEFT_OUT.match(before) is not None
+
+
+def _words_before(body: str, position: int) -> str:
+    """The end of what stands before a position, without the commands around words."""
+    return _WRAPPING.sub(" ", body[max(0, position - 40) : position])
 
 
 def _is_any(body: str, match: re.Match[str]) -> bool:

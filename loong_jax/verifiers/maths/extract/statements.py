@@ -7,11 +7,19 @@ from loong_jax.verifiers.maths.extract import boxes
 
 _THINKING_ENDS = (form.THINK_CLOSE, "</think>", "</thinking>", "</thought>")
 _GAP = re.compile(r"\s{8,}")
+_HIDDEN = re.compile(  # comments, and what is struck out; ~~ in a formula is room
+    r"<!--.{0,2000}?-->|(?<![\w~\\${])~~(?=[^\s~])[^~$\n]{1,200}(?<=\S)~~(?![\w~])|"
+    r"<(?P<tag>del|strike)>[^<]{0,500}</(?P=tag)>",
+    re.DOTALL,
+)
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
 
 
 def statement(text: str) -> str:
-    """The response without its thinking, its answer tags, what follows its end and long gaps."""
+    """The response without its thinking, its answer tags, what follows its end and long gaps.
+
+    Comments of HTML and what Markdown or HTML strikes out are left out too.
+    """
     for mark in _THINKING_ENDS:
         position = text.rfind(mark)
         if position >= 0:
@@ -20,6 +28,8 @@ def statement(text: str) -> str:
         text = _tagged(text, form.ANSWER_OPEN, form.ANSWER_CLOSE)
     elif "<answer>" in text:
         text = _tagged(text, "<answer>", "</answer>")
+    if "~~" in text or "<" in text:
+        text = _HIDDEN.sub(" ", text)
     if "<" in text:
         match = _SPECIAL.search(text)
         if match is not None and match.start() > 0:

@@ -23,7 +23,7 @@ def labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
 
 
 _DENIALS = frozenset(("not", "incorrect", "wrong", "false", "impossible", "excluded", "never",
-                      "extraneous", "discarded", "rejected", "invalid"))  # fmt: skip
+                      "extraneous", "discarded", "rejected", "invalid", "too"))  # fmt: skip
 _SOLUTIONS = frozenset(("solution", "solutions", "root", "roots"))
 
 

@@ -94,7 +94,7 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         and ladder.equal(matcher, gold, answer.args[0])
     ):
         matcher.note = "the gold has no percent sign"
-        return True if "percent" in matcher.conventions else None
+        return True if "percent" in matcher.conventions and len(answer.args) == 1 else None
     if "apply" in heads(gold) | heads(answer):
         gold, answer = (
             naming.with_products_of(answer, gold),

@@ -10,7 +10,7 @@ _GROUP = r"\s*\{(?:[^{}]|\{[^{}]*\})*\}"
 _OPTION = r"(?:\s*\[[^\[\]{}]*\])?"
 _LAYOUT = re.compile(
     rf"\\(?:{_NAMES}{_OPTION}{_GROUP}|"
-    rf"fcolorbox{_OPTION}{_GROUP}{_GROUP}|bbox{_OPTION}(?=\s*\{{))"
+    rf"fcolorbox{_OPTION}{_GROUP}{_GROUP}|bbox{_OPTION}(?=\s*\{{))|(?<=\d)\{{\s*\}}"
 )
 
 

@@ -11,6 +11,8 @@ from loong_jax.verifiers.maths.reading.tokens import Token
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.reading.parser import Parser
 
+_PARTS = {"\\permil": 1000, "\\textperthousand": 1000, "\\perthousand": 1000, "\\permyriad": 10_000}
+
 
 def factor(parser: Parser) -> Node:
     """A primary with what is written after it: powers, factorials, degrees, percent."""
@@ -28,6 +30,12 @@ def _with_postfixes(parser: Parser, node: Node) -> Node:
                 parser.take()
                 parser.take()
                 node = Node("percent", (node,))
+            elif token.text in ("permille", "permil") or (
+                token.text in ("per", "pro") and parser.peek().text in ("mille", "mil")
+            ):
+                if parser.take().text in ("per", "pro"):
+                    parser.take()
+                node = Node("percent", (node, number(1000)))
             elif token.text in ("rad", "radian", "radians"):
                 parser.take()
                 node = Node("mul", (node, number(1)))
@@ -42,6 +50,9 @@ def _with_postfixes(parser: Parser, node: Node) -> Node:
         elif token.text in ("%", "\\%"):
             parser.take()
             node = Node("percent", (node,))
+        elif token.text in _PARTS:
+            parser.take()
+            node = Node("percent", (node, number(_PARTS[token.text])))
         elif token.text == "\\degree":
             parser.take()
             node = numerals.degrees(parser, node)

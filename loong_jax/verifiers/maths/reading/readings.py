@@ -33,6 +33,7 @@ _HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
     rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+_TWICE = re.compile(r"(\d[\d,]*)\$?\s*\(([A-Za-z][A-Za-z -]{1,60})\)")  # 42 (forty-two)
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
@@ -60,6 +61,11 @@ def _read(text: str) -> tuple[Node, ...]:
         value = number_words.number_from_words(bare)
         if value is not None:
             return (number(value),)
+        twice = _TWICE.fullmatch(text.strip(" $"))
+        if twice is not None:
+            digits = twice[1].replace(",", "")
+            if str(number_words.number_from_words(twice[2])) == digits:
+                return (number(int(digits)),)
         if (named := word_sets.read(bare)) is not None:
             return (named,)
         if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:

@@ -46,7 +46,7 @@ _CHARACTERS = {
     "ℤ": r" \mathbb{Z} ",
     "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
     "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
-    "㎝": " cm", "∣": "|", "∥": r" \parallel ",
+    "‰": r" \permil ", "‱": r" \permyriad ", "㎝": " cm", "∣": "|", "∥": r" \parallel ",
 }  # fmt: skip
 _TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
 
@@ -93,6 +93,13 @@ _NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.(?!\d)")
 _BRACED_ARRAY = re.compile(  # \left\{ \begin{array}{ll} ... \end{array} \right.
     r"\\left\s*(?:\\\{|\\lbrace)\s*\\begin\{array\}(?:\{[^{}]*\})?(.*?)\\end\{array\}\s*\\right\s*\.?",
     re.DOTALL,
+)
+_ALIGNED = re.compile(r"\\begin\{(aligned|align\*?|split|gathered|gather\*?)\}.*?\\end", re.DOTALL)
+_GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begins with a sign
+_RESTRICTED = re.compile(  # x+1 \text{ for } x \ne 1, x+1 (x \ne 1)
+    r"\s*(?:\\text\s*\{\s*(?:for|if|when|where|with)\s*\}|\b(?:for|if|when|where|with)\b)\s*\$?"
+    r"(?=\s*[a-z]\s*(?:\\neq?(?![A-Za-z])|!=))|"
+    r"\(\s*(?P<bare>[a-z]\s*(?:\\neq?(?![A-Za-z])|!=)\s*[^()=]{1,30})\)(?=[\s$.]*\Z)"
 )
 _MICRO_UNIT = re.compile(
     r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([mgsAFLHCVWJM])\s*\}|"
@@ -189,9 +196,12 @@ def prepare(text: str) -> str:
         text = _SQUARED.sub(lambda m: "^2" if m[1] else "^3", text)
         for pattern, sign in _BOUNDS:
             text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
+    if "\\ne" in text or "!=" in text:
+        text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
         text = layout.left_out(text)
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
+        text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)
         text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
         text = _OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)

@@ -103,7 +103,10 @@ def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
         return None
     may_be_letters = word in units.AMBIGUOUS or _is_variable(parser, word)
     is_letters = may_be_letters and not (
-        _is_first_of_two(parser) or _is_over_unit(parser) or _is_before_inverse(parser)
+        _is_first_of_two(parser)
+        or _is_over_unit(parser)
+        or _is_before_inverse(parser)
+        or (word == "in" and (parser.peek().kind == "end" or parser.peek().text == "^"))  # 5 in^2
     )
     if first and token.kind == "word" and is_letters:
         return None

@@ -172,7 +172,7 @@ class Evaluator:
         return Fraction(int.from_bytes(digest, "big") + 1, 2**60)
 
     def _percent(self, args):
-        return self._div((args[0], _HUNDRED))
+        return self._div((args[0], *(args[1:] or (_HUNDRED,))))
 
     def _degree(self, args):
         return self.real(self.value(args[0])) * self.context.pi / 180
