@@ -1,6 +1,7 @@
 """`loong verify`: a file of records in, a file of verdicts out, line by line and in order."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -50,6 +51,8 @@ def verify_file(name: str, source: Path, destination: Path, **options: Any) -> d
         ) from error
     finally:
         verifier.close()
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)  # it is left where the run was interrupted
     return {str(outcome): count for outcome, count in counts.items()}
 
 

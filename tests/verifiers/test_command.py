@@ -6,6 +6,7 @@ import os
 import pytest
 
 from loong_jax import cli
+from loong_jax.verifiers import command
 
 
 def test_a_file_of_records(tmp_path, capsys):
@@ -55,6 +56,18 @@ def test_an_output_that_cannot_be_replaced_is_refused_before_anything_is_judged(
         assert str(named) in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == [source, pipe]
     assert pipe.is_fifo()
+
+
+def test_an_interrupted_run_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_judge", interrupted)
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"gold": "5", "answer": "5"}\n')
+    with pytest.raises(KeyboardInterrupt):
+        command.verify_file("math", source, tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_an_output_that_is_a_link_stays_one(tmp_path):
