@@ -12,7 +12,7 @@ _ONES = {word: value for value, word in enumerate(_UNITS)}
 _DECADES = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
 _TENS = {word: 10 * value for value, word in enumerate(_DECADES, 2)}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
-          "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
+          "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12}  # fmt: skip
 PATTERN = (  # of the words of one number: "twenty-four", "two hundred and five"
     rf"(?:{'|'.join((*_UNITS[2:], *_DECADES))})"
     rf"(?:[\s-]+(?:and\s+)?(?:{'|'.join((*_UNITS[1:], *_DECADES))}|hundred|thousand|million))*"
