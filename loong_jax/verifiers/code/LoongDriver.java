@@ -123,8 +123,13 @@ public class LoongDriver {
             out.append('}');
         } else if (value instanceof Double || value instanceof Float) {
             double number = ((Number) value).doubleValue();
-            boolean finite = !Double.isNaN(number) && !Double.isInfinite(number);
-            out.append(finite ? "{\"t\":\"plain\",\"v\":" + number + "}" : "{\"t\":\"nan\",\"v\":null}");
+            if (Double.isNaN(number)) {
+                out.append("{\"t\":\"nan\",\"v\":null}");
+            } else if (Double.isInfinite(number)) {
+                out.append("{\"t\":\"infinity\",\"v\":").append(number > 0 ? "1}" : "-1}");
+            } else {
+                out.append("{\"t\":\"plain\",\"v\":").append(number).append('}');
+            }
         } else if (value instanceof Number) {
             out.append("{\"t\":\"integer\",\"v\":\"").append(value).append("\"}");
         } else if (value.getClass().isArray()) {

@@ -72,6 +72,8 @@ def read_case(record: Mapping[str, Any]) -> Case:
     if len(tests) > MAX_TESTS:
         raise VerifierError(f"{len(tests)} tests are more than {MAX_TESTS}. Split the record.")
     source = _text(record, "answer")
+    if source.lstrip().startswith(("```", "~~~")):
+        source = source_of(source)
     if len(source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
         raise VerifierError(f"the answer is above {MAX_SOURCE_BYTES} bytes. Cut it.")
     return Case(

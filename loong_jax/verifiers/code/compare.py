@@ -55,13 +55,17 @@ def matches_value(got: Any, expected: Any, tolerance: float | None) -> bool:
 
     `got` is as the driver wrote it: {"t": kind, "v": content}. Tuples answer lists; sets answer
     lists of their members in any order; the keys of a dict answer the words JSON has for them;
-    1.0 answers 1, but True does not.
+    1.0 answers 1, but True does not; NaN answers NaN.
     """
     if not isinstance(got, dict) or set(got) != {"t", "v"}:
         return False
     kind, content = got["t"], got["v"]
     if kind == "plain":
         return _plain_matches(content, expected, tolerance)
+    if kind == "nan":
+        return isinstance(expected, float) and math.isnan(expected)
+    if kind == "infinity":  # of its sign
+        return content in (1, -1) and expected == content * math.inf
     if kind == "integer":  # one that a JSON number may not hold
         is_integer = isinstance(content, str) and _INTEGER.fullmatch(content) is not None
         return is_integer and _plain_matches(int(content), expected, tolerance)

@@ -207,7 +207,8 @@ struct From<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
     else if constexpr (std::is_same_v<T, char>) return tagged("plain", in_quotes(std::string(1, value)));
     else if constexpr (std::is_integral_v<T>) return tagged("integer", "\"" + std::to_string(value) + "\"");
     else {
-      if (!std::isfinite(value)) return tagged("nan", "null");
+      if (std::isnan(value)) return tagged("nan", "null");
+      if (std::isinf(value)) return tagged("infinity", value > 0 ? "1" : "-1");
       char text[64];
       snprintf(text, sizeof text, "%.17g", (double)value);
       return tagged("plain", text);

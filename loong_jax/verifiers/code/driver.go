@@ -30,8 +30,14 @@ func loongPlain(value loongReflect.Value) map[string]interface{} {
 	case loongReflect.Uint, loongReflect.Uint8, loongReflect.Uint16, loongReflect.Uint32, loongReflect.Uint64:
 		return loongTagged("integer", loongFmt.Sprint(value.Uint()))
 	case loongReflect.Float32, loongReflect.Float64:
-		if loongMath.IsNaN(value.Float()) || loongMath.IsInf(value.Float(), 0) {
+		if loongMath.IsNaN(value.Float()) {
 			return loongTagged("nan", nil)
+		}
+		if loongMath.IsInf(value.Float(), 1) {
+			return loongTagged("infinity", 1)
+		}
+		if loongMath.IsInf(value.Float(), -1) {
+			return loongTagged("infinity", -1)
 		}
 		return loongTagged("plain", value.Float())
 	case loongReflect.String:

@@ -12,7 +12,7 @@ function plain(value, depth) {
   if (typeof value === "bigint") return { t: "integer", v: value.toString() };
   if (typeof value === "number") {
     if (Number.isFinite(value)) return { t: "plain", v: value };
-    return { t: "nan", v: null };
+    return Number.isNaN(value) ? { t: "nan", v: null } : { t: "infinity", v: value > 0 ? 1 : -1 };
   }
   if (typeof value === "string" || typeof value === "boolean") return { t: "plain", v: value };
   const inner = (item) => plain(item, depth + 1);

@@ -10,7 +10,10 @@ def loong_plain(value, depth = 0)
   when Symbol then { t: "plain", v: value.to_s }
   when Integer then { t: "integer", v: value.to_s }
   when Float
-    value.finite? ? { t: "plain", v: value } : { t: "nan", v: nil }
+    if value.finite? then { t: "plain", v: value }
+    elsif value.nan? then { t: "nan", v: nil }
+    else { t: "infinity", v: value.positive? ? 1 : -1 }
+    end
   when Array then { t: "list", v: value.map { |item| loong_plain(item, depth + 1) } }
   when Set then { t: "set", v: value.map { |item| loong_plain(item, depth + 1) } }
   when Hash then { t: "dict", v: value.map { |k, v| [k.to_s, loong_plain(v, depth + 1)] } }

@@ -279,7 +279,13 @@ reports!("plain", |text: String| text => bool);
 
 impl Report for f64 {
     fn report(&self) -> String {
-        if self.is_finite() { tagged("plain", &format!("{:?}", self)) } else { tagged("nan", "null") }
+        if self.is_nan() {
+            tagged("nan", "null")
+        } else if self.is_infinite() {
+            tagged("infinity", if *self > 0.0 { "1" } else { "-1" })
+        } else {
+            tagged("plain", &format!("{:?}", self))
+        }
     }
 }
 impl Report for f32 {

@@ -1,5 +1,6 @@
 """Calls of functions in languages that are compiled or loaded by a driver of ours."""
 
+import math
 import time
 
 import pytest
@@ -122,6 +123,16 @@ FORGES = {
     "typescript": "declare var require: any\n"
     'function f(x: number): number { require("fs").writeSync(3, "{}"); return 2 }',
 }
+NOT_FINITE = {
+    "cpp": "#include <cmath>\n#include <vector>\n"
+    "std::vector<double> f() { return {NAN, -INFINITY, 1.5}; }",
+    "go": 'package main\nimport "math"\n'
+    "func f() []float64 { return []float64{math.NaN(), math.Inf(-1), 1.5} }",
+    "java": "public class Main { static double[] f() { "
+    "return new double[]{Double.NaN, Double.NEGATIVE_INFINITY, 1.5}; } }",
+    "ruby": "def f\n  [Float::NAN, -Float::INFINITY, 1.5]\nend",
+    "rust": "fn f() -> Vec<f64> { vec![f64::NAN, f64::NEG_INFINITY, 1.5] }",
+}
 # Java starts a machine for every compilation and call; compilers of the others take seconds
 SLOW, SLOWER = (
     [pytest.param(name, marks=pytest.mark.slow) for name in names]
@@ -163,6 +174,14 @@ def test_lists_maps_and_methods(code, language):
     assert said.is_correct, said
     other = [['ä\n"', "a", "b"], 3.5]
     assert not judged(code, language, RICH[language], call("Solution.f", args, other)).is_correct
+
+
+@pytest.mark.parametrize("language", ["cpp", "go", "ruby", SLOW[1], SLOWER[0]])
+def test_what_is_not_finite_keeps_its_kind(code, language):
+    pairs = [(math.nan, -math.inf), (math.nan, math.nan), (math.nan, math.inf), (0.0, -math.inf)]
+    tests = [call("f", [], [*pair, 1.5]) for pair in pairs]
+    found = judged(code, language, NOT_FINITE[language], *tests)
+    assert [test["status"] for test in found.details["tests"]] == ["OK", "WA", "WA", "WA"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -1,6 +1,7 @@
 """The code verifier's contract: records, statuses, comparison, checkers, caching, leaks."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_a_file_of_records(tmp_path, capsys, needs_isolation):
     assert verdicts[1]["tests"][0]["status"] == "WA"
     assert verdicts[4]["tests"][0]["status"] == "CE"
     assert "3 correct" not in capsys.readouterr().err
+
+
+def test_an_answer_may_stand_in_a_code_fence(code):
+    tests = {"stdin": "4", "stdout": "16"}
+    program = "print(int(input())**2)"
+    assert code.verify_record(record(f"```python\n{program}\n```", tests)).is_correct
+    assert code.verify_record(record(f"\n~~~\n{program}\n~~~\n", tests)).is_correct
+    quoting = f'note = """\n```\nprint(0)\n```\n"""\n{program}'
+    assert code.verify_record(record(quoting, tests)).is_correct
 
 
 def test_it_is_a_verifier_of_whole_responses(code):
@@ -134,6 +144,8 @@ def test_several_outputs_tolerance_and_checker(code):
         ("(1, [2.0])", [1, [2]], True), ("{3, 1}", [1, 3], True), ("{1: None}", {"1": None}, True),
         ("True", 1, False), ("1", True, False), ("'1'", 1, False), ("float('nan')", 0, False),
         ("10**40", 10**40, True), ("[1, 2]", [2, 1], False), ("None", None, True),
+        ("float('nan')", math.nan, True), ("1.0", math.nan, False),
+        ("[float('inf')]", [math.inf], True), ("float('inf')", math.nan, False),
         ("b'1'", "1", False), ("lambda: 1", None, False),
     ],
 )  # fmt: skip
@@ -153,6 +165,9 @@ def test_values_are_compared_outside(code, returned, expected, is_right):
         ("var f = () => 10n ** 40n", "f()", 10**40, True),
         ("var f = () => true", "f()", 1, False),
         ("var f = () => NaN", "f()", 0, False),
+        ("var f = () => NaN", "f()", math.nan, True),
+        ("var f = () => -Infinity", "f()", -math.inf, True),
+        ("var f = () => Infinity", "f()", math.nan, False),
         ("process.exit(0)", "f()", 1, False),
         ("JSON.stringify = () => '1'; var f = () => 0", "f()", 1, False),
         ("require('fs').writeSync(3, '[]'); var f = () => 1", "f()", 1, False),
