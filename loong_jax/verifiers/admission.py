@@ -193,6 +193,12 @@ class _Trial:
                 self.fail(attack.check, case, attack.answer, "the text was executed")
             if attack.check in ("empty", "spray", "wrong type"):
                 self.same(attack.check, case, attack.answer, judged)
+            if attack.check == "empty":  # the whole response too, without what renders an answer
+                judged = self.say(
+                    "empty", dataclasses.replace(case, render=as_it_is), attack.answer
+                )
+                if judged is not None and judged.is_correct:
+                    self.fail("empty", case, attack.answer, judged)
 
     def perturbations(self) -> None:
         """Wrong neighbours of right answers; derived ones may be right where others are."""

@@ -1,5 +1,6 @@
 """Admission: registered verifiers pass it, sloppy ones are refused by the check they fail."""
 
+import dataclasses
 import time
 
 import pytest
@@ -163,6 +164,19 @@ def test_a_sloppy_verifier_is_refused_by_name_and_case(kind, check):
     assert check in {failure.check for failure in report.failures}
     with pytest.raises(VerifierError, match=f"{kind.__name__} is not admitted.*admission-math/1/"):
         report.require()
+
+
+def test_an_empty_response_is_tried_where_answers_stand_in_a_box():
+    class AcceptsSilence(Exact):
+        def verify(self, problem, response_text):
+            if not response_text:
+                return verdict.correct()
+            return super().verify(problem, response_text.removeprefix("\\boxed{").removesuffix("}"))
+
+    boxed = [dataclasses.replace(case, render="\\boxed{{{}}}".format) for case in cases()]
+    assert admit(Exact(), cases()).is_admitted
+    report = admit(AcceptsSilence(), boxed)
+    assert {failure.check for failure in report.failures} == {"empty"}
 
 
 def test_text_that_is_executed_is_noticed():
