@@ -24,6 +24,10 @@ from loong_jax.errors import CheckpointError, DiskFullError
 FORMAT_VERSION = 1
 
 
+class OtherFormatError(CheckpointError):
+    """A checkpoint is of a format that this version of the code does not read."""
+
+
 class Restored(NamedTuple):
     step: int
     arrays: dict[Any, Any]  # nested dicts of NumPy arrays
@@ -90,7 +94,7 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
     """Checkpoint `step`, or the latest. Raises CheckpointError where it is missing or damaged.
 
     With `fall_back`, damaged checkpoints are passed over for the one before, and named in
-    `skipped`.
+    `skipped`. One that another version of this code wrote is not damaged and never passed over.
     """
     available = steps(directory)
     if not available or (step is not None and step not in available):
@@ -106,6 +110,8 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
         try:
             arrays, metadata = _read(directory, candidate)
             return Restored(candidate, arrays, metadata, tuple(skipped))
+        except OtherFormatError:
+            raise
         except Exception as error:  # Orbax, TensorStore and JSON each raise their own
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             skipped.append(f"checkpoint {candidate}: {reason}")
@@ -121,18 +127,14 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
 
 def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, Any]]:
     with _manager(directory, None) as manager:
+        record = manager.restore(
+            step, args=ocp.args.Composite(record=ocp.args.JsonRestore())
+        ).record
+        refuse_other_format(record, FORMAT_VERSION, Path(directory) / str(step))
         found = manager.restore(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardRestore(), record=ocp.args.JsonRestore()
-            ),
-        )
-    record = found.record
-    if record.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            f"format_version {record.get('format_version')!r}, this code reads {FORMAT_VERSION}"
-        )
-    flat = {name: np.asarray(array) for name, array in found.arrays.items()}
+            step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore())
+        ).arrays
+    flat = {name: np.asarray(array) for name, array in found.items()}
     expected = record["checksums"]
     wrong = [
         name for name in expected if name not in flat or _checksum(flat[name]) != expected[name]
@@ -140,6 +142,15 @@ def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, A
     if wrong or len(flat) != len(expected):
         raise CheckpointError(f"checksums differ for {wrong[:3] or 'the list of arrays'}")
     return _unflatten(flat), record["metadata"]
+
+
+def refuse_other_format(record: Mapping[str, Any], known: int, place: object) -> None:
+    """Raises OtherFormatError where a checkpoint's record names another format than `known`."""
+    if (found := record.get("format_version")) != known:
+        raise OtherFormatError(
+            f"{place} has format_version={found!r}, not {known}. Use the version of loong_jax that "
+            "wrote it."
+        )
 
 
 def _manager(

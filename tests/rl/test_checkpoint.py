@@ -64,6 +64,17 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_only_when_asked(tmp_path)
         checkpoint.restore(tmp_path, fall_back=True)
 
 
+def test_a_checkpoint_of_another_format_is_not_called_damaged(tmp_path, monkeypatch):
+    save_some(tmp_path, (1,))
+    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
+    save_some(tmp_path, (2,))
+    monkeypatch.undo()
+    for fall_back in (False, True):
+        with pytest.raises(CheckpointError, match=r"2 has format_version=2, not 1\. Use the") as e:
+            checkpoint.restore(tmp_path, fall_back=fall_back)
+        assert "elete" not in str(e.value)
+
+
 def test_damage_that_decodes_is_found_by_its_checksum(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_checksum", lambda array: "wrong")
     save_some(tmp_path, (1,))
