@@ -56,30 +56,30 @@ class ShardedCheckpoints:
         )
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What was saved beside the arrays of checkpoint `step`."""
-        args = ocp.args.Composite(record=ocp.args.JsonRestore())
-        record = self._manager.restore(step, args=args)["record"]
-        if record.get("format_version") != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{self.directory / str(step)} has format_version="
-                f"{record.get('format_version')!r}, not {FORMAT_VERSION}. Use the version "
-                "of loong_jax that wrote it."
-            )
+        """What was saved beside the arrays of checkpoint `step`.
+
+        Raises CheckpointError where it is damaged or of another format.
+        """
+        record = self._read(step, record=ocp.args.JsonRestore())
+        checkpoint.refuse_other_format(record, FORMAT_VERSION, self.directory / str(step))
         return record["metadata"]
 
     def restore(self, step: int, template: Any) -> Any:
         """Checkpoint `step` in the structure and shardings of `template`, a tree of
         `jax.ShapeDtypeStruct`. Each process reads what it holds.
 
-        Raises CheckpointError where the two do not fit.
+        Raises CheckpointError where the two do not fit, or where files are missing or cut off.
         """
-        args = ocp.args.Composite(arrays=ocp.args.StandardRestore(checkpoint.by_path(template)))
+        arrays = ocp.args.StandardRestore(checkpoint.by_path(template))
+        return checkpoint.from_plain(template, self._read(step, arrays=arrays))
+
+    def _read(self, step: int, **item: Any) -> Any:
+        (name,) = item
         try:
-            found = self._manager.restore(step, args=args)
-        except (ValueError, KeyError, OSError) as error:  # Orbax and TensorStore each raise theirs
+            return self._manager.restore(step, args=ocp.args.Composite(**item))[name]
+        except Exception as error:  # Orbax, TensorStore and JSON each raise their own
             raise CheckpointError(
                 f"{self.directory / str(step)} cannot be restored: {str(error).splitlines()[0]}. "
                 "Resume with the configuration the run began with, or delete that checkpoint to go "
                 "back to the one before."
             ) from error
-        return checkpoint.from_plain(template, found["arrays"])

@@ -1,6 +1,7 @@
 """Batches of which each device gets its own rows, and training with them."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -144,3 +145,18 @@ def test_checkpoints_come_back_as_they_were_cut(tmp_path):
         wrong = jax.ShapeDtypeStruct((4, 4), np.float32, sharding=RULES.spec())
         with pytest.raises(CheckpointError, match="Resume with the configuration"):
             checkpoints.restore(3, template | {"weight": wrong})
+
+
+@pytest.mark.parametrize("damaged", ["arrays/ocdbt.process_0/d", "record"])
+def test_sharded_checkpoints_without_their_files_are_named(tmp_path, damaged):
+    tree = {"a": jnp.arange(4096.0)}
+    template = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
+    )
+    with ShardedCheckpoints(str(tmp_path)) as checkpoints:
+        checkpoints.save(1, tree, {})
+        for file in (tmp_path / "1" / damaged).iterdir():
+            file.write_bytes(file.read_bytes()[:7])
+        read = [functools.partial(checkpoints.restore, template=template), checkpoints.metadata]
+        with pytest.raises(CheckpointError, match="1 cannot be restored"):
+            read[damaged == "record"](1)
