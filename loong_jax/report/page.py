@@ -101,7 +101,7 @@ def _gains(run: RunRecord) -> Markup:
         h.paragraph(
             "Sampled pass@1 alone overstates what RL taught: it also rises when a policy only "
             "stops sampling what it knew to be wrong, or only learns the form. So beside it: "
-            "the gain among well-formed responses, the gain of greedy decoding, and pass@16."
+            "the gain among well-formed responses, the gain of greedy decoding, and pass@k."
         )
         if run.gains.get("over_sft")
         else "",
@@ -194,8 +194,8 @@ def how_to_read(run: RunRecord, figures: Mapping[str, Any]) -> Markup:
         "Intervals are 95 % percentile bootstraps over problems. They hold for this run: another "
         "seed moves the figures too, and no interval here covers that.",
         "pass@1 is sampled at temperature 1, so it rewards a sharper distribution as well as new "
-        "ability. Greedy decoding and pass@16 (eq. 1 of arXiv:2509.18883, unbiased) tell them "
-        "apart: sharpening alone raises the first two and leaves pass@16.",
+        "ability. Greedy decoding and pass@k (eq. 1 of arXiv:2509.18883, unbiased) tell them "
+        "apart: sharpening alone raises the first two and leaves pass@k.",
         "Ungradable answers (a verifier that failed or ran out of time) are left out of the "
         "figures and counted; they are neither right nor wrong.",
         "Training curves are over training problems and drift with the mix of levels. Only the "

@@ -1,5 +1,6 @@
 """Sections of the page about how good the models are: headline, pipeline, fusion chart, gains."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ def cards(run: RunRecord) -> Markup:
         lines = [
             ("pass@1", _before_after(before, after, "pass@1")),
             ("greedy", _before_after(before, after, "greedy")),
-            ("pass@16", _before_after(before, after, "pass@16")),
+            *((name, _before_after(before, after, name)) for name in pass_at(run)),
             ("95 % intervals disjoint", h.yes_no(gain.get("disjoint_intervals"))),
         ]
         lost = fused_loss(run, domain)
@@ -101,6 +102,13 @@ def cards(run: RunRecord) -> Markup:
             "note",
         )
     )
+
+
+def pass_at(run: RunRecord) -> list[str]:
+    """Names of the figures pass@k that were measured, such as pass@16; pass@1 is not among them."""
+    figures = [f for stage in run.stages.values() for f in stage.evaluation.values()]
+    measured = {int(name[5:]) for f in figures for name in f if re.fullmatch(r"pass@\d+", name)}
+    return [f"pass@{k}" for k in sorted(measured - {1})]
 
 
 def pipeline(run: RunRecord) -> Markup:
@@ -180,7 +188,7 @@ def fusion_chart(run: RunRecord) -> Markup:
 
 def evaluation_table(run: RunRecord) -> Markup:
     """Every stage in every domain, in full."""
-    rows = []
+    rows, names = [], pass_at(run)
     for stage in run.stages.values():
         for domain, f in stage.evaluation.items():
             rows.append(
@@ -189,24 +197,28 @@ def evaluation_table(run: RunRecord) -> Markup:
                     h.dot(domain),
                     h.with_interval(h.percent(f.get("pass@1")), h.interval(f.get("ci95"))),
                     h.with_interval(h.percent(f.get("greedy")), h.interval(f.get("greedy_ci95"))),
-                    h.with_interval(h.percent(f.get("pass@16")), h.interval(f.get("pass@16_ci95"))),
+                    *(
+                        h.with_interval(h.percent(f.get(name)), h.interval(f.get(f"{name}_ci95")))
+                        for name in names
+                    ),
                     h.percent(f.get("well_formed")),
                     h.number(f.get("mean_length")),
                     f"{f.get('n', 0)} {h.TIMES} {f.get('samples_per_problem', 0)}",
-                    f.get("pass@16_n", h.ABSENT),
+                    *(f.get(f"{name}_n", h.ABSENT) for name in names),
                     f.get("ungradable", 0),
                 ]
             )
     if not rows:
         return Markup("")
-    head = ["stage", "domain", "pass@1 (T = 1)", "greedy", "pass@16", "well-formed", "tokens",
-            f"problems {h.TIMES} samples", "n of pass@16", "ungradable"]  # fmt: skip
+    head = ["stage", "domain", "pass@1 (T = 1)", "greedy", *names, "well-formed", "tokens",
+            f"problems {h.TIMES} samples", *(f"n of {name}" for name in names),
+            "ungradable"]  # fmt: skip
     return h.table(head, rows, text_columns=[])
 
 
 def gains_table(run: RunRecord) -> Markup:
     """What is left of each gain under stricter questions."""
-    rows = []
+    rows, names = [], pass_at(run)
     for domain in run.domains:
         gain = expert_gain(run, domain)
         if not gain:
@@ -218,14 +230,14 @@ def gains_table(run: RunRecord) -> Markup:
                 _gain(gain),
                 _gain(gain.get("without_format_failures", {})),
                 _gain(gain.get("greedy", {})),
-                _before_after(before, after, "pass@16"),
+                *(_before_after(before, after, name) for name in names),
                 _before_after(before, after, "well_formed"),
                 gain.get("n"),
             ]
         )
     if not rows:
         return Markup("")
-    head = ["expert minus SFT", "sampled pass@1", "format failures removed", "greedy", "pass@16",
+    head = ["expert minus SFT", "sampled pass@1", "format failures removed", "greedy", *names,
             "well-formed", "problems"]  # fmt: skip
     return h.table(head, rows)
 

@@ -228,3 +228,12 @@ def test_controls_beside_the_real_run(tmp_path, make_run):
     checker = check(path.read_text())
     words = " ".join(checker.text)
     assert "Noise reward gains in no domain; the real run beats it everywhere." in words
+
+
+def test_figures_of_pass_at_k_have_the_k_that_was_measured(run_dir):
+    for path in (run_dir / "stages").glob("*/evaluation.json"):
+        path.write_text(path.read_text().replace("pass@16", "pass@8"))
+    run = read_run(run_dir)
+    for section in (results.cards, results.gains_table, results.evaluation_table):
+        assert "pass@8" in section(run)
+        assert "pass@16" not in section(run)
