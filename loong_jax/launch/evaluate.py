@@ -82,8 +82,7 @@ def evaluate(options: EvalOptions) -> int:
     style = options.chat_style or ("plain" if hf_config is None else "longcat")
     encode = prompt_encoder(tokenizer, style)
     drawn = sampling_of(options, recipe)
-    longest = max(len(encode(p)) for posed in problems.values() for p in posed)
-    room = longest + drawn.max_new_tokens
+    room = room_for(problems, encode, drawn.max_new_tokens, config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source}")
     engine, weights = serve.load(source, config, tokenizer, shapes)
@@ -168,6 +167,21 @@ def sampling_of(options: EvalOptions, recipe: Recipe | None) -> SamplingSettings
     return SamplingSettings(
         temperature=options.temperature, max_new_tokens=options.max_new_tokens or usual
     )
+
+
+def room_for(
+    problems: Mapping[str, Sequence[Problem]], encode: EncodePrompt, answer: int, limit: int
+) -> int:
+    """Tokens of the longest prompt and an answer; ConfigError where the model cannot hold them."""
+    lengths = {p.uid: len(encode(p)) for posed in problems.values() for p in posed}
+    uid = max(lengths, key=lambda uid: lengths[uid])
+    if lengths[uid] + answer > limit:
+        raise ConfigError(
+            f"problem {uid} has a prompt of {lengths[uid]} tokens, which with an answer of "
+            f"max_new_tokens={answer} exceeds the model's max_position={limit}. Shorten or drop "
+            "it, or lower --max-new-tokens."
+        )
+    return lengths[uid] + answer
 
 
 def settings_of(

@@ -88,3 +88,7 @@ def test_misuse_is_refused(imported, tmp_path):
     problem = held_out(recipes.get_recipe("quickstart")(), "stem", "test", 1)[0]
     with pytest.raises(ConfigError, match="cannot read"):
         encode(dataclasses.replace(problem, prompt="\u2207"))
+    long = dataclasses.replace(problem, uid="long", prompt="1" * 900)
+    with pytest.raises(ConfigError, match=r"long has a prompt of 9\d\d tokens.*max_position=1024"):
+        evaluate.room_for({"stem": [problem, long]}, encode, 256, 1024)
+    assert evaluate.room_for({"stem": [problem, long]}, encode, 1, 1024) == len(encode(long)) + 1
