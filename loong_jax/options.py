@@ -110,7 +110,13 @@ def parse_train(
     if processes is None:
         besides = [
             _option("only", str | None, None, "run this stage alone, after those it needs"),
-            _option("source", Path | None, None, "a run to take finished stages from", name="from"),
+            _option(
+                "source",
+                Path | None,
+                None,
+                "a run with finished stages that --only, or the recipe, starts from",
+                name="from",
+            ),
         ]
     else:
         besides = [_option("processes", type(processes), processes, None)]

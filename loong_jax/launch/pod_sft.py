@@ -18,7 +18,7 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import distributed, places, starting
+from loong_jax.launch import distributed, places, run_lock, starting
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import PodSftRecipe
@@ -40,7 +40,7 @@ def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_T
 
     That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) before the
     last one and all have saved the same step. Process 0 alone writes `run_dir`: config.json,
-    metrics.jsonl, summary.json.
+    metrics.jsonl, summary.json; it keeps the run to itself (`run_lock`).
 
     Raises ConfigError, and writes nothing, where settings do not fit the devices or the places.
     """
@@ -54,15 +54,21 @@ def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_T
     sizes = {name: getattr(recipe.mesh, name) for name in ("data", "fsdp", "expert", "tensor")}
     mesh = make_mesh(**sizes, context=recipe.mesh.context)
     directory = recipe.checkpoints or str(run_dir / "checkpoints")
-    _refuse_separate_disks(directory)
+    with contextlib.ExitStack() as lock:
+        distributed.first_does(lambda: lock.enter_context(run_lock.holding(run_dir)))
+        _refuse_separate_disks(directory)
+        status = _train_on(mesh, recipe, run_dir, directory)
+    distributed.shutdown()
+    return status
+
+
+def _train_on(mesh: jax.sharding.Mesh, recipe: PodSftRecipe, run_dir: Path, directory: str) -> int:
     with (
         jax.set_mesh(mesh),
         Preemption() as preemption,
         ShardedCheckpoints(directory, keep=recipe.keep_checkpoints) as checkpoints,
     ):
-        status = _train(recipe, run_dir, ShardingRules(mesh=mesh), checkpoints, preemption)
-    distributed.shutdown()
-    return status
+        return _train(recipe, run_dir, ShardingRules(mesh=mesh), checkpoints, preemption)
 
 
 def _train(

@@ -1,14 +1,25 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import functools
+import itertools
+import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.launch import own_admission, own_problems, places, samples, stages, starting
+from loong_jax.launch import (
+    own_admission,
+    own_problems,
+    places,
+    run_lock,
+    samples,
+    stages,
+    starting,
+)
 from loong_jax.launch.recipe import (
     ControlsRecipe,
     FileProblems,
@@ -39,11 +50,17 @@ def train(
 ) -> None:
     """Runs, or resumes, `recipe` in `run_dir`.
 
-    `only` runs one stage alone; `source` is another run to take finished stages from. Wall time and
-    peak memory add up over resumptions.
+    `only` runs one stage alone; `source` is another run with finished stages that stages here start
+    from. Wall time and peak memory add up over resumptions. One process at a time: ConfigError
+    where another works in `run_dir`.
     """
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
+    if not 0 <= recipe.bias_rate < math.inf:
+        raise ConfigError(
+            f"bias_rate={recipe.bias_rate} must be finite and at least 0. Use 0.01, or 0 to hold "
+            "the routers' biases."
+        )
     recipe = starting.with_given_model(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
@@ -54,8 +71,36 @@ def train(
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
     if source is not None:
         starting.refuse_other_model(source, configs.load(source).model, recipe.model)
+        _refuse_unused(source, only, needed, given)
     places.try_directories(run_dir=run_dir)
+    with run_lock.holding(run_dir):
+        _train(recipe, run_dir, needed, given, only=only, source=source)
+
+
+def _refuse_unused(
+    source: Path, only: str | None, needed: Mapping[str, Sequence[str]], given: Mapping[str, Path]
+) -> None:
+    """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
+    made = {*given, *(needed if only is None else ())}
+    if not set(itertools.chain(*(needed[name] for name in needed if only in (None, name)))) - made:
+        what = "the stages of this recipe start" if only is None else f"stage {only!r} starts"
+        raise ConfigError(
+            f"--from {source} would go unused: {what} from nothing that is made elsewhere. Leave "
+            "it out, or name with --only a stage that is to start from finished ones."
+        )
+
+
+def _train(
+    recipe: Recipe,
+    run_dir: Path,
+    needed: Mapping[str, tuple[str, ...]],
+    given: Mapping[str, Path],
+    *,
+    only: str | None,
+    source: Path | None,
+) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
+    settings = recipe.stages()
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
