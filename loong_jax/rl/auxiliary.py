@@ -9,6 +9,7 @@ with the default settings a step is the step without this module. Source: arXiv:
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,10 +37,10 @@ class AuxiliaryLosses:
     hidden_z: float = 0.0  # against massive activations
 
     def __post_init__(self):
-        if min(self.mtp, self.hidden_z) < 0:
+        if not all(0 <= weight < math.inf for weight in (self.mtp, self.hidden_z)):
             raise ConfigError(
-                f"mtp={self.mtp} and hidden_z={self.hidden_z} are weights of losses and must not "
-                "be negative. Correct them, or use 0 for no such loss."
+                f"mtp={self.mtp} and hidden_z={self.hidden_z} are weights of losses and must be "
+                "finite and not negative. Correct them, or use 0 for no such loss."
             )
 
     @property

@@ -52,10 +52,10 @@ Schedule = WarmupConstant | WarmupCosine
 
 
 def _check_schedule(peak: float, warmup_steps: int):
-    if not peak > 0 or warmup_steps < 0:
+    if not 0 < peak < math.inf or warmup_steps < 0:
         raise ConfigError(
-            f"peak={peak} must be positive and warmup_steps={warmup_steps} >= 0. Correct the "
-            "schedule."
+            f"peak={peak} must be positive and finite and warmup_steps={warmup_steps} >= 0. "
+            "Correct the schedule."
         )
 
 
@@ -120,10 +120,11 @@ def _check_adam(config: Optimizer):
         raise ConfigError(
             f"beta1={config.beta1} and beta2={config.beta2} must lie in [0, 1). Correct the recipe."
         )
-    if not config.eps > 0 or config.weight_decay < 0 or not config.max_grad_norm > 0:
+    decay = config.weight_decay
+    if not config.eps > 0 or not 0 <= decay < math.inf or not config.max_grad_norm > 0:
         raise ConfigError(
             f"eps={config.eps} and max_grad_norm={config.max_grad_norm} must be positive and "
-            f"weight_decay={config.weight_decay} >= 0. Correct the recipe."
+            f"weight_decay={decay} finite and >= 0. Correct the recipe."
         )
 
 

@@ -13,7 +13,7 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes
+from loong_jax.launch import recipes, run
 from loong_jax.launch.demonstrations import domains_of
 from loong_jax.launch.recipe import (
     ControlsRecipe,
@@ -240,6 +240,11 @@ def test_settings_that_cannot_be_are_refused():
         (real.sft, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
         (real.rl_stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (real.rl_stem, {"group_size": 1}, "group_size=1 must be at least 2"),
+        (real.rl_stem, {"group_size": 4}, r"objective\.reduction\.group_size=8 divides"),
+        (real.problems.stem, {"demonstration_share": math.nan}, "demonstration_share=nan must be"),
+        (real.problems.stem, {"level_shares": (math.nan,)}, r"level_shares=\(nan,\) must be"),
+        (real.sft.optimizer, {"weight_decay": math.nan}, "weight_decay=nan finite"),
+        (real.sft.optimizer.schedule, {"peak": math.inf}, "peak=inf must be positive and finite"),
         (real.rl_stem, {"verdict_deadline_s": 0.0}, "must be positive"),
         (real.rl_stem, {"row_length": 40}, "row_length=40 has no room"),
         (real.rl_stem, {"sampling": drawn}, "cannot train"),
@@ -276,3 +281,17 @@ def test_prompts_describe_their_tools_where_the_recipe_says_so():
         assert "Tool name" not in short
     assert [p.uid for p in problems[0]] == [p.uid for p in problems[1]]
     assert pairs[0][1] == pairs[1][1]
+
+
+def test_a_source_that_no_stage_starts_from_and_a_rate_that_is_no_number_are_refused(tmp_path):
+    source, real = tmp_path / "source", recipes.get_recipe("quickstart")()
+    (source / "stages" / "sft").mkdir(parents=True)
+    (source / "stages" / "sft" / "done.json").write_text("{}")
+    configs.open_run(real, source)
+    for only in (None, "sft"):
+        with pytest.raises(ConfigError, match=f"--from {source} would go unused"):
+            run.train(real, tmp_path / "run", only=only, source=source)
+    endless = dataclasses.replace(real, bias_rate=math.nan)
+    with pytest.raises(ConfigError, match="bias_rate=nan must be finite"):
+        run.train(endless, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """Where a recipe's problems come from."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,16 @@ class DomainProblems:
             raise ConfigError(
                 f"level_shares={self.level_shares} must have one share for each of levels="
                 f"{self.levels}, or be ()."
+            )
+        if not all(0 < share < math.inf for share in self.level_shares):
+            raise ConfigError(
+                f"level_shares={self.level_shares} must be positive and finite. Leave out the "
+                "levels that are not to be posed."
+            )
+        if not 0 <= self.demonstration_share < math.inf:
+            raise ConfigError(
+                f"demonstration_share={self.demonstration_share} must be finite and at least 0. "
+                "Use 1 where all domains have the same."
             )
 
     @property

@@ -89,6 +89,12 @@ class RlStage:
         _refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
         _refuse_below(self, 1, "checkpoint_every")
         _refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
+        counted = getattr(self.objective.reduction, "group_size", self.group_size)
+        if counted != self.group_size:
+            raise ConfigError(
+                f"group_size={self.group_size}, and objective.reduction.group_size={counted} "
+                "divides the loss by other groups than are drawn. Give both the same value."
+            )
         if not self.verdict_deadline_s > 0:
             raise ConfigError(
                 f"verdict_deadline_s={self.verdict_deadline_s} must be positive. Use 20."
