@@ -32,6 +32,7 @@ from loong_jax.models import moe
 from loong_jax.rl import sft
 from loong_jax.rl.objectives import TokenSumOverConstant
 from loong_jax.rl.optimizers import WarmupCosine
+from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout import replica
 
 NUM_DRAWN = 200  # problems of each domain and demonstrations, of which the longest must fit
@@ -235,6 +236,7 @@ def test_settings_that_cannot_be_are_refused():
         EngineSettings(num_replicas=0)
     real = recipes.get_recipe("quickstart")()
     drawn = dataclasses.replace(real.rl_stem.sampling, top_k=3)
+    scored = RewardRule(score_weights=(("form", 0.5),))
     for stage, changes, message in (
         (real.sft, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (real.sft, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
@@ -245,6 +247,8 @@ def test_settings_that_cannot_be_are_refused():
         (real.problems.stem, {"level_shares": (math.nan,)}, r"level_shares=\(nan,\) must be"),
         (real.sft.optimizer, {"weight_decay": math.nan}, "weight_decay=nan finite"),
         (real.sft.optimizer.schedule, {"peak": math.inf}, "peak=inf must be positive and finite"),
+        (real.rl_stem, {"reward": scored}, "score_weights=.* asks for scores"),
+        (real.rl_stem, {"reward": NoiseReward(rule=scored)}, "score_weights=.* asks for scores"),
         (real.rl_stem, {"verdict_deadline_s": 0.0}, "must be positive"),
         (real.rl_stem, {"row_length": 40}, "row_length=40 has no room"),
         (real.rl_stem, {"sampling": drawn}, "cannot train"),

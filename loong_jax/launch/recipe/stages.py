@@ -95,6 +95,12 @@ class RlStage:
                 f"group_size={self.group_size}, and objective.reduction.group_size={counted} "
                 "divides the loss by other groups than are drawn. Give both the same value."
             )
+        rule = self.reward.rule if isinstance(self.reward, NoiseReward) else self.reward
+        if rule.score_weights:
+            raise ConfigError(
+                f"reward.score_weights={rule.score_weights} asks for scores, and nothing in a "
+                "recipe gives any, so every rollout would be masked. Leave it empty."
+            )
         if not self.verdict_deadline_s > 0:
             raise ConfigError(
                 f"verdict_deadline_s={self.verdict_deadline_s} must be positive. Use 20."

@@ -11,6 +11,7 @@ prints the integral law and calls the controller PID.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -46,10 +47,12 @@ class BiasController:
     derivative: float = 0.0  # of its change since the step before
 
     def __post_init__(self):
-        if min(self.rate, self.proportional, self.derivative) < 0:
+        gains = (self.rate, self.proportional, self.derivative)
+        if not all(0 <= gain < math.inf for gain in gains):
             raise ConfigError(
                 f"rate={self.rate}, proportional={self.proportional} and "
-                f"derivative={self.derivative} must not be negative. Correct the controller."
+                f"derivative={self.derivative} must be finite and not negative. Correct the "
+                "controller."
             )
 
     @property

@@ -94,9 +94,10 @@ def without_kin(made: Sequence[Formalised], known: Collection[str]) -> list[Form
     seen, result = set(known), []
     for one in made:
         if one.is_kept and one.statement is not None:
-            if one.statement.kin in seen:
+            kin = one.statement.kin
+            if kin in seen:
                 one = one._replace(decision=Decision("kin of another"))
-            seen.add(one.statement.kin)
+            seen.add(kin)
         result.append(one)
     return result
 
