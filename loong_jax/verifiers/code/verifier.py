@@ -141,9 +141,9 @@ class CodeVerifier:
             return self._test(case, one, checker, test)
 
         results = self._test_all(judge, case.tests)
-        if checker is not None and any(result.status == "WA" for result in results):
-            if said := self._executor.check(checker):
-                return _no_checker(said)  # an interpreter ends with status 1 for that too
+        rejects = any(result.status == "WA" for result in results)
+        if checker is not None and rejects and (said := self._executor.check(checker)):
+            return _no_checker(said)  # an interpreter ends with status 1 for that too
         failed = next((i for i, r in enumerate(results) if r.status == "RE"), None)
         if failed is not None and (said := self._executor.check(built)):
             detail = "not compiled"
