@@ -7,8 +7,12 @@ All processes call every method together. The directory is one that all of them 
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jaxtyping import Array, Shaped, UInt32
 
 from loong_jax.errors import CheckpointError
 from loong_jax.rl import checkpoint
@@ -45,8 +49,12 @@ class ShardedCheckpoints:
 
         A kill at any moment leaves the earlier checkpoints and no half of this one.
         """
-        record = {"format_version": FORMAT_VERSION, "metadata": dict(metadata)}
         arrays = checkpoint.by_path(tree)
+        record = {
+            "format_version": FORMAT_VERSION,
+            "metadata": dict(metadata),
+            "checksums": checksums(arrays),
+        }
         self._manager.save(
             step,
             force=True,
@@ -60,18 +68,30 @@ class ShardedCheckpoints:
 
         Raises CheckpointError where it is damaged or of another format.
         """
+        return self._record(step)["metadata"]
+
+    def _record(self, step: int) -> dict[str, Any]:
         record = self._read(step, record=ocp.args.JsonRestore())
         checkpoint.refuse_other_format(record, FORMAT_VERSION, self.directory / str(step))
-        return record["metadata"]
+        return record
 
     def restore(self, step: int, template: Any) -> Any:
         """Checkpoint `step` in the structure and shardings of `template`, a tree of
         `jax.ShapeDtypeStruct`. Each process reads what it holds.
 
-        Raises CheckpointError where the two do not fit, or where files are missing or cut off.
+        Raises CheckpointError where the two do not fit, or where files are missing or damaged.
         """
         arrays = ocp.args.StandardRestore(checkpoint.by_path(template))
-        return checkpoint.from_plain(template, self._read(step, arrays=arrays))
+        found = self._read(step, arrays=arrays)
+        saved = self._record(step).get("checksums", {})  # older checkpoints have none
+        now = checksums(found)
+        if wrong := sorted(name for name in saved.keys() & now.keys() if saved[name] != now[name]):
+            raise CheckpointError(
+                f"{self.directory / str(step)} is damaged: {', '.join(wrong[:3])} "
+                f"({len(wrong)} in all) is not what was saved. Delete that checkpoint to go back "
+                "to the one before."
+            )
+        return checkpoint.from_plain(template, found)
 
     def _read(self, step: int, **item: Any) -> Any:
         (name,) = item
@@ -83,3 +103,20 @@ class ShardedCheckpoints:
                 "Resume with the configuration the run began with, or delete that checkpoint to go "
                 "back to the one before."
             ) from error
+
+
+def checksums(arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The sum of the bits of every array, as words of its dtype, modulo 2^32.
+
+    However an array is cut over devices and processes, all of them find the same number.
+    """
+    found = {name: _checksum(array) for name, array in arrays.items()}
+    return {name: int(np.asarray(value)) for name, value in found.items()}
+
+
+@jax.jit
+def _checksum(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
+    if array.dtype == bool:
+        return jnp.sum(array, dtype=jnp.uint32)
+    words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
+    return jnp.sum(words.astype(jnp.uint32), dtype=jnp.uint32)

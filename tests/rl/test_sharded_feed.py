@@ -12,7 +12,7 @@ import pytest
 from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.rl import optimizers, policy_model, sft
+from loong_jax.rl import optimizers, policy_model, sft, sharded_checkpoint
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -145,6 +145,39 @@ def test_checkpoints_come_back_as_they_were_cut(tmp_path):
         wrong = jax.ShapeDtypeStruct((4, 4), np.float32, sharding=RULES.spec())
         with pytest.raises(CheckpointError, match="Resume with the configuration"):
             checkpoints.restore(3, template | {"weight": wrong})
+
+
+def test_a_value_that_is_not_what_was_saved_is_named(tmp_path, monkeypatch):
+    sharding = RULES.spec("embed", "ffn")
+    tree = {
+        "weight": jax.device_put(np.arange(32.0, dtype=np.float32).reshape(8, 4), sharding),
+        "small": jnp.arange(6, dtype=jnp.bfloat16),
+        "count": jnp.arange(3, dtype=jnp.int8) - 1,
+        "mask": jnp.array([True, False]),
+    }
+    words = {
+        "weight": np.asarray(tree["weight"]).view(np.uint32),
+        "small": np.asarray(tree["small"]).view(np.uint16),
+        "count": np.asarray(tree["count"]).view(np.uint8),
+        "mask": np.asarray(tree["mask"]).astype(np.uint8),
+    }
+    expected = {name: int(word.astype(np.uint64).sum() % 2**32) for name, word in words.items()}
+    assert sharded_checkpoint.checksums(tree) == expected
+    template = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
+    )
+    with ShardedCheckpoints(str(tmp_path)) as checkpoints:
+        checkpoints.save(1, tree, {})
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(1, template), tree)
+        read = checkpoints._read
+
+        def damaged(step, **item):
+            found = read(step, **item)
+            return found | {"small": found["small"].at[2].add(1)} if "arrays" in item else found
+
+        monkeypatch.setattr(checkpoints, "_read", damaged)
+        with pytest.raises(CheckpointError, match=r"is damaged: small .*Delete that checkpoint"):
+            checkpoints.restore(1, template)
 
 
 @pytest.mark.parametrize("damaged", ["arrays/ocdbt.process_0/d", "record"])
