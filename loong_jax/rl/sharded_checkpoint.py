@@ -110,8 +110,8 @@ def checksums(arrays: Mapping[str, Any]) -> dict[str, int]:
 
     However an array is cut over devices and processes, all of them find the same number.
     """
-    found = {name: _checksum(array) for name, array in arrays.items()}
-    return {name: int(np.asarray(value)) for name, value in found.items()}
+    # One after the other: sums over processes that run at once may meet in another order in each.
+    return {name: int(np.asarray(_checksum(array))) for name, array in arrays.items()}
 
 
 @jax.jit

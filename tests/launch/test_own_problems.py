@@ -347,9 +347,9 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     again = json.loads((directory / "stages" / "rl" / "done.json").read_text())
     assert again["wall_s"] > again["earlier_s"] >= json.loads(lines[0])["time_s"] > 0
-    longer = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, group_size=2))
-    with pytest.raises(ConfigError, match=r"rl\.group_size: the run has 4, you gave 2"):
-        run.train(longer, directory)
+    other = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, max_issues=7))
+    with pytest.raises(ConfigError, match=r"rl\.max_issues: the run has \d, you gave 7"):
+        run.train(other, directory)
 
     bare = write(tmp_path / "bare.jsonl", [{**r, "solution": r["gold"]} for r in sums(60)])
     lines = [{k: v for k, v in json.loads(x).items() if k != "solution"} for x in bare.open()]

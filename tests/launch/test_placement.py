@@ -18,6 +18,7 @@ from loong_jax.orchestrator.dora import MultiVersionPolicy
 from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup
 from loong_jax.rl.local_trainer import TrainerSettings
+from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.events import GroupGenerated, ReplicaFailed
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
@@ -68,7 +69,10 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
     for where in (ThreadReplicas(), ProcessReplicas()):
         shape = dict(slots_per_replica=8, cache_length=40, prefill_prompts=2, prefill_members=8)
         given = dataclasses.replace(recipe(where, narrow_slots=(), **shape), model=model)
-        stage = dataclasses.replace(given.rl_logic, sampling=sampling, group_size=2)
+        objective = longcat_objective(group_size=2, max_response_tokens=8)
+        stage = dataclasses.replace(
+            given.rl_logic, sampling=sampling, group_size=2, objective=objective
+        )
         engine = paged_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine.shapes)
         store = VersionStore(stage.scheduler.max_staleness)
         store.put(0, weights)
