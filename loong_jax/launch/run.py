@@ -1,7 +1,6 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import functools
-import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -82,7 +81,8 @@ def _refuse_unused(
 ) -> None:
     """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
     made = {*given, *(needed if only is None else ())}
-    if not set(itertools.chain(*(needed[name] for name in needed if only in (None, name)))) - made:
+    used = {other for name in needed if only in (None, name) for other in needed[name]}
+    if used <= made:
         what = "the stages of this recipe start" if only is None else f"stage {only!r} starts"
         raise ConfigError(
             f"--from {source} would go unused: {what} from nothing that is made elsewhere. Leave "

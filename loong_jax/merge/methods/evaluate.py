@@ -53,27 +53,9 @@ def evaluate(
 
     `known` holds settings and statistics by name.
     """
-    fused = _equation(
-        kind, base, models, deltas, masks, importances, weights, known, of_deltas=of_deltas
-    )
-    if kind not in _LEAVES_OUT:
-        return fused
-    is_finite = functools.reduce(operator.and_, map(jnp.isfinite, deltas))
-    return fused._replace(value=jnp.where(is_finite, fused.value, jnp.nan))
-
-
-def _equation(
-    kind: Kind,
-    base: Array,
-    models: Deltas,
-    deltas: Deltas,
-    masks: Marks | None,
-    importances: Deltas | None,
-    weights: Numbers,
-    known: Mapping[str, Any],
-    *,
-    of_deltas: bool,
-) -> FusedLeaf:
+    if kind in _LEAVES_OUT:
+        is_finite = functools.reduce(operator.and_, map(jnp.isfinite, deltas))
+        base = jnp.where(is_finite, base, jnp.nan)  # to which all of these add
     pick = lambda *names: {name: known[name] for name in names}  # noqa: E731
     if kind is settings.LongcatFusion:
         chosen = pick("scale", "erase", "zero_sum", "combine")
