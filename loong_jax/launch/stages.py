@@ -30,25 +30,35 @@ from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
-from loong_jax.rl import checkpoint, grading, local_trainer, sft, trainer
+from loong_jax.rl import checkpoint, grading, local_trainer, policy_model, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
-from loong_jax.rollout.versions import VersionStore
+from loong_jax.rollout.versions import VersionStore, manifest_of
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 
 
-def save_weights(directory: Path, step: int, weights: Weights) -> None:
-    checkpoint.save(directory / "weights", step, {"weights": weights}, keep=1)
+def save_weights(directory: Path, step: int, weights: Weights, like: Weights | None = None) -> None:
+    """Writes `weights/` of a stage, rounded to the dtypes of `like`.
+
+    Where that loses bits they are there as "masters" too, for the stages that go on from here.
+    """
+    stored = weights if like is None else policy_model.in_dtypes_of(weights, like)
+    arrays: dict[str, Any] = {"weights": stored}
+    if manifest_of(stored) != manifest_of(weights):
+        arrays["masters"] = weights
+    checkpoint.save(directory / "weights", step, arrays, keep=1)
 
 
 def load_weights(directory: Path) -> Weights:
-    """What a finished stage made, on device. CheckpointError where it is damaged."""
+    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
+    damaged.
+    """
     try:
         found = checkpoint.restore(directory / "weights")
     except CheckpointError as error:
@@ -57,7 +67,7 @@ def load_weights(directory: Path) -> Weights:
             f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
             "command makes them again from the stage's last checkpoint."
         ) from error
-    return jax.tree.map(jnp.asarray, found.arrays["weights"])
+    return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
 
 
 def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
@@ -161,18 +171,19 @@ def run_rl(
         row_length=settings.row_length,
         rows=settings.rows,
         replays_routing=settings.replays_routing,
+        shares_prompts=settings.shares_prompts,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
     offload = session.recipe.engine.offload_versions
     store = VersionStore(settings.scheduler.max_staleness, offload=offload)
-    for version, weights in sorted(start.versions.items()):
-        store.put(version, weights)
+    for version in sorted(start.versions):
+        store.put(version, start.versions.pop(version))  # the store alone keeps it alive
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engine, store, trainer_settings, session.agent
     )
-    learner = LocalTrainer(
+    learner = local = LocalTrainer(
         model=session.policy,
         settings=trainer_settings,
         state=start.state,
@@ -210,9 +221,8 @@ def run_rl(
             replicas.close(CLOSE_TIMEOUT_S)
             learner.close(CLOSE_TIMEOUT_S)
             journal.close()
-    trained = store.get(final.step)
     domains = _domains(session, settings)
-    return _finish(session, name, trained, final.step, own, progress, domains) | {
+    return _finish(session, name, local.weights, final.step, own, progress, domains) | {
         "tickets": final.counts(),
         "earlier_s": log.earlier_s,
         "rollout": replicas.statistics(),
@@ -240,7 +250,7 @@ def _start_rl(
         _say_skipped(skipped, int(state.step))
         return _RlStart(state, versions, control, reference)
     state = trainer.initial_state(session.policy, settings.optimizer, weights)
-    return _RlStart(state, {0: weights}, None, reference)
+    return _RlStart(state, {0: session.policy.published(weights)}, None, reference)
 
 
 def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
@@ -376,11 +386,12 @@ def _finish(
     progress: Progress,
     domains: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Saves the weights, evaluates them, and says what came of it."""
-    save_weights(own, step, weights)
+    """Saves the weights, evaluates them as engines sample them, and says what came of it."""
+    save_weights(own, step, weights, session.abstract_weights)
     progress.note("evaluating")
     started_s = time.monotonic()
-    result, samples = session.evaluate(weights, stage=name, domains=domains or session.domains)
+    published = session.policy.published(weights)
+    result, samples = session.evaluate(published, stage=name, domains=domains or session.domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]
