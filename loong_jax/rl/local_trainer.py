@@ -79,6 +79,7 @@ class LocalTrainer:
         versions: Versions,
         checkpoints: Path | str,
         reference: Weights | None = None,
+        frozen: Any = (),
         clock: Callable[[], float] = time.monotonic,
     ):
         if settings.objective.kl is not None and reference is None:
@@ -99,6 +100,7 @@ class LocalTrainer:
         self._state = state
         self._versions = versions
         self._checkpoints = Path(checkpoints)
+        self._frozen = frozen  # the part of the weights that no step changes
         self._reference = reference if settings.objective.kl is not None else None
         self._clock = clock
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -154,8 +156,13 @@ class LocalTrainer:
 
     @property
     def weights(self) -> Weights:
-        """Those of the last step, once the trainer is closed; they are its own and no copy."""
-        return self._state.weights
+        """Those of the last step, once the trainer is closed; they may be its own and no copy."""
+        return self._model.join(self._state.weights, self._frozen)
+
+    @property
+    def state(self) -> TrainState:
+        """As `weights`, with what is trained as it is trained."""
+        return self._state
 
     # ---- the trainer's thread -----------------------------------------------------------------
 
@@ -217,7 +224,13 @@ class LocalTrainer:
         )
         temperature = batching.common_temperature(groups)
         self._state, metrics = trainer.train_step(
-            self._programs, self._model, self._state, batches, len(groups), temperature
+            self._programs,
+            self._model,
+            self._state,
+            batches,
+            len(groups),
+            temperature,
+            self._frozen,
         )
         histogram = statistics.staleness_histogram(groups, version)
         clip = settings.objective.clip
@@ -251,7 +264,7 @@ class LocalTrainer:
                 f"version {version} was to be published, the weights are version "
                 f"{int(self._state.step)}. Publish each step after it is trained."
             )
-        published = self._programs.publish(self._state.weights)
+        published = self._programs.publish(self._state.weights, self._frozen)
         self._versions.put(version, jax.block_until_ready(published))
         return events.VersionPublished(version, start_s, self._clock())
 
@@ -345,11 +358,13 @@ def restore(
     directory: Path | str,
     *,
     fall_back: bool = True,
+    frozen: Any = (),
 ) -> tuple[TrainState, dict[int, Weights], dict[str, Any], tuple[str, ...]]:
     """Latest checkpoint: (state, weights by version for the version store, control, damaged ones
     passed over).
 
-    `template` has the structure of the weights. The versions hold the state's own too.
+    `template` has the structure of the weights, `frozen` is what training leaves as it is. The
+    versions hold the state's own too.
     """
     found = checkpoint.restore(directory, fall_back=fall_back)
     state = trainer.from_arrays(model, settings.optimizer, template, found.arrays)
@@ -358,6 +373,6 @@ def restore(
         version: model.published(jax.tree.map(jnp.asarray, weights))
         for version, weights in found.arrays.get("versions", {}).items()
     }
-    versions[found.step] = publish(state.weights)
+    versions[found.step] = publish(state.weights, frozen)
     control = checkpoint.decode_record(found.arrays["control"]["record"])
     return state, versions, control, found.skipped

@@ -7,7 +7,6 @@ matrices (layers, experts) have stacks of adapters. Source: arXiv:2106.09685.
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from safetensors.numpy import save_file
 
+from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.convert import files
 from loong_jax.rl.policy_model import PolicyModel, Weights
 
 EXPERTS = "experts"
@@ -96,8 +96,9 @@ def initial_adapters(
         node = adapters
         for name in path:
             node = node.setdefault(name, {})
-        node["a"] = jax.random.uniform(own, (*stack, inner, config.rank), minval=-bound) * 1.0
-        node["a"] = node["a"] if bound == 1 else jnp.clip(node["a"], -bound, bound)
+        node["a"] = jax.random.uniform(
+            own, (*stack, inner, config.rank), minval=-bound, maxval=bound
+        )
         node["b"] = jnp.zeros((*stack, config.rank, outer))
     return adapters
 
@@ -118,7 +119,7 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
 
     def join(adapters: Weights, frozen: Weights) -> Weights:
         def leaf(path, weight):
-            names = tuple(entry.key for entry in path)
+            names = tuple(str(entry.key) for entry in path)
             own: Any = adapters
             for name in names:
                 own = own.get(name, {})
@@ -151,3 +152,74 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
         update_controllers=lambda weights, memory, load: (weights, memory),
         rate_multiplier=None,
     )
+
+
+class Place(Protocol):
+    """Where a tensor of a published checkpoint lies in the weights."""
+
+    @property
+    def name(self) -> str: ...  # ends in ".weight"
+
+    @property
+    def leaf(self) -> str: ...  # path in the weights, "layers/ffn/up"
+
+    @property
+    def region(self) -> tuple[tuple[int, int], ...]: ...  # start and stop along axes of the leaf
+
+
+def save_peft(
+    directory: Path,
+    config: LoraConfig,
+    adapters: Weights,
+    model: PolicyModel,
+    places: Iterable[Place],
+    *,
+    base: str | None = None,
+) -> None:
+    """Writes adapters as the peft library reads them: for the model whose tensors are `places`.
+
+    `base` is what adapter_config.json names as the model that they belong to.
+    """
+    modules = dict(_modules(adapters, model, places))
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted(modules),
+    }
+    tensors = {
+        f"base_model.model.{module}.lora_{side}.weight": np.ascontiguousarray(value)
+        for module, sides in modules.items()
+        for side, value in sides.items()
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    json_files.write_json(directory / "adapter_config.json", record)
+
+
+def _modules(
+    adapters: Weights, model: PolicyModel, places: Iterable[Place]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """By module of the published model: matrices of its adapter, stored (out, in)."""
+    for place in places:
+        own: Any = adapters
+        for name in place.leaf.split("/"):
+            own = own.get(name, {}) if isinstance(own, Mapping) else {}
+        if not own:
+            continue
+        sides = _sides(model, tuple(place.leaf.split("/")))
+        assert sides is not None
+        index = tuple(place.region[axis][0] for axis in sides.stack)
+        yield (
+            place.name.removesuffix(".weight"),
+            {
+                "A": np.asarray(own["a"][index]).T,
+                "B": np.asarray(own["b"][index]).T,
+            },
+        )

@@ -43,6 +43,8 @@ class PolicyModel:
     the two, logits are made where a token is asked for and nowhere else; without, everywhere.
     Tokens see the segment `parent_ids` names beside their own, where `sees_parents` says so; else
     it is None;
+    join(weights, frozen) -> the whole weights, which all other functions take, from those that are
+    trained and those that are not (see `lora`);
     published(weights) -> the weights in the dtypes that engines sample with: a matrix in that of
     the model's activations, which is what it is rounded to in training before it multiplies;
     forward_replaying(weights, tokens_BT, positions_BT, segment_ids_BT, routing_BTLK) -> as forward,
@@ -63,6 +65,7 @@ class PolicyModel:
     states: Callable[..., tuple[Array, Array]] | None = None
     logits: Callable[[Weights, Array], Array] | None = None
     sees_parents: bool = False
+    join: Callable[[Weights, Any], Weights] = lambda weights, frozen: weights
     published: Callable[[Weights], Weights] = lambda weights: weights
     initial_memory: Callable[[], Any] = lambda: ()
     forward_replaying: Callable[..., tuple[Array, Array, ReplayCounts]] | None = None

@@ -84,13 +84,14 @@ def batches(
 
 
 def sft_loss(
-    weights: Any, batch: Batch, *, model: PolicyModel
+    weights: Any, batch: Batch, frozen: Any = (), *, model: PolicyModel
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
     """The loss to go down, with the load and the metrics of its terms.
 
     It is `surprise` and what the model's auxiliary losses add. With such losses "loss" stays the
     former, so that runs compare.
     """
+    weights = model.join(weights, frozen)
     if "predicted" in batch:
         logprob, _, load, _ = policy_model.replayed_logprobs(
             model,
@@ -128,12 +129,14 @@ def _mean_nll(logprob: Array, batch: Batch) -> Array:
 
 @functools.lru_cache(maxsize=16)
 def make_train_step(model: PolicyModel, optimizer: Optimizer):
-    """Compiled `train_step(state, batch) -> (state, metrics, load)`; the state is donated."""
+    """Compiled `train_step(state, batch, frozen=()) -> (state, metrics, load)`; the state is
+    donated.
+    """
     gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_step(state, batch):
-        (_, (load, terms)), gradient = gradient_of(state.weights, batch)
+    def train_step(state, batch, frozen=()):
+        (_, (load, terms)), gradient = gradient_of(state.weights, batch, frozen)
         state, metrics = trainer.apply_gradient(
             state, gradient, load, model=model, optimizer=optimizer
         )
@@ -163,6 +166,7 @@ def run(
     tokenizer: Tokenizer,
     *,
     cursor: int = 0,
+    frozen: Any = (),
     on_step: StepReport | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
@@ -187,7 +191,7 @@ def run(
         looked = {}
         if is_due(settings, int(state.step) + 1):
             looked = make_routing_metrics(model)(state.weights, batch)
-        state, metrics, load = step(state, batch)
+        state, metrics, load = step(state, batch, frozen)
         metrics |= looked
         cursor += taken
         numbers = {name: float(value) for name, value in metrics.items()}

@@ -57,19 +57,21 @@ class TrainerPrograms:
     accumulated (donated), of which `num_tokens` and `step` are for objectives that read them (see
     `objectives.policy_loss`);
     update(state, accumulated) -> state, metrics, sums, load, replay (state donated);
-    publish(weights) -> what engines sample from, in new buffers.
+    publish(weights, frozen) -> what engines sample from, in new buffers.
+
+    Where a part of the weights is frozen, `begin`, `accumulate` and `publish` take that part last.
     """
 
     layout: Layout  # of the rows that the programs take
     initial: Callable[[Weights], TrainState]
     logprobs: Callable[..., Array]
-    begin: Callable[[Weights], Accumulated]
+    begin: Callable[..., Accumulated]
     accumulate: Callable[..., Accumulated]
     update: Callable[
         [TrainState, Accumulated],
         tuple[TrainState, dict[str, Array], LossSums, Array, ReplayCounts | None],
     ]
-    publish: Callable[[Weights], Weights]
+    publish: Callable[..., Weights]
 
 
 def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
@@ -89,11 +91,11 @@ def _master(weight: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=16)
-def publisher(model: PolicyModel) -> Callable[[Weights], Weights]:
-    """Compiled `publish(weights)`; see `TrainerPrograms`."""
+def publisher(model: PolicyModel) -> Callable[..., Weights]:
+    """Compiled `publish(weights, frozen)`; see `TrainerPrograms`."""
 
-    def publish(weights):
-        return jax.tree.map(jnp.copy, model.published(weights))
+    def publish(weights, frozen=()):
+        return jax.tree.map(jnp.copy, model.published(model.join(weights, frozen)))
 
     return jax.jit(publish)
 
@@ -111,6 +113,7 @@ def microbatch_loss(
     temperature: Float[Array, ""],
     num_tokens: Float[Array, ""] | None = None,
     step: Int[Array, ""] | None = None,
+    frozen: Any = (),
     *,
     model: PolicyModel,
     objective: Objective,
@@ -123,7 +126,7 @@ def microbatch_loss(
     """
     logprob, entropy, load, replay = policy_model.replayed_logprobs(
         model,
-        weights,
+        model.join(weights, frozen),
         batch.tokens,
         batch.segment_ids,
         batch.positions,
@@ -223,10 +226,10 @@ def make_programs(
 
     @functools.partial(jax.jit, donate_argnames="accumulated")
     def accumulate(
-        weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None
+        weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None, frozen=()
     ):
         (loss, (sums, entropy, trained, load, replay)), gradient = gradient_of(
-            weights, batch, num_groups, temperature, num_tokens, step
+            weights, batch, num_groups, temperature, num_tokens, step, frozen
         )
         return Accumulated(
             jax.tree.map(jnp.add, accumulated.gradient, gradient),
@@ -239,9 +242,10 @@ def make_programs(
         )
 
     @jax.jit
-    def begin(weights):
+    def begin(weights, frozen=()):
         like = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        load = jax.eval_shape(model.forward, weights, like, like, like)[1]
+        whole = jax.eval_shape(model.join, weights, frozen)
+        load = jax.eval_shape(model.forward, whole, like, like, like)[1]
         zero = jnp.zeros(())
         return Accumulated(
             jax.tree.map(jnp.zeros_like, weights),
@@ -283,6 +287,7 @@ def train_step(
     batches: Iterable[TrajectoryBatch],
     num_groups: int,
     temperature: float,
+    frozen: Any = (),
 ) -> tuple[TrainState, dict[str, Any]]:
     """One whole step over its micro-batches; `state` is donated. Metrics are plain numbers."""
     batches = list(batches)
@@ -292,8 +297,9 @@ def train_step(
         jnp.asarray(temperature, jnp.float32),
         jnp.asarray(num_tokens, jnp.float32),
         state.step,
+        frozen,
     )
-    accumulated = programs.begin(state.weights)
+    accumulated = programs.begin(state.weights, frozen)
     for batch in batches:
         accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
     state, metrics, sums, load, replay = programs.update(state, accumulated)

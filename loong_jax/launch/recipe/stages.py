@@ -16,6 +16,7 @@ from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import MultiVersionPolicy
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.collapse import CollapseRules
+from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.rewards import NoiseReward, RewardRule
@@ -29,6 +30,7 @@ class SftStage:
 
     num_steps: int
     optimizer: Optimizer
+    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
     row_length: int = 128
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
@@ -68,6 +70,7 @@ class RlStage:
     scheduler: Scheduler
     objective: Objective
     optimizer: Optimizer
+    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     group_size: int = 8  # G
     sampling: SamplingSettings = SamplingSettings()
     reward: RewardRule | NoiseReward = RewardRule()
