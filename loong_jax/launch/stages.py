@@ -24,7 +24,7 @@ from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
-from loong_jax.models.moe import parameters
+from loong_jax.models import parameters
 from loong_jax.models.moe.convert import names
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
+from loong_jax.models.moe.convert.names import Place
 from loong_jax.rl.policy_model import PolicyModel, Weights
 
 EXPERTS = "experts"
@@ -152,19 +153,6 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
         update_controllers=lambda weights, memory, load: (weights, memory),
         rate_multiplier=None,
     )
-
-
-class Place(Protocol):
-    """Where a tensor of a published checkpoint lies in the weights."""
-
-    @property
-    def name(self) -> str: ...  # ends in ".weight"
-
-    @property
-    def leaf(self) -> str: ...  # path in the weights, "layers/ffn/up"
-
-    @property
-    def region(self) -> tuple[tuple[int, int], ...]: ...  # start and stop along axes of the leaf
 
 
 def save_peft(

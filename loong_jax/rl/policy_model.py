@@ -18,8 +18,8 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.models.moe.dense import in_chunks
 from loong_jax.models.moe.model import abstract_weights
+from loong_jax.models.products import in_chunks
 from loong_jax.rl import auxiliary, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts

@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.models.moe.convert import names
 from loong_jax.rl import local_trainer, lora, optimizers, sft, trainer
 from loong_jax.rl.lora import LoraConfig
@@ -75,6 +74,7 @@ def test_gradients_are_those_of_the_product():
     policy = lora.lora_policy(base, CONFIG)
     adapters = drawn(lora.initial_adapters(base, CONFIG, weights, jax.random.key(0)))
     (batch, _), *_ = sft.batches([("1+1=", "2")], tiny.tokenizer(), stage())
+    batch = jax.tree.map(jnp.asarray, batch)
     gradient = jax.grad(sft.sft_loss, has_aux=True)
     found, _ = gradient(adapters, batch, weights, model=policy)
     whole, _ = gradient(policy.join(adapters, weights), batch, model=base)

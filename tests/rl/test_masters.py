@@ -10,8 +10,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.launch import stages, starting
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.rl import checkpoint, optimizers, policy_model, sft, trainer
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.testing import tiny
