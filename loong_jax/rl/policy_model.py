@@ -213,10 +213,48 @@ def policy_of(
 ) -> PolicyModel:
     """A model of any family as a policy; the same object for the same arguments.
 
-    What concerns routers is for models that have them; see `longcat_policy`.
+    What concerns routers is for models that have them; see `longcat_policy`. Raises ConfigError
+    where losses or `rates_of` do not fit the model.
     """
-    return longcat_policy(
-        graphdef, config, bias, losses, rates_of, watches_exchange=watches_exchange
+    if isinstance(config, MoEConfig):
+        return longcat_policy(
+            graphdef, config, bias, losses, rates_of, watches_exchange=watches_exchange
+        )
+    if losses.are_any or rates_of is not None:
+        raise ConfigError(
+            f"losses={losses} and rates_of={rates_of} for a {type(config).__name__}: auxiliary "
+            "losses and the transfer over widths are LongCat-Flash's. Leave both out."
+        )
+    return dense_policy(graphdef)
+
+
+# As `MATRIX_AXES`, of a dense decoder.
+DENSE_MATRIX_AXES = {
+    "query": ((1,), (2, 3, 4)),
+    "key": ((1,), (2, 3)),
+    "value": ((1,), (2, 3)),
+    "out": ((1, 2, 3), (4,)),
+    "gate": ((1,), (2,)),
+    "up": ((1,), (2,)),
+    "down": ((1,), (2,)),
+}
+
+
+@functools.lru_cache(maxsize=16)
+def dense_policy(graphdef: nnx.GraphDef) -> PolicyModel:
+    """A dense decoder as a policy: no routers, no controllers, an empty load."""
+
+    def forward(weights, tokens, positions, segment_ids):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        output = model(tokens, positions=positions, segment_ids=segment_ids)
+        return output.logits, jnp.zeros((0, 0), jnp.int32)
+
+    return PolicyModel(
+        forward=forward,
+        is_controller=lambda path: False,
+        matrix_axes=lambda path: DENSE_MATRIX_AXES.get(path[-1]),
+        update_controllers=lambda weights, memory, load: (weights, memory),
+        load_metrics=lambda load: {},
     )
 
 
