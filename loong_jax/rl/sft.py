@@ -41,17 +41,17 @@ class SftSettings:
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
-    """Tokens of <bos>, prompt, response and <eos>; the loss is on the response and its <eos>.
+    """Tokens of prompt, response and <eos>; the loss is on the response and its end.
 
     What tools wrote in a response of several turns is not under the loss.
     """
-    tokens = [tokenizer.bos_id, *tokenizer.encode(prompt)]
+    tokens = tokenizer.prompt_ids(prompt)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
         written = tokenizer.encode(piece)
         tokens += written
         mask += [not is_of_tools] * len(written)
-    if not any(mask) or tokens[-1] != tokenizer.eos_id:
+    if not any(mask) or tokens[-1] not in tokenizer.end_ids:
         tokens.append(tokenizer.eos_id)
         mask.append(True)
     return {"tokens": np.array(tokens, np.int32), "loss_mask": np.array(mask)}

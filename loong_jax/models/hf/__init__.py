@@ -3,7 +3,6 @@
 What is common to all families. A family says how it is published in a `Publication`.
 """
 
-import loong_jax.models.moe  # noqa: F401, first: it is made of this package
 from loong_jax.models.hf.checkpoint import HfCheckpoint, load_hf, read_config_json, read_weights
 from loong_jax.models.hf.publication import Publication, publication_of
 from loong_jax.models.hf.writing import save_hf, save_weights_hf

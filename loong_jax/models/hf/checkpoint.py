@@ -11,11 +11,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models import parameters
 from loong_jax.models.hf import files, layout, manifest, publication, quantised, unfinished
 from loong_jax.models.hf.files import AnyPath, Opened
 from loong_jax.models.hf.places import Region
 from loong_jax.models.hf.reading import Reader
-from loong_jax.models.moe import parameters
 from loong_jax.sharding import ShardingRules
 
 

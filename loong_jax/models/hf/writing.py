@@ -13,11 +13,11 @@ from flax import nnx
 
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models import parameters
 from loong_jax.models.hf import files, layout, publication, unfinished
 from loong_jax.models.hf import places as place_room
 from loong_jax.models.hf.layout import FilePlan
 from loong_jax.models.hf.places import Place
-from loong_jax.models.moe import parameters
 
 MAX_SHARD_BYTES = 5_000_000_000
 

@@ -12,9 +12,8 @@ import pytest
 from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.models import hf, moe
+from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
-from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import names
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
@@ -236,7 +235,7 @@ EXPERT = "model.layers.0.mlp.experts.4.up_proj.weight"
         (lambda t: t | {EXPERT: t[EXPERT].T.copy()}, r"shape \[20, 10\]"),
         (lambda t: t | {EXPERT: t[EXPERT].astype(np.float16)}, "is F16 and must be F32"),
         (lambda t: t | {EXPERT: t[EXPERT].astype(np.int32)}, "is I32 and must be F32"),
-        (lambda t: t | {ROUTER: t[ROUTER].astype(np.int32)}, "is I32 and must be F16"),
+        (lambda t: t | {ROUTER: t[ROUTER].astype(np.int32)}, "is I32 and must be F32"),
         (
             lambda t: t | {"model.layers.0.mlp.experts.5.gate_proj.weight": t[EXPERT]},
             "zero-computation experts.*Delete",
@@ -343,16 +342,16 @@ def test_refuses_damaged_files(copy):
     file.with_name("other.safetensors").unlink()
     for header in ('{"a": {}, "a": {}}', '{"a": 1}', "[1]", '{"a": '):
         file.write_bytes(len(header).to_bytes(8, "little") + header.encode())
-        with pytest.raises(CheckpointError, match="truncated or damaged: .*header"):
+        with pytest.raises(CheckpointError, match=r"truncated or damaged: .*header"):
             moe.load_hf(file.parent)
     for shape, offsets in (("[1.0]", "[0, 4]"), ("[1]", "[0.0, 4.0]"), ("[-1, -1]", "[0, 4]")):
         header = f'{{"a": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'
         file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
-        with pytest.raises(CheckpointError, match="truncated or damaged: .*usize"):
+        with pytest.raises(CheckpointError, match=r"truncated or damaged: .*usize"):
             moe.load_hf(file.parent)
     deep = "[" * 100_000
     file.write_bytes(len(deep).to_bytes(8, "little") + deep.encode())
-    with pytest.raises(CheckpointError, match="truncated or damaged: .*header"):
+    with pytest.raises(CheckpointError, match=r"truncated or damaged: .*header"):
         moe.load_hf(file.parent)
     file.unlink()
     with pytest.raises(CheckpointError, match=r"no \*\.safetensors"):
