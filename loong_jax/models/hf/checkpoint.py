@@ -27,7 +27,7 @@ class HfCheckpoint:
 
     def __init__(self, directory: AnyPath | str, dtype: DTypeLike | None = None):
         directory = files.located(directory)
-        chosen = None if dtype is None else _weight_dtype(dtype)
+        chosen = None if dtype is None else weight_dtype(dtype)
         if isinstance(directory, Path):
             unfinished.refuse_unfinished(directory)
         self.config_text, record = read_config_json(directory)
@@ -160,7 +160,8 @@ def load_hf(
     return model
 
 
-def _weight_dtype(dtype: DTypeLike) -> np.dtype:
+def weight_dtype(dtype: DTypeLike) -> np.dtype:
+    """The dtype of that name. Raises ConfigError for one that weights cannot have."""
     try:
         found = np.dtype(dtype)
     except TypeError:

@@ -8,7 +8,7 @@ beyond what its devices hold, and of a checkpoint it reads what its devices need
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,8 @@ class Reader:
                 part, where = self._part(place, common), place_room.within(common, region)
                 with np.errstate(over="ignore"):
                     block[where] = part
-                if not _is_finite(block[where]):
-                    _refuse_values(place.name, part, dtype)
+                if not is_finite(block[where]):
+                    refuse_values(place.name, part, dtype)
         return block
 
     def _part(self, place: Place, region: Bounds) -> np.ndarray:
@@ -105,12 +105,14 @@ def _write(whole: jax.Array, block: jax.Array, start: Any) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(whole, block, start, axis=0)
 
 
-def _is_finite(values: np.ndarray) -> bool:
+def is_finite(values: np.ndarray) -> bool:
+    """Whether no float is infinite or no number, seen by its exponent."""
     kind, ones = _EXPONENTS[values.dtype.name]
     return not values.size or int((values.view(kind) & kind(ones)).max()) != ones
 
 
-def _refuse_values(name: str, stored: np.ndarray, dtype: np.dtype) -> None:
+def refuse_values(name: str, stored: np.ndarray, dtype: np.dtype) -> NoReturn:
+    """Raises CheckpointError: a tensor is not finite, or not in `dtype`."""
     wide = np.asarray(stored, np.float32)
     if not np.isfinite(wide).all():
         raise CheckpointError(

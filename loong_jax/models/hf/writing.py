@@ -16,6 +16,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.hf import files, layout, publication, unfinished
 from loong_jax.models.hf import places as place_room
+from loong_jax.models.hf.files import Entry
 from loong_jax.models.hf.layout import FilePlan
 from loong_jax.models.hf.places import Place
 
@@ -149,8 +150,13 @@ def _plan(
     known = stored_layout if max_shard_bytes is None else None
     if known is not None and (fitted := layout.fitted(known, entries)):
         return fitted
+    return divided(entries, max_shard_bytes or MAX_SHARD_BYTES)
+
+
+def divided(entries: Mapping[str, Entry], max_bytes: int) -> tuple[list[FilePlan], str | None]:
+    """The files of these tensors, of at most so many bytes, and their index where there is one."""
     sizes = {n: math.prod(shape) * dtype.itemsize for n, dtype, shape in entries.values()}
-    shards = _shards(sizes, max_shard_bytes or MAX_SHARD_BYTES)
+    shards = _shards(sizes, max_bytes)
     if len(shards) == 1:
         tensors = files.in_order(entries.values())
         return [FilePlan("model.safetensors", tensors, files.METADATA)], None
