@@ -89,11 +89,11 @@ def test_train_runs_the_recipe_as_it_is(runs):
 
 
 def test_train_passes_on_what_is_overridden(runs):
-    words = "--run-dir r --only rl_stem --from other --seed 4 --optimizer.beta 0.5"
+    words = "--run-dir r --only rl_stem --from . --seed 4 --optimizer.beta 0.5"
     words += " --inners.1.levels 3 4 --num-steps 7 --dtype bfloat16 --path elsewhere"
     assert cli.main(["train", "toy", *words.split()]) == 0
     ((config, run_dir, only, source),) = runs
-    assert (run_dir, only, source) == (Path("r"), "rl_stem", Path("other"))
+    assert (run_dir, only, source) == (Path("r"), "rl_stem", Path())
     assert (config.seed, config.num_steps, config.path) == (4, 7, Path("elsewhere"))
     assert config.optimizer == Adam(beta=0.5)
     assert config.inners == (Inner(name="first"), Inner(name="second", levels=(3, 4)))
