@@ -16,7 +16,7 @@ from loong_jax.environments.gym import PREFIX, Gym
 from loong_jax.environments.logic.ranking import Ranking
 from loong_jax.environments.logic.truths import Truths
 from loong_jax.environments.masks import Masks
-from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
+from loong_jax.environments.problem import Domain, Problem, split_of
 from loong_jax.environments.stem.bases import Bases
 from loong_jax.environments.stem.divisor import Divisor
 from loong_jax.environments.stem.equation import Equation
@@ -49,7 +49,7 @@ ENVIRONMENTS: dict[str, type] = {
 }
 
 __all__ = [
-    "DOMAINS", "ENVIRONMENTS", "LEVELS", "STYLES", "Domain", "Environment", "Problem",
+    "ENVIRONMENTS", "LEVELS", "STYLES", "Domain", "Environment", "Problem",
     "ProblemStream", "Style", "get_environment", "kind_of", "split_of",
 ]  # fmt: skip
 

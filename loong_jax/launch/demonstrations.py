@@ -17,9 +17,10 @@ from loong_jax.launch.recipe import (
     DomainProblems,
     FileProblems,
     GeneratedProblems,
+    PackagedProblems,
+    ProblemSource,
     Recipe,
     SftStage,
-    SomeProblems,
 )
 
 TOOL_S = 10.0
@@ -41,8 +42,10 @@ def problem_stream(
     )
 
 
-def domains_of(problems: SomeProblems) -> tuple[str, ...]:
+def domains_of(problems: ProblemSource | None) -> tuple[str, ...]:
     """Those there are problems of."""
+    if problems is None:
+        return ()
     if isinstance(problems, FileProblems):
         return own_problems.domains(problems)
     return tuple(problems.by_domain())
@@ -55,6 +58,7 @@ def stream_of(
     problems, seed = recipe.problems, recipe.seed if seed is None else seed
     if isinstance(problems, FileProblems):
         return own_problems.stream(problems, domain, split, seed)
+    assert problems is not None, f"problems of {domain} are asked for, and there are none"
     return problem_stream(
         problems.by_domain()[domain], split, seed, describes_tools=tools.are_described(recipe)
     )
@@ -87,7 +91,7 @@ class Demonstrations:
     Iterating twice gives the same pairs.
     """
 
-    problems: GeneratedProblems
+    problems: GeneratedProblems | PackagedProblems
     settings: SftStage
     seed: int
     describes_tools: bool = False

@@ -18,7 +18,7 @@ from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch import convert, demonstrations, own_problems, places, serve, tools
 from loong_jax.launch.judging import Judge
-from loong_jax.launch.recipe import PodSftRecipe, Recipe
+from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
@@ -128,10 +128,7 @@ def recipe_of(run_dir: Path) -> Recipe | None:
     """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
     for directory in (run_dir, *run_dir.resolve().parents[:2]):
         if (directory / "config.json").exists() and (directory / "stages").is_dir():
-            recipe = configs.load(directory)
-            if isinstance(recipe, PodSftRecipe):
-                return None
-            return own_problems.as_kept(recipe, directory)
+            return own_problems.as_kept(configs.load(directory), directory)
     return None
 
 

@@ -25,7 +25,7 @@ from loong_jax.rollout.versions import VersionStore
 
 def engine_shapes(recipe: Recipe) -> EngineConfig:
     """What the engines of all stages compile: they record routing if a stage replays it."""
-    stages = [stage for stage in recipe.stages().values() if isinstance(stage, RlStage)]
+    stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
     replays = any(stage.replays_routing for stage in stages)
     return dataclasses.replace(recipe.engine.shapes, routing=replays)
 

@@ -158,7 +158,7 @@ def find_weights(run_dir: Path) -> Path:
         raise CheckpointError(f"{run_dir} is no directory. Name a run or a checkpoint.")
     if not (run_dir / "stages").is_dir():
         return run_dir
-    names = configs.load(run_dir).stages()
+    names = configs.load(run_dir).stages
     finished = [name for name in names if pipeline.is_done(run_dir, name)]
     if not finished:
         raise CheckpointError(f"{run_dir} has no finished stage of {', '.join(names)} yet.")

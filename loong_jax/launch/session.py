@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments import DOMAINS, Problem, ProblemStream
+from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.launch import demonstrations, own_problems, packaged, tools
@@ -20,7 +20,6 @@ from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.placement import engine_shapes, group_kind
 from loong_jax.launch.recipe import (
     FileProblems,
-    OwnProblemsRecipe,
     RayVerifiers,
     Recipe,
     RlStage,
@@ -41,7 +40,7 @@ class Session:
     """Use as a context manager; `close` ends the verifier pool."""
 
     def __init__(self, recipe: Recipe):
-        for name, stage in recipe.stages().items():
+        for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
                 refuse_unable(
                     stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
@@ -52,9 +51,9 @@ class Session:
         self.recipe = recipe
         self.agent = tools.agent_of(recipe)
         self.tokenizer = AsciiTokenizer()
-        if isinstance(recipe, OwnProblemsRecipe):
+        if isinstance(recipe.problems, FileProblems):
             own_problems.refuse_misfit(recipe, self.tokenizer)
-        else:
+        elif recipe.problems is not None:
             made = recipe.problems.by_domain().values()
             admission.require_environments(
                 (domain.environment, domain.levels)
@@ -67,7 +66,7 @@ class Session:
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
         graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
-        self.policy = longcat_policy(graphdef, recipe.model, recipe.bias_rate)
+        self.policy = longcat_policy(graphdef, recipe.model, recipe.bias)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
         )
@@ -108,7 +107,7 @@ class Session:
     # ---- evaluation ---------------------------------------------------------------------------
 
     def evaluate(
-        self, weights: Weights, *, stage: str, domains: Sequence[str] = DOMAINS
+        self, weights: Weights, *, stage: str, domains: Sequence[str]
     ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
         """Held-out problems of `domains`, the same for every stage.
 
@@ -137,7 +136,7 @@ class Session:
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
     """Raises ConfigError where stages ask for domains or lengths that the recipe does not have."""
     drawn = {"evaluation": recipe.evaluation.sampling}
-    for name, stage in recipe.stages().items():
+    for name, stage in recipe.stages.items():
         if isinstance(stage, RlStage):
             drawn[name] = stage.sampling
             if unknown := sorted(set(stage.domains) - set(domains)):

@@ -5,7 +5,7 @@ model, so no host ever holds more. Layers may be stacked on the way: `loong_jax.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from loong_jax.launch import convert, serve
 from loong_jax.launch.recipe import (
     START,
     TEACHER,
-    DistillRecipe,
-    OwnProblemsRecipe,
     Recipe,
-    RlRecipe,
-    SftRecipe,
+    RlStage,
+    SftStage,
+    Stage,
 )
 from loong_jax.models.moe import MoEConfig, abstract_weights, growth, parameters
 from loong_jax.rl import checkpoint
@@ -75,26 +74,15 @@ def load_whole(directory: Path, config: MoEConfig) -> dict[str, Any]:
     return load(directory, config, template)
 
 
-def with_given_model(recipe: Recipe) -> Recipe:
-    """The recipe with the model that its `start_from` brings, and with all that it must name.
+def resolved(recipe: Recipe) -> Recipe:
+    """The recipe as it runs: with the model of its `start_from`, and stages that begin there.
 
-    A model that the command line sized otherwise is refused with ConfigError.
+    Doing it again changes nothing. ConfigError where it does not name what it needs, or where the
+    command line sized the model otherwise than it was found.
     """
-    if isinstance(recipe, RlRecipe) and recipe.start_from is None:
-        raise ConfigError(
-            "this recipe trains weights that there are already. Give --start-from a run, a stage "
-            "of one, or what `loong import-hf` made."
-        )
-    learns_from_teacher = isinstance(recipe, DistillRecipe) or (
-        isinstance(recipe, RlRecipe) and recipe.rl.learns_from_all
-    )
-    if isinstance(recipe, DistillRecipe | RlRecipe) and learns_from_teacher and not recipe.teacher:
-        raise ConfigError(
-            "this recipe needs a teacher. Give --teacher a run, a stage of one, or what "
-            "`loong import-hf` made."
-        )
+    recipe = _with_ends_tied(recipe)
     found = given(recipe)
-    if START in found and isinstance(recipe, _StartsFrom):
+    if START in found:
         model, _ = convert.read_model(found[START])
         _refuse_other_tokens(found[START], model)
         if recipe.model == MoEConfig.tiny():  # nobody asked for another one
@@ -103,9 +91,67 @@ def with_given_model(recipe: Recipe) -> Recipe:
     if TEACHER in found:
         model, _ = convert.read_model(found[TEACHER])
         _refuse_other_tokens(found[TEACHER], model)
-        if isinstance(recipe, RlRecipe):
+        if _is_reference(recipe):
             refuse_other_model(found[TEACHER], model, recipe.model)
     return recipe
+
+
+def _with_ends_tied(recipe: Recipe) -> Recipe:
+    """With stages that begin at `start_from` where it is given, and refer to a teacher's weights.
+
+    A cold start is left out then, and what came after it begins there too.
+    """
+    stages = dict(recipe.stages)
+    if recipe.start_from is not None:
+        cold = {
+            name
+            for name, stage in stages.items()
+            if isinstance(stage, SftStage) and stage.is_cold_start
+        }
+        stages = {
+            name: _after_start(stage, cold) for name, stage in stages.items() if name not in cold
+        }
+    elif any(START in _names_of(stage) for stage in stages.values()):
+        raise ConfigError(
+            "this recipe trains weights that there are already. Give --start-from a directory in "
+            "the layout of Hugging Face, an import, a run, or a stage of one."
+        )
+    if recipe.teacher is None and recipe.learns_from_teacher:
+        raise ConfigError(
+            "this recipe needs a teacher. Give --teacher a directory in the layout of Hugging "
+            "Face, an import, a run, or a stage of one."
+        )
+    if recipe.teacher is not None and not any(TEACHER in _names_of(s) for s in stages.values()):
+        pulled = {
+            name: dataclasses.replace(stage, reference=TEACHER)
+            for name, stage in stages.items()
+            if isinstance(stage, RlStage) and stage.objective.kl is not None
+        }
+        if not pulled:
+            raise ConfigError(
+                f"teacher={recipe.teacher} would teach nothing: no stage samples it, and no "
+                "objective has a penalty. Use an objective with one, such as "
+                "grpo_objective(beta=...)."
+            )
+        stages |= pulled
+    return dataclasses.replace(recipe, stages=stages)
+
+
+def _after_start(stage: Stage, cold: Set[str]) -> Stage:
+    is_first = isinstance(stage, SftStage) and stage.after is None
+    if isinstance(stage, SftStage | RlStage) and (is_first or stage.after in cold):
+        return dataclasses.replace(stage, after=START)
+    return stage
+
+
+def _names_of(stage: Stage) -> tuple[str | None, ...]:
+    names = ("after", "reference", "teacher", "base")
+    return tuple(getattr(stage, name, None) for name in names)
+
+
+def _is_reference(recipe: Recipe) -> bool:
+    stages = recipe.stages.values()
+    return any(isinstance(stage, RlStage) and stage.reference == TEACHER for stage in stages)
 
 
 def _refuse_other_tokens(directory: Path, model: MoEConfig) -> None:
@@ -116,17 +162,10 @@ def _refuse_other_tokens(directory: Path, model: MoEConfig) -> None:
         )
 
 
-_StartsFrom = OwnProblemsRecipe | SftRecipe | RlRecipe | DistillRecipe
-
-
 def given(recipe: Recipe) -> dict[str, Path]:
     """Directories with the weights that a recipe names, by what its stages call them."""
-    found = {}
-    if isinstance(recipe, _StartsFrom) and recipe.start_from is not None:
-        found[START] = serve.find_weights(recipe.start_from)
-    if isinstance(recipe, RlRecipe | DistillRecipe) and recipe.teacher is not None:
-        found[TEACHER] = serve.find_weights(recipe.teacher)
-    return found
+    named = {START: recipe.start_from, TEACHER: recipe.teacher}
+    return {name: serve.find_weights(path) for name, path in named.items() if path is not None}
 
 
 def refuse_other_model(directory: Path, found: MoEConfig, config: MoEConfig) -> None:
