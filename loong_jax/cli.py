@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import loong_jax
-from loong_jax import process
+from loong_jax import interrupts, logs, process
 from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.launch import recipes
 
@@ -24,11 +24,17 @@ class Command:
     usage: str
     summary: str
     run: Callable[[Arguments], int]
+    resumes: bool = False  # the same command goes on from what an interrupted one saved
 
 
 def main(arguments: Arguments | None = None) -> int:
     """Runs one command and returns the exit status: 1 for an error it can name, 2 for bad usage."""
-    name, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        name, *rest = _without_log_level(words) or ["--help"]
+    except ConfigError as error:
+        print(f"loong: {error}", file=sys.stderr)
+        return 2
     if name in ("-h", "--help", "help"):
         print(help_text())
         return 0
@@ -41,18 +47,39 @@ def main(arguments: Arguments | None = None) -> int:
         return 2
     process.prepare()
     try:
-        return COMMANDS[name].run(rest)
+        with interrupts.handled():
+            return COMMANDS[name].run(rest)
     except LoongError as error:
         if os.environ.get("LOONG_TRACEBACK"):
             raise
         print(f"loong {name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"loong {name}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        terminated = isinstance(error, interrupts.Terminated)
+        what = "terminated" if terminated else "interrupted"
+        further = "; the same command goes on from what is saved" if COMMANDS[name].resumes else ""
+        print(f"loong {name}: {what}{further}", file=sys.stderr)
+        return 143 if terminated else 130
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _without_log_level(words: list[str]) -> list[str]:
+    """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
+    level, left = None, list[str]()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            left += [word, *rest]
+        elif word == "--log-level":
+            level = next(rest, "")
+        elif word.startswith("--log-level="):
+            level = word.partition("=")[2]
+        else:
+            left.append(word)
+    logs.start(level)
+    return left
 
 
 def help_text() -> str:
@@ -71,7 +98,9 @@ def help_text() -> str:
         "example:",
         "  loong train quickstart          writes runs/quickstart; open its report.html",
         "",
-        "`loong COMMAND --help` says more. LOONG_TRACEBACK=1 shows where an error arose.",
+        "`loong COMMAND --help` says more. Any command takes --log-level debug|info|warning|error",
+        "(or LOONG_LOG). LOONG_TRACEBACK=1 shows where an error arose. Ctrl-C and SIGTERM let a",
+        "command clean up; the exit status is then 130 or 143.",
     ]
     return "\n".join(lines)
 
@@ -497,6 +526,7 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
+        resumes=True,
     ),
     "launch": Command(
         usage="launch tpu-vm RECIPE",
@@ -523,16 +553,19 @@ COMMANDS = {
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
+        resumes=True,
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
+        resumes=True,
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run=curate,
+        resumes=True,
     ),
     "verify": Command(
         usage="verify VERIFIER",

@@ -82,7 +82,7 @@ class Load:
 class _Endless(AsciiTokenizer):
     """Its end of sequence is written by no model, so that every sample has full length."""
 
-    eos_id = -1
+    eos_id, end_ids = -1, (-1,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,36 @@
-"""The tokenizer of the miniature recipe: one token per ASCII character, tags as single tokens.
+"""Tokenizers: text to token ids and back, and what a checkpoint says of both.
 
-Token ids below 128 are ASCII codes; unused control codes carry the special tokens, so V = 128 and
-the ids of beginning and end are those of LongCat-Flash (1 and 2).
+`HfTokenizer` reads the files that lie beside a checkpoint of Hugging Face. `AsciiTokenizer` is that
+of the miniature recipe: ids below 128 are ASCII codes; unused control codes carry the special
+tokens, so V = 128 and the ids of beginning and end are those of LongCat-Flash (1 and 2).
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import tokenizers
+
+from loong_jax.data import json_files
+from loong_jax.data.chat_template import ChatTemplate, Messages
+from loong_jax.errors import CheckpointError, ConfigError
+
+# What travels with a model besides weights and config: text, template, and what ends an answer.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+)
 
 SPECIAL_TOKENS = {
     "<pad>": 0,
@@ -24,16 +47,46 @@ SPECIAL_TOKENS = {
 }
 
 
+Tokens = Sequence[int] | np.ndarray
+
+
 @runtime_checkable
 class Tokenizer(Protocol):
     vocab_size: int
     pad_id: int
-    bos_id: int
-    eos_id: int
+    bos_id: int | None  # stands before every text; None: nothing does
+    eos_id: int  # the first of end_ids
+    end_ids: tuple[int, ...]  # each of them ends an answer
+    chat: ChatTemplate | None
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """Without special tokens around it; those that the text names are tokens."""
+        ...
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str: ...
+    def decode(self, tokens: Tokens) -> str:
+        """The text of tokens that follow others, special tokens and tags included."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """UTF-8 of one token, which may be a part of a character."""
+        ...
+
+    def response_text(self, tokens: Tokens) -> str:
+        """The text of a response: without the end tokens and padding at its end."""
+        ...
+
+    def prompt_ids(
+        self,
+        prompt: str | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """A text that the model is to go on with, or a conversation that it is to answer.
+
+        `variables` go to the chat template. Raises ConfigError for what that refuses.
+        """
+        ...
 
 
 class AsciiTokenizer:
@@ -41,8 +94,10 @@ class AsciiTokenizer:
 
     vocab_size = 128
     pad_id = SPECIAL_TOKENS["<pad>"]
-    bos_id = SPECIAL_TOKENS["<bos>"]
+    bos_id: int | None = SPECIAL_TOKENS["<bos>"]
     eos_id = SPECIAL_TOKENS["<eos>"]
+    end_ids: tuple[int, ...] = (eos_id,)
+    chat: ChatTemplate | None = None
 
     def __init__(self):
         self._name_of = {number: name for name, number in SPECIAL_TOKENS.items()}
@@ -68,7 +123,7 @@ class AsciiTokenizer:
             position += 1
         return tokens
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+    def decode(self, tokens: Tokens) -> str:
         """Text of `tokens`; padding is dropped, unused ids appear as U+FFFD."""
         pieces = []
         for token in tokens:
@@ -82,3 +137,284 @@ class AsciiTokenizer:
             else:
                 pieces.append("\ufffd")
         return "".join(pieces)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.decode([token]).encode()
+
+    def response_text(self, tokens: Tokens) -> str:
+        return self.decode(without_end(self, tokens))
+
+    def prompt_ids(
+        self,
+        prompt: str | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Messages follow each other as they are: the recipes have no roles."""
+        return _prompt_ids(self, prompt, tools, variables)
+
+
+class HfTokenizer:
+    """A tokenizer.json of Hugging Face, with what the files beside it say."""
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        vocab_size: int | None,
+        config: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        generation: Mapping[str, Any],
+        templates: str | Mapping[str, str] | None,
+    ):
+        """`config`, `settings` and `generation` are config.json, tokenizer_config.json and
+        generation_config.json. Raises CheckpointError where they do not fit together.
+        """
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exceptions
+            raise CheckpointError(f"{file} is no tokenizer: {error}. Fetch it again.") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._add_tokens(file, settings)
+        num_tokens = self._tokenizer.get_vocab_size()
+        self.vocab_size = num_tokens if vocab_size is None else vocab_size
+        if num_tokens > self.vocab_size:
+            raise CheckpointError(
+                f"{file} has {num_tokens} tokens, and the model {self.vocab_size}. Take the "
+                "tokenizer that belongs to the model."
+            )
+        named: dict[str, Any] = {
+            name: _content(settings.get(name)) for name in _NAMED if settings.get(name)
+        }
+        self.end_ids = self._end_ids(file, config, generation, named)
+        self.eos_id = self.end_ids[0]
+        pads = (*self._ids(named.get("pad_token")), *self._ids(config.get("pad_token_id")))
+        self.pad_id = next(iter(pads), self.eos_id)
+        self.bos_id = self._beginning(config, settings, named)
+        self.chat = None
+        if templates is not None:
+            more = settings.get("additional_special_tokens") or settings.get("extra_special_tokens")
+            if isinstance(more, Mapping):
+                named |= {name: _content(token) for name, token in more.items()}
+            elif more:
+                named["additional_special_tokens"] = [_content(token) for token in more]
+            self.chat = ChatTemplate(templates, named, str(file.parent))
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, tokens: Tokens) -> str:
+        """Behind a word, so that a space which the decoder drops in front of a text is kept."""
+        ids = [int(token) for token in tokens]
+        if self._word is None:
+            return self._tokenizer.decode(ids, skip_special_tokens=False)
+        word, text = self._word
+        return self._tokenizer.decode([word, *ids], skip_special_tokens=False)[len(text) :]
+
+    def token_bytes(self, token: int) -> bytes:
+        text = self.decode([token])
+        piece = self._tokenizer.id_to_token(token)
+        if "\ufffd" not in text or piece is None:
+            return text.encode("utf-8", "replace")
+        if len(piece) == 6 and piece.startswith("<0x"):
+            return bytes([int(piece[3:5], 16)])
+        if all(letter in _byte_of_letter() for letter in piece):
+            return bytes(_byte_of_letter()[letter] for letter in piece)
+        return text.encode()
+
+    def response_text(self, tokens: Tokens) -> str:
+        return self.decode(without_end(self, tokens))
+
+    def prompt_ids(
+        self,
+        prompt: str | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        if self.chat is None and not isinstance(prompt, str):
+            raise ConfigError(
+                "the tokenizer of this model has no chat template, and a conversation was given. "
+                "Give a text, or put chat_template.jinja beside its tokenizer.json."
+            )
+        return _prompt_ids(self, prompt, tools, variables)
+
+    def _add_tokens(self, file: Path, settings: Mapping[str, Any]) -> None:
+        """Tokens that tokenizer_config.json alone knows, in the order of their ids."""
+        added = settings.get("added_tokens_decoder") or {}
+        for number, entry in sorted(added.items(), key=lambda item: int(item[0])):
+            if self._tokenizer.token_to_id(entry["content"]) is not None:
+                continue
+            flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip")}
+            token = tokenizers.AddedToken(
+                entry["content"], **flags, normalized=bool(entry.get("normalized", False))
+            )
+            add = (
+                self._tokenizer.add_special_tokens
+                if entry.get("special")
+                else (self._tokenizer.add_tokens)
+            )
+            add([token])
+            found = self._tokenizer.token_to_id(entry["content"])
+            if found != int(number):
+                raise CheckpointError(
+                    f"tokenizer_config.json beside {file} gives {entry['content']!r} the id "
+                    f"{number}, where {found} would be next. Take files that belong together."
+                )
+
+    def _ids(self, value: Any) -> Iterator[int]:
+        """Ids of what a file names: a token, its id, or a list of these; others are left out."""
+        if isinstance(value, str):
+            value = self._tokenizer.token_to_id(value)
+        if isinstance(value, list | tuple):
+            for one in value:
+                yield from self._ids(one)
+        elif isinstance(value, int) and 0 <= value < self.vocab_size:
+            yield value
+
+    def _end_ids(
+        self,
+        file: Path,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any],
+        named: Mapping[str, str],
+    ) -> tuple[int, ...]:
+        given = (named.get("eos_token"), generation.get("eos_token_id"), config.get("eos_token_id"))
+        found = tuple(dict.fromkeys(self._ids(list(given))))
+        if not found and "eos_token_id" not in config and _has_defaults(config):
+            found = (2,)
+        if not found:
+            raise CheckpointError(
+                f"nothing beside {file} says which token ends a text. Write eos_token_id into "
+                "config.json, or into generation_config.json."
+            )
+        return found
+
+    def _beginning(
+        self, config: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, str]
+    ) -> int | None:
+        """The token that the tokenizer itself puts before a text.
+
+        tokenizer_config.json says whether it does, or the post-processor of tokenizer.json does it.
+        A tokenizer.json alone says nothing, and then the config's token stands before a text.
+        """
+        default = 1 if "bos_token_id" not in config and _has_defaults(config) else None
+        given = (named.get("bos_token"), config.get("bos_token_id"), default)
+        bos = next(self._ids(list(given)), None)
+        adds = settings.get("add_bos_token")
+        if adds is None:
+            first = self._tokenizer.encode("", add_special_tokens=True).ids[:1]
+            adds = not settings or (bos is not None and first == [bos])
+        return bos if adds else None
+
+    @functools.cached_property
+    def _word(self) -> tuple[int, str] | None:
+        """A word with its text, where the decoder drops the space in front of one; else None."""
+        for piece, token in sorted(self._tokenizer.get_vocab(with_added_tokens=False).items()):
+            if piece.startswith("\u2581") and piece.strip("\u2581").isalpha():
+                text = self._tokenizer.decode([token])
+                twice = self._tokenizer.decode([token, token])
+                return None if twice == text + text else (token, text)
+        return None
+
+
+def load_tokenizer(
+    path: Path, config: Mapping[str, Any] | str | None = None, vocab_size: int | None = None
+) -> HfTokenizer:
+    """The tokenizer in a directory, or that of a tokenizer.json and the files beside it.
+
+    `config` is the model's config.json, as a text or read; None: the one beside the tokenizer.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.exists():
+        raise CheckpointError(f"{file} does not exist. Name a tokenizer.json or its directory.")
+    if config is None:
+        config = _beside(file, "config.json")
+    elif isinstance(config, str):
+        config = dict(json.loads(config))
+    settings = _beside(file, "tokenizer_config.json")
+    size = config.get("vocab_size") if vocab_size is None else vocab_size
+    return HfTokenizer(
+        file,
+        vocab_size=size,
+        config=config,
+        settings=_beside(file, "special_tokens_map.json") | settings,
+        generation=_beside(file, "generation_config.json"),
+        templates=_templates(file.parent, settings),
+    )
+
+
+def without_end(tokenizer: Tokenizer, tokens: Tokens) -> Tokens:
+    """Without the end tokens and padding at the end."""
+    ends, length = {*tokenizer.end_ids, tokenizer.pad_id}, len(tokens)
+    while length and int(tokens[length - 1]) in ends:
+        length -= 1
+    return tokens[:length]
+
+
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+def _prompt_ids(
+    tokenizer: Tokenizer,
+    prompt: str | Messages,
+    tools: Sequence[Mapping[str, Any]] | None,
+    variables: Mapping[str, Any],
+) -> list[int]:
+    if not isinstance(prompt, str):
+        if tokenizer.chat is not None:
+            return tokenizer.encode(tokenizer.chat.render(prompt, tools=tools, **variables))
+        prompt = "\n".join(message["content"] for message in prompt)
+    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    return [*start, *tokenizer.encode(prompt)]
+
+
+def _beside(file: Path, name: str) -> dict[str, Any]:
+    """The object in a file beside `file`; {} where there is none."""
+    path = file.parent / name
+    if not path.exists():
+        return {}
+    found = json_files.read_json(path)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is a JSON {type(found).__name__}. Fetch it again.")
+    return found
+
+
+def _templates(directory: Path, settings: Mapping[str, Any]) -> str | dict[str, str] | None:
+    """chat_template.jinja goes before chat_template of tokenizer_config.json."""
+    if (file := directory / "chat_template.jinja").exists():
+        return file.read_text("utf-8")
+    found = settings.get("chat_template")
+    found = _beside(directory / "x", "chat_template.json").get("chat_template", found)
+    if isinstance(found, list):
+        return {entry["name"]: entry["template"] for entry in found}
+    return found
+
+
+def _content(token: Any) -> str:
+    """The text of a token that a file names as a text, or as an object."""
+    return token["content"] if isinstance(token, Mapping) else token
+
+
+def _has_defaults(config: Mapping[str, Any]) -> bool:
+    """True where transformers leaves bos 1 and eos 2 out of config.json: LongCat, Llama."""
+    kind = str(config.get("model_type", "longcat"))
+    return kind.startswith(("longcat", "llama"))
+
+
+@functools.cache
+def _byte_of_letter() -> dict[str, int]:
+    """The letters that stand for bytes in tokens of byte-level BPE."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -13,10 +13,12 @@ from loong_jax.environments.code.run_length import RunLength
 from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
 from loong_jax.environments.gates import Gates
 from loong_jax.environments.gym import PREFIX, Gym
+from loong_jax.environments.logic.largest import Largest
 from loong_jax.environments.logic.ranking import Ranking
 from loong_jax.environments.logic.truths import Truths
 from loong_jax.environments.masks import Masks
 from loong_jax.environments.problem import Domain, Problem, split_of
+from loong_jax.environments.stem.addition import Addition
 from loong_jax.environments.stem.bases import Bases
 from loong_jax.environments.stem.divisor import Divisor
 from loong_jax.environments.stem.equation import Equation
@@ -37,8 +39,10 @@ ENVIRONMENTS: dict[str, type] = {
     "bases": Bases,
     "divisor": Divisor,
     "urn": Urn,
+    "addition": Addition,
     "truths": Truths,
     "ranking": Ranking,
+    "largest": Largest,
     "program": Program,
     "registers": Registers,
     "rewriting": Rewriting,

@@ -12,7 +12,7 @@ from loong_jax.data.response import render_response
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.launch import own_problems, packaged, tools
-from loong_jax.launch.own_problems import FileStream
+from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.recipe import (
     DomainProblems,
     FileProblems,
@@ -70,6 +70,20 @@ def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Proble
     A file may have fewer than `count`, and none of some domain.
     """
     return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
+
+
+def pairs_of(recipe: Recipe, stage: SftStage) -> "Demonstrations | Pairs":
+    """Endless (prompt, response) pairs of a cold start on the recipe's own problems."""
+    problems = recipe.problems
+    assert problems is not None, "worked solutions are asked for, and there are no problems"
+    if isinstance(problems, FileProblems):
+        return own_problems.solutions(problems, recipe.seed)
+    return Demonstrations(
+        problems=problems,
+        settings=stage,
+        seed=recipe.seed,
+        describes_tools=tools.are_described(recipe),
+    )
 
 
 def _description(problem: Problem) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,10 @@ import numpy as np
 
 from loong_jax.data import json_files, problem_files
 from loong_jax.data.problem_files import Posed, ProblemFile
-from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments.problem import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage
-from loong_jax.rl import sft
+from loong_jax.launch.texts import Texts
 
 COPY = "problems.jsonl"  # in the run directory: the file as the run began with it
 MAX_NAMED = 8  # lines that one error names
@@ -137,10 +137,12 @@ class Pairs:
     seed: int
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        turn = 0
-        while True:
-            yield from (self.given[i] for i in _order(len(self.given), self.seed, turn))
-            turn += 1
+        return map(self.pair_at, itertools.count())
+
+    def pair_at(self, number: int) -> tuple[str, str]:
+        """Pair `number`, counted from 0."""
+        turn, place = divmod(number, len(self.given))
+        return self.given[_order(len(self.given), self.seed, turn)[place]]
 
 
 def solutions(settings: FileProblems, seed: int) -> Pairs:
@@ -162,7 +164,7 @@ def solutions(settings: FileProblems, seed: int) -> Pairs:
 # ---- fitting the recipe -------------------------------------------------------------------------
 
 
-def refuse_misfit(recipe: Recipe, tokenizer: Tokenizer) -> None:
+def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
     """Raises ConfigError where there is nothing to measure on.
 
     And by line for what has no tokens or is too long for the recipe.
@@ -181,12 +183,10 @@ def refuse_misfit(recipe: Recipe, tokenizer: Tokenizer) -> None:
     for posed in read(problems).posed:
         if posed.problem.domain in named:
             try:
-                num_tokens = 1 + len(tokenizer.encode(posed.problem.prompt))
-                pair = 0
+                num_tokens, pair = len(texts.prompt(posed.problem)), 0
                 if posed.solution is not None and row_length is not None:
-                    pair = len(
-                        sft.encode_pair(tokenizer, posed.problem.prompt, posed.solution)["tokens"]
-                    )
+                    example = texts.example((posed.problem.prompt, posed.solution))
+                    pair = len(example["tokens"])
             except ValueError as error:
                 bad.append((posed, f"cannot be written in tokens: {error}"))
                 continue

@@ -17,12 +17,11 @@ from jax.experimental import multihost_utils
 
 from loong_jax import configs
 from loong_jax.data import json_files
-from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import distributed, places, run_lock, starting
-from loong_jax.launch.demonstrations import Demonstrations
+from loong_jax.launch import demonstrations, distributed, places, run_lock, starting
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
+from loong_jax.launch.texts import texts_of
 from loong_jax.models import moe
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
@@ -106,8 +105,9 @@ def _train(
     else:
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
-    pairs = Demonstrations(problems=recipe.problems, settings=stage, seed=recipe.seed)
-    feed = ShardedFeed(pairs.pair_at, AsciiTokenizer(), settings, rules, cursors)
+    texts = texts_of(recipe)
+    pairs = demonstrations.pairs_of(recipe, stage)
+    feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
     step, numbers = last or 0, {}
 
     def save() -> None:

@@ -15,13 +15,13 @@ from loong_jax.launch import (
     places,
     run_lock,
     samples,
+    sizes,
     stages,
     starting,
 )
 from loong_jax.launch.recipe import (
     FileProblems,
     FusionStage,
-    PackagedProblems,
     Recipe,
     RlStage,
     SampleStage,
@@ -29,6 +29,7 @@ from loong_jax.launch.recipe import (
     Stage,
 )
 from loong_jax.launch.session import Session
+from loong_jax.launch.texts import texts_of
 from loong_jax.orchestrator import pipeline
 from loong_jax.orchestrator.pipeline import (
     StageDirectories,
@@ -53,10 +54,11 @@ def train(
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
     recipe = starting.resolved(recipe)
+    texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
-    if isinstance(recipe.problems, PackagedProblems):
-        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
+        own_problems.refuse_misfit(recipe, texts)
+    recipe = sizes.fitted(recipe, texts)  # refuses what holds no packages before there is a run
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 import os
 import time
 from pathlib import Path
@@ -92,7 +91,6 @@ def serve(options: ServeOptions) -> int:
     from loong_jax.rollout.serving.metrics import Metrics
     from loong_jax.rollout.serving.scheduler import Scheduler
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     address = server.Address(host=options.host, port=options.port, grpc_port=options.grpc_port)
     key = read_key(options)
     if key is None and not address.is_loopback and not options.allow_anyone:

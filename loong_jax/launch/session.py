@@ -9,11 +9,10 @@ from typing import Any
 
 import jax
 
-from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, own_problems, packaged, tools
+from loong_jax.launch import demonstrations, packaged, tools
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
@@ -25,6 +24,7 @@ from loong_jax.launch.recipe import (
     RlStage,
     SftStage,
 )
+from loong_jax.launch.texts import texts_of
 from loong_jax.models import moe
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
@@ -50,10 +50,9 @@ class Session:
                 )
         self.recipe = recipe
         self.agent = tools.agent_of(recipe)
-        self.tokenizer = AsciiTokenizer()
-        if isinstance(recipe.problems, FileProblems):
-            own_problems.refuse_misfit(recipe, self.tokenizer)
-        elif recipe.problems is not None:
+        self.texts = texts_of(recipe)
+        self.tokenizer = self.texts.tokenizer
+        if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()
             admission.require_environments(
                 (domain.environment, domain.levels)
@@ -94,15 +93,7 @@ class Session:
 
     def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
         """Endless (prompt, response) pairs of the cold start."""
-        problems = self.recipe.problems
-        if isinstance(problems, FileProblems):
-            return own_problems.solutions(problems, self.recipe.seed)
-        return Demonstrations(
-            problems=problems,
-            settings=settings,
-            seed=self.recipe.seed,
-            describes_tools=tools.are_described(self.recipe),
-        )
+        return demonstrations.pairs_of(self.recipe, settings)
 
     # ---- evaluation ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from loong_jax import interrupts
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
@@ -89,15 +90,20 @@ def run_sft(
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
-    with MetricsLog(own, stage=name, restored_step=first_step) as log:
+    with (
+        MetricsLog(own, stage=name, restored_step=first_step) as log,
+        interrupts.between_steps(),
+    ):
 
         def on_step(state, cursor, metrics) -> None:
             step = int(state.step)
             log.step(step, metrics)
             progress.step(step, metrics)
-            if step % settings.checkpoint_every == 0 and step < settings.num_steps:
+            is_due = step % settings.checkpoint_every == 0 and step < settings.num_steps
+            if is_due or interrupts.is_waiting():
                 arrays = trainer.to_arrays(state)
                 checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=2)
+            interrupts.let_through()
 
         sft_settings = sft.SftSettings(
             optimizer=settings.optimizer,
@@ -110,7 +116,7 @@ def run_sft(
             sft_settings,
             state,
             _pairs(session, settings, directories),
-            session.tokenizer,
+            session.texts.example,
             cursor=cursor,
             on_step=on_step,
             keep_going=_until(settings.wall_time_of, directories, log.earlier_s),

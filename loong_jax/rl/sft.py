@@ -21,6 +21,7 @@ from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 
 Batch = dict[str, Any]
+Encode = Callable[[Any], dict[str, np.ndarray]]  # an example as tokens and loss mask
 StepReport = Callable[[TrainState, int, dict[str, float]], None]
 
 
@@ -41,27 +42,32 @@ class SftSettings:
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
-    """Tokens of <bos>, prompt, response and <eos>; the loss is on the response and its <eos>.
+    """Tokens of prompt, response and <eos>; the loss is on the response and its end.
 
     What tools wrote in a response of several turns is not under the loss.
     """
-    tokens = [tokenizer.bos_id, *tokenizer.encode(prompt)]
+    tokens = tokenizer.prompt_ids(prompt)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
         written = tokenizer.encode(piece)
         tokens += written
         mask += [not is_of_tools] * len(written)
-    if not any(mask) or tokens[-1] != tokenizer.eos_id:
+    if not any(mask) or tokens[-1] not in tokenizer.end_ids:
         tokens.append(tokenizer.eos_id)
         mask.append(True)
     return {"tokens": np.array(tokens, np.int32), "loss_mask": np.array(mask)}
 
 
+def pair_encoder(tokenizer: Tokenizer) -> Encode:
+    """Of (prompt, response) pairs."""
+    return lambda pair: encode_pair(tokenizer, *pair)
+
+
 def batches(
-    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, settings: SftSettings
+    examples: Iterable[Any], encode: Encode, settings: SftSettings
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept."""
-    stream: Iterator[Any] = (encode_pair(tokenizer, *pair) for pair in pairs)
+    """Packed batches, each with how many examples it holds; ends with these. Order is kept."""
+    stream: Iterator[Any] = map(encode, examples)
     while True:
         first = next(stream, None)
         if first is None:
@@ -133,27 +139,27 @@ def run(
     model: PolicyModel,
     settings: SftSettings,
     state: TrainState,
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
+    examples: Iterable[Any],
+    encode: Encode,
     *,
     cursor: int = 0,
     on_step: StepReport | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
-    """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
+    """Trains to step `settings.num_steps`; returns the state and how many examples were used.
 
-    `pairs` starts at the first pair, also on resume: `cursor` of them are passed over.
+    `examples` starts at the first one, also on resume: `cursor` of them are passed over.
     `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
-    the state, which the next step consumes. Raises ValueError where the pairs end too soon.
+    the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
-    stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
+    stream = batches(itertools.islice(iter(examples), cursor, None), encode, settings)
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
         if batch is None:
             raise ValueError(
-                f"the pairs ended after {cursor}, at step {int(state.step)} of "
+                f"the examples ended after {cursor}, at step {int(state.step)} of "
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
         looked = {}

@@ -300,7 +300,7 @@ class LongcatEngine:
         state = self.init_decode_state()
         request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=SamplingSettings(max_new_tokens=1))
         for length in self.config.prefill_lengths:
-            prompt = np.full(length, self.tokenizer.bos_id, np.int32)
+            prompt = np.full(length, self.tokenizer.eos_id, np.int32)
             prefix, _ = self.prefill_batch(
                 params=params, prompts=[prompt], rows=[0], requests=[request]
             )

@@ -64,8 +64,8 @@ class Prefilled(NamedTuple):
 
 
 def prompt_encoder(tokenizer: Tokenizer) -> EncodePrompt:
-    """The form of a prompt that training uses too: <bos>, then the text."""
-    return lambda problem: np.array([tokenizer.bos_id, *tokenizer.encode(problem.prompt)], np.int32)
+    """The form of a prompt that training uses too: its text, behind <bos> where there is one."""
+    return lambda problem: np.array(tokenizer.prompt_ids(problem.prompt), np.int32)
 
 
 class Replica:
@@ -495,7 +495,7 @@ class Replica:
 
     def _finish_reason(self, attempt: Attempt) -> FinishReason | None:
         last, sampling = attempt.tokens[-1][-1], attempt.job.sampling
-        if last == self._tokenizer.eos_id or last in sampling.stop_ids:
+        if last in self._tokenizer.end_ids or last in sampling.stop_ids:
             return "stop"
         return "length" if attempt.length >= attempt.most_tokens else None
 

@@ -25,7 +25,8 @@ INSTEAD = {  # what a digit, letter or bracket of an answer may be taken for
     "equation": NO_ZERO, "fractions": NO_ZERO, "units": NO_ZERO, "bases": NO_ZERO,
     "divisor": NO_ZERO, "urn": NO_ZERO, "truths": "01", "ranking": "abcdefgh",
     "program": NO_ZERO, "registers": ALL_DIGITS, "rewriting": "ab", "comparators": ALL_DIGITS,
-    "brackets": ")]}", "run_length": NO_ZERO, "postfix": NO_ZERO,
+    "brackets": ")]}", "run_length": NO_ZERO, "postfix": NO_ZERO, "addition": NO_ZERO,
+    "largest": NO_ZERO,
 }  # fmt: skip
 PLACES = {"ranking": "[a-z]", "rewriting": "[a-z]", "brackets": r"[)\]}]"}  # elsewhere: digits
 BEST_GUESS = {
@@ -33,8 +34,10 @@ BEST_GUESS = {
     "fractions": 0.07, "units": 0.01, "bases": 0.02, "divisor": 0.03, "urn": 0.03,
     "truths": 0.02, "ranking": 0.01, "program": 0.09, "registers": 0.01, "rewriting": 0.09,
     "comparators": 0.01, "brackets": 0.03, "run_length": 0.01, "postfix": 0.05,
+    "addition": 0.02, "largest": 0.02,
 }  # fmt: skip
 ALIGNED = ("vector_sum", "gates", "masks")
+WORDED = ("largest",)  # for models that read English, longer than the miniature recipe reads
 
 PAYLOADS = (
     "__import__('os').system('true')",
@@ -214,7 +217,7 @@ def test_steps_are_aligned_with_operations(name):
         assert len(problem.prompt) - len(thinking) == 4
 
 
-@every_environment
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name not in WORDED])
 def test_level_1_fits_the_miniature_recipe(name):
     """Its engine reads 32 tokens, the first of them <bos>, and writes 48."""
     judge, tokenizer = make(name), AsciiTokenizer()
@@ -249,7 +252,7 @@ def test_levels_with_few_problems_are_known():
         for level in LEVELS
         if make(name).num_distinct(level) < 20_000
     ]
-    assert few == []
+    assert few == [("addition", 1)]
 
 
 # Each environment shrunk until every one of its problems turns up: (constant, its value) pairs.
@@ -282,6 +285,8 @@ SHRUNK = {
     "brackets": ({"NUM_CLOSED": {1: 2}, "NUM_LACKING": {1: 1}}, 5 * 27),
     "run_length": ({"NUM_RUNS": {1: 3}, "MAX_RUN": 2, "LETTERS": "abc"}, 3 * 2 * 2 * 8),
     "postfix": ({"NUM_OPERATORS": {1: 3}, "OPERATORS": "+", "DIGITS": "12"}, 5 * 16),
+    "addition": ({"NUM_DIGITS": {1: 1}}, 45),
+    "largest": ({"NUM_NUMBERS": {1: 4}, "NUMBERS": range(10, 16)}, 15),
 }
 
 

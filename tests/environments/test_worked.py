@@ -57,6 +57,17 @@ def test_units_are_those_of_the_si():
         assert str(sum(int(number) * si[unit] for number, unit in found)) == gold
 
 
+def test_additions_and_largest_numbers_agree_with_python():
+    for level, prompt, gold in posed("addition"):
+        first, second = re.fullmatch(r"(\d+) \+ (\d+) = ", prompt).groups()
+        assert len(first) == len(second) == level + 1
+        assert int(first) + int(second) == int(gold)
+    for level, prompt, gold in posed("largest"):
+        numbers = [int(number) for number in re.findall(r"\d+", prompt)]
+        assert len(set(numbers)) == level + 3
+        assert sorted(numbers)[-1] == int(gold)
+
+
 def test_bases_agree_with_python_and_numpy():
     for level, prompt, gold in posed("bases"):
         digits, base, wanted = re.fullmatch(r"(\d+)_(\d)>(\d)", prompt).groups()

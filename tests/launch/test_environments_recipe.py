@@ -41,10 +41,17 @@ def directory(tmp_path_factory):
 
 def recipe(directory):
     full = get_recipe("environments")()
+    full = full.with_stage(
+        "sft", num_steps=60, rows=4, row_length=112,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
+    ).with_stage(
+        "rl", num_steps=1, group_size=4, rows=4, row_length=112,
+        scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
+        objective=longcat_objective(group_size=4, max_response_tokens=96),
+    )  # fmt: skip
     return dataclasses.replace(
         full,
-        packages=str(directory),
-        levels=(1, 2),
+        problems=PackagedProblems(directory=str(directory), levels=(1, 2)),
         model=tiny.smallest_config(),
         verifiers=dataclasses.replace(full.verifiers, num_workers=1),
         engine=EngineSettings(
@@ -52,15 +59,6 @@ def recipe(directory):
             prefill_members=8, chunked_prefill=True, pages=PageConfig(num_pages=112, page_size=8),
         ),
         evaluation=dataclasses.replace(full.evaluation, num_problems=2),
-        sft=dataclasses.replace(
-            full.sft, num_steps=60, rows=4, row_length=112,
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
-        ),
-        rl=dataclasses.replace(
-            full.rl, num_steps=1, group_size=4, rows=4, row_length=112,
-            scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
-            objective=longcat_objective(group_size=4, max_response_tokens=96),
-        ),
     )  # fmt: skip
 
 
@@ -75,8 +73,9 @@ def test_packages_are_domains(directory):
 
 def test_the_longest_questions_and_responses_fit():
     full = get_recipe("environments")()
-    longest = full.max_prompt_chars + 2 + full.rl.sampling.max_new_tokens  # and marks around it
-    assert longest <= min(full.engine.cache_length, full.rl.row_length, full.sft.row_length)
+    shown, posed = full.stages["sft"], full.stages["rl"]
+    longest = full.problems.max_prompt_chars + 2 + posed.sampling.max_new_tokens  # with marks
+    assert longest <= min(full.engine.cache_length, posed.row_length, shown.row_length)
     assert longest <= full.model.max_position
 
 

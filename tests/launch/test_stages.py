@@ -1,8 +1,20 @@
-"""What stages decide by themselves: when time ends one."""
+"""What stages decide by themselves: when time ends one, and what an interrupt leaves."""
 
+import io
+import os
+import signal
+import types
+
+import pytest
+from rich.console import Console
+
+from loong_jax import interrupts
 from loong_jax.data import json_files
 from loong_jax.launch import stages
+from loong_jax.launch.recipe import SftStage
 from loong_jax.orchestrator.pipeline import StageDirectories
+from loong_jax.report.progress import Progress
+from loong_jax.rl.optimizers import AdamW, WarmupConstant
 
 
 def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path):
@@ -14,3 +26,33 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
     assert stages._until(("a", "b"), directories, 90.0)()
     assert not stages._until(("a", "b"), directories, 100.0)()
     assert stages._until((), directories, 100.0)()
+
+
+def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
+    saved = []
+
+    def run(policy, settings, state, pairs, tokenizer, *, cursor, on_step, keep_going):
+        for step in range(1, 10):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            on_step(types.SimpleNamespace(step=step), cursor + step, {"loss": 1.0})
+
+    monkeypatch.setattr(stages.sft, "run", run)
+    monkeypatch.setattr(stages.trainer, "initial_state", lambda *_: types.SimpleNamespace(step=0))
+    monkeypatch.setattr(stages.trainer, "to_arrays", lambda state: {"step": state.step})
+    monkeypatch.setattr(
+        stages.checkpoint, "save", lambda _, step, arrays, kept, keep: saved.append((step, kept))
+    )
+    session = types.SimpleNamespace(
+        fresh_weights={}, policy=None, tokenizer=None, demonstrations=lambda _: []
+    )
+    optimizer = AdamW(schedule=WarmupConstant(peak=1e-3, warmup_steps=1))
+    progress = Progress(["sft"], console=Console(file=io.StringIO()))
+    with pytest.raises(interrupts.Terminated), interrupts.handled():
+        stages.run_sft(
+            session, "sft", SftStage(num_steps=9, optimizer=optimizer),
+            StageDirectories(own=tmp_path / "sft", inputs={}), progress,
+        )  # fmt: skip
+    assert saved == [(3, {"cursor": 3})]
+    steps = json_files.read_jsonl(tmp_path / "sft" / "metrics.jsonl")
+    assert [line["step"] for line in steps] == [1, 2, 3]

@@ -49,7 +49,7 @@ from loong_jax.verifiers.verdict import Verdict, correct
 class _Endless(AsciiTokenizer):
     """Its end of sequence is written by no model: the trace says where a response ends."""
 
-    eos_id = -1
+    eos_id, end_ids = -1, (-1,)
 
 
 class Bench:

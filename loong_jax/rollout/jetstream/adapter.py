@@ -172,7 +172,8 @@ class DriverTokenizer(tokenizer_api.Tokenizer):
 
     @property
     def bos_id(self) -> int:
-        return self._tokenizer.bos_id
+        bos = self._tokenizer.bos_id
+        return self.eos_id if bos is None else bos
 
 
 def allow_driver() -> None:

@@ -120,7 +120,7 @@ class _Orchestrator:
         if kind == "text_content":
             tokens = await self.frontend.tokens_of(asked.text_content.text, begin=begin)
         elif kind == "token_content":
-            start = [self.frontend.tokenizer.bos_id] if begin else []
+            start = self.frontend.tokenizer.prompt_ids("") if begin else []
             tokens = np.array([*start, *asked.token_content.token_ids], np.int32)
         else:
             raise Refused("The request has no content. Send text_content or token_content.")

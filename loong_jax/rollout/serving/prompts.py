@@ -6,16 +6,14 @@ rounds are numbered from 0, and an answer ends with a tag of its own. It was not
 template that comes with the published weights.
 """
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import tokenizers
 
-from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import CheckpointError
+from loong_jax.data.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = ["ChatStyle", "Message", "chat_text", "load_tokenizer", "text_tokens"]
 
 ChatStyle = Literal["plain", "longcat"]
 
@@ -27,7 +25,7 @@ class Message(NamedTuple):
 
 def text_tokens(tokenizer: Tokenizer, text: str, *, begin: bool = True) -> np.ndarray:
     """int32, with <bos> in front if `begin`. Raises ValueError for text that has no tokens."""
-    start = [tokenizer.bos_id] if begin else []
+    start = [tokenizer.bos_id] if begin and tokenizer.bos_id is not None else []
     return np.array([*start, *tokenizer.encode(text)], np.int32)
 
 
@@ -52,41 +50,3 @@ def _longcat(messages: Sequence[Message]) -> str:
         else:
             text += f"{message.content}</longcat_s>"
     return text
-
-
-class HfTokenizer:
-    """A tokenizer.json of Hugging Face; the numbers of special tokens come from config.json."""
-
-    def __init__(self, path: Path, config: dict[str, Any]):
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exceptions
-            raise CheckpointError(f"{path} is no tokenizer: {error}. Fetch it again.") from None
-        self.vocab_size = int(config["vocab_size"])
-        if self._tokenizer.get_vocab_size() > self.vocab_size:
-            raise CheckpointError(
-                f"{path} has {self._tokenizer.get_vocab_size()} tokens, and the model "
-                f"{self.vocab_size}. Take the tokenizer that belongs to the model."
-            )
-        self.bos_id, self.eos_id = _first(config["bos_token_id"]), _first(config["eos_token_id"])
-        pad = config.get("pad_token_id")
-        self.pad_id = self.eos_id if pad is None else _first(pad)
-
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Tags of thinking and tools are special tokens too, so these are kept."""
-        return self._tokenizer.decode([int(t) for t in tokens], skip_special_tokens=False)
-
-
-def load_tokenizer(path: Path, config_text: str) -> HfTokenizer:
-    """`path` is a tokenizer.json, or a directory with one; `config_text` the model's config."""
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.exists():
-        raise CheckpointError(f"{file} does not exist. Name a tokenizer.json or its directory.")
-    return HfTokenizer(file, json.loads(config_text))
-
-
-def _first(value: int | Sequence[int]) -> int:
-    return value if isinstance(value, int) else int(value[0])

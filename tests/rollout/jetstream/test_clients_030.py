@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
@@ -34,8 +35,9 @@ pytestmark = [
 ]
 
 
-class LlamaSized:
+class LlamaSized(AsciiTokenizer):
     vocab_size, pad_id, bos_id, eos_id = VOCAB_SIZE, 0, 1, 2
+    end_ids = (eos_id,)
 
     def encode(self, text):
         return [ord(character) % VOCAB_SIZE for character in text]

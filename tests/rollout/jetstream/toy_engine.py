@@ -11,15 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
 
 VOCAB_SIZE = 2**13
 
 
-class ToyTokenizer:
+class ToyTokenizer(AsciiTokenizer):
     """One token per character, and the special tokens of JetStream's test vocabulary."""
 
     vocab_size, pad_id, eos_id, bos_id = VOCAB_SIZE, 0, 1, 2
+    end_ids = (eos_id,)
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]

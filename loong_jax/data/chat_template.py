@@ -1,0 +1,207 @@
+"""Chat templates: the Jinja program of a checkpoint that writes a conversation as text.
+
+The text is that of transformers' `apply_chat_template` (5.23), byte for byte: the same sandboxed
+environment, the same additions to what Jinja knows, the same treatment of what is None and of the
+names of thinking. A template is a stranger's program: it sees plain JSON values and nothing else.
+"""
+
+import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+from loong_jax.errors import ConfigError
+
+Messages = Sequence[Mapping[str, Any]]  # "role" and "content", and what else a template reads
+
+_THINKING = ("reasoning_content", "thinking", "reasoning")  # names of it; templates read the first
+_CUT = "<|loong: the message goes on here|> "  # templates that trim a message take its space
+
+
+class ChatTemplate:
+    """`templates` by name, "default" at least; `variables` are what all of them may read."""
+
+    def __init__(self, templates: str | Mapping[str, str], variables: Mapping[str, Any], name: str):
+        """`name` is where they come from. Raises ConfigError for what is no template."""
+        self.name = name
+        self.sources = {"default": templates} if isinstance(templates, str) else dict(templates)
+        if not isinstance(self.sources.get("default"), str):
+            raise ConfigError(
+                f"{name} has chat templates named {sorted(self.sources)}, and none is the default. "
+                'Name one of them "default".'
+            )
+        self._variables = dict(variables)
+        self._compiled = {which: _compiled(name, text) for which, text in self.sources.items()}
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The text of a conversation, special tokens included.
+
+        `variables` go to the template (`enable_thinking`, ...). `continue_final_message` leaves the
+        last message open. Raises ConfigError for what the template refuses.
+        """
+        if not messages:
+            raise ConfigError("a conversation has no message. Give one at least.")
+        which = "tool_use" if tools is not None and "tool_use" in self.sources else "default"
+        messages = [_read_message(message) for message in messages]
+        if continue_final_message:
+            add_generation_prompt = False
+            text = _left_open(messages[-1])
+        given = _plain({**self._variables, **variables})
+        try:
+            found = self._compiled[which].render(
+                messages=messages,
+                tools=None if tools is None else _plain(tools),
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **given,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise ConfigError(
+                f"the chat template of {self.name} refuses this conversation: {error}. Write the "
+                "messages as the template asks, or take another one."
+            ) from None
+        return _cut(found, text) if continue_final_message else found
+
+
+def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is None, and with its thinking under the name that templates read."""
+    found = {key: _plain(value) for key, value in message.items() if value is not None}
+    thinking = next((found[name] for name in _THINKING if name in found), None)
+    if thinking is not None:
+        found = {"thinking": thinking, **found, "reasoning_content": thinking}
+    return found
+
+
+def _left_open(message: dict[str, Any]) -> str:
+    """Marks the end of a message's text, which it returns."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _CUT
+        return content
+    parts = content if isinstance(content, list) else []
+    for part in reversed(parts):
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            text = part["text"]
+            part["text"] = text + _CUT
+            return text
+    raise ConfigError("the last message has no text to continue. Give it one, or open a new turn.")
+
+
+def _cut(found: str, text: str) -> str:
+    at = found.rfind(_CUT.strip())
+    if at < 0 or text.strip() not in found:
+        raise ConfigError(
+            "the chat template leaves out a part of the last message, which cannot be continued "
+            "so. Open a new turn instead."
+        )
+    is_whole = found.startswith(_CUT, at)
+    return found[:at] if is_whole else found[:at].rstrip()
+
+
+def _plain(value: Any) -> Any:
+    """Plain JSON values all through: objects with methods are nothing for a stranger's program."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return (
+            type(value)(_plain(item) for item in value)
+            if type(value) in (list, tuple)
+            else [_plain(item) for item in value]
+        )
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    if hasattr(value, "item"):  # a scalar of NumPy
+        return _plain(value.item())
+    raise ConfigError(
+        f"a conversation holds a {type(value).__name__}, which is no JSON. Write it as text."
+    )
+
+
+# ---- the environment
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}`: marks what the assistant wrote; the text is that of its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Any) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Any) -> str:
+        return caller()
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's own, without names that lead into Python."""
+
+    def __init__(*args: Any, **kwargs: Any):  # a variable may be named `self`
+        self, *rest = args
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _refuse_private(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace holds no name like {name!r}")
+
+
+def _to_json(value: Any, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+def _compiled(name: str, source: str) -> jinja2.Template:
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(
+            f"the chat template of {name} is no Jinja: {error.message} (line {error.lineno}). "
+            "Fetch the file again."
+        ) from None
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": _now,
+        "namespace": _Namespace,
+    }
+    return environment
