@@ -8,7 +8,7 @@ import re
 KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "recipe": "launch.recipe.recipe:Recipe",
     "mo_e_config": "models.moe.config:MoEConfig",
-    "yarn_scaling": "models.moe.rope:YarnScaling",
+    "yarn_scaling": "models.rope:YarnScaling",
     "ngram_embedding": "models.moe.config:NgramEmbedding",
     "whole_scores": "models.moe.mixing:WholeScores",
     "blockwise": "models.moe.blockwise:Blockwise",

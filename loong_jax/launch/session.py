@@ -28,7 +28,7 @@ from loong_jax.launch.texts import texts_of
 from loong_jax.models import moe
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
-from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -65,7 +65,7 @@ class Session:
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
         graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
-        self.policy = longcat_policy(graphdef, recipe.model, recipe.bias)
+        self.policy = policy_of(graphdef, recipe.model, recipe.bias)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
         )

@@ -23,7 +23,8 @@ from loong_jax.launch.recipe import (
     SftStage,
     Stage,
 )
-from loong_jax.models.moe import MoEConfig, abstract_weights, growth, parameters
+from loong_jax.models import parameters
+from loong_jax.models.moe import MoEConfig, abstract_weights, growth
 from loong_jax.rl import checkpoint
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what

@@ -12,7 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import parameters, router, width_transfer
+from loong_jax.models import parameters
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
 from loong_jax.rl import auxiliary, routing_replay
@@ -139,6 +141,24 @@ MATRIX_AXES = {
     ("experts", "gate_up"): ((2,), (4,)),
     ("experts", "down"): ((2,), (3,)),
 }
+
+
+def policy_of(
+    graphdef: nnx.GraphDef,
+    config: ModelConfig,
+    bias: BiasController | float = 0.0,
+    losses: AuxiliaryLosses = auxiliary.NONE,
+    rates_of: MoEConfig | None = None,
+    *,
+    watches_exchange: bool = False,
+) -> PolicyModel:
+    """A model of any family as a policy; the same object for the same arguments.
+
+    What concerns routers is for models that have them; see `longcat_policy`.
+    """
+    return longcat_policy(
+        graphdef, config, bias, losses, rates_of, watches_exchange=watches_exchange
+    )
 
 
 @functools.lru_cache(maxsize=16)
