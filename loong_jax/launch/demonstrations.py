@@ -8,7 +8,6 @@ import numpy as np
 
 from loong_jax import environments
 from loong_jax.data import tool_template
-from loong_jax.data.response import render_response
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.launch import own_problems, packaged, tools
@@ -22,6 +21,7 @@ from loong_jax.launch.recipe import (
     Recipe,
     SftStage,
 )
+from loong_jax.launch.texts import Texts
 
 TOOL_S = 10.0
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
@@ -72,17 +72,18 @@ def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Proble
     return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
 
 
-def pairs_of(recipe: Recipe, stage: SftStage) -> "Demonstrations | Pairs":
+def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations | Pairs":
     """Endless (prompt, response) pairs of a cold start on the recipe's own problems."""
     problems = recipe.problems
     assert problems is not None, "worked solutions are asked for, and there are no problems"
     if isinstance(problems, FileProblems):
-        return own_problems.solutions(problems, recipe.seed)
+        return own_problems.solutions(problems, recipe.seed, texts)
     return Demonstrations(
         problems=problems,
         settings=stage,
         seed=recipe.seed,
-        describes_tools=tools.are_described(recipe),
+        texts=texts,
+        describes_tools=tools.are_described(recipe) and not texts.describes_tools,
     )
 
 
@@ -108,6 +109,7 @@ class Demonstrations:
     problems: GeneratedProblems | PackagedProblems
     settings: SftStage
     seed: int
+    texts: Texts  # whose form the responses have
     describes_tools: bool = False
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -127,7 +129,7 @@ class Demonstrations:
         style = "careful" if rng.random() < share else "hurried"
         solution = stream.environment.solve(problem, rng, style)
         asked = _turns_before(stream.environment, problem)
-        return problem.prompt, asked + render_response(solution.thinking, solution.answer)
+        return problem.prompt, asked + self.texts.render(solution.thinking, solution.answer)
 
     @functools.cached_property
     def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:

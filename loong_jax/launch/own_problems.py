@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loong_jax.data import json_files, problem_files
+from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.problem_files import Posed, ProblemFile
 from loong_jax.environments.problem import Problem, split_of
 from loong_jax.errors import ConfigError
@@ -145,10 +145,10 @@ class Pairs:
         return self.given[_order(len(self.given), self.seed, turn)[place]]
 
 
-def solutions(settings: FileProblems, seed: int) -> Pairs:
+def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
     """Worked solutions of problems to train on. ConfigError where the file has none."""
     found = tuple(
-        (posed.problem.prompt, posed.solution)
+        (posed.problem.prompt, in_form(posed.solution, texts))
         for domain in domains(settings)
         for posed in side(settings, domain, "train")
         if posed.solution is not None
@@ -159,6 +159,12 @@ def solutions(settings: FileProblems, seed: int) -> Pairs:
             "start could learn. Write some, or give --start-from a model that answers already."
         )
     return Pairs(given=found, seed=seed)
+
+
+def in_form(solution: str, texts: Texts) -> str:
+    """A solution, which files hold in LongCat's tags, as the model is to write it."""
+    thinking, answer, *_ = response.read(solution)
+    return texts.render(thinking, answer)
 
 
 # ---- fitting the recipe -------------------------------------------------------------------------
@@ -185,7 +191,7 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
             try:
                 num_tokens, pair = len(texts.prompt(posed.problem)), 0
                 if posed.solution is not None and row_length is not None:
-                    example = texts.example((posed.problem.prompt, posed.solution))
+                    example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
                     pair = len(example["tokens"])
             except ValueError as error:
                 bad.append((posed, f"cannot be written in tokens: {error}"))

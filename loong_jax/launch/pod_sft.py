@@ -106,7 +106,7 @@ def _train(
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
     texts = texts_of(recipe)
-    pairs = demonstrations.pairs_of(recipe, stage)
+    pairs = demonstrations.pairs_of(recipe, stage, texts)
     feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
     step, numbers = last or 0, {}
 

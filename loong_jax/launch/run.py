@@ -16,6 +16,7 @@ from loong_jax.launch import (
     run_lock,
     samples,
     sizes,
+    sources,
     stages,
     starting,
 )
@@ -94,6 +95,8 @@ def _train(
     source: Path | None,
 ) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
+    if recipe.start_from is not None:
+        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
     settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,

@@ -25,7 +25,7 @@ from loong_jax.launch.recipe import (
     SftStage,
 )
 from loong_jax.launch.texts import texts_of
-from loong_jax.models import moe
+from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
@@ -64,7 +64,10 @@ class Session:
         _refuse_unfit(recipe, self.domains)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
-        graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
+        family = family_of(recipe.model)
+        graphdef, self.fresh_weights = family.init_weights(
+            recipe.model, jax.random.key(recipe.seed)
+        )
         self.policy = policy_of(graphdef, recipe.model, recipe.bias)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
@@ -93,7 +96,7 @@ class Session:
 
     def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
         """Endless (prompt, response) pairs of the cold start."""
-        return demonstrations.pairs_of(self.recipe, settings)
+        return demonstrations.pairs_of(self.recipe, settings, self.texts)
 
     # ---- evaluation ---------------------------------------------------------------------------
 
@@ -120,7 +123,12 @@ class Session:
     def sampler(self, weights: Weights) -> sampling.ProblemSampler:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
         return sampling.ProblemSampler(
-            self.engine, weights, seed=self.recipe.seed, num_threads=2, agent=self.agent
+            self.engine,
+            weights,
+            seed=self.recipe.seed,
+            num_threads=2,
+            agent=self.agent,
+            encode_prompt=self.texts.prompt,
         )
 
 

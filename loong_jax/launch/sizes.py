@@ -46,7 +46,7 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int) -> Sta
         return dataclasses.replace(stage, row_length=room)
     if isinstance(stage, SftStage) and not stage.row_length:
         longest = max(
-            (len(texts.example(pair)["tokens"]) for pair in _pairs(recipe, stage)), default=0
+            (len(texts.example(pair)["tokens"]) for pair in _pairs(recipe, stage, texts)), default=0
         )
         return dataclasses.replace(stage, row_length=_rounded(_with_margin(recipe, longest)))
     return stage
@@ -64,10 +64,10 @@ def _problems(recipe: Recipe) -> Iterator[Problem]:
             yield from (stream.problem_at(number) for number in range(NUM_DRAWN))
 
 
-def _pairs(recipe: Recipe, stage: SftStage) -> Iterable[tuple[str, str]]:
+def _pairs(recipe: Recipe, stage: SftStage, texts: Texts) -> Iterable[tuple[str, str]]:
     if isinstance(recipe.problems, FileProblems):
-        return own_problems.solutions(recipe.problems, recipe.seed).given
-    return itertools.islice(demonstrations.pairs_of(recipe, stage), NUM_DRAWN)
+        return own_problems.solutions(recipe.problems, recipe.seed, texts).given
+    return itertools.islice(demonstrations.pairs_of(recipe, stage, texts), NUM_DRAWN)
 
 
 def _with_margin(recipe: Recipe, longest: int) -> int:

@@ -2,7 +2,9 @@
 
 import importlib
 from collections.abc import Iterable
+from typing import Any
 
+from loong_jax.data.tool_template import Described
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout.agentic.agent import Agent
@@ -30,6 +32,12 @@ def agent_of(recipe: Recipe) -> Agent | None:
         max_parked=settings.max_parked,
         max_calls_at_once=settings.max_calls_at_once,
     )
+
+
+def schema(tool: Described) -> dict[str, Any]:
+    """A tool as chat templates take it."""
+    function = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": function | {"parameters": dict(tool.parameters)}}
 
 
 def are_described(recipe: Recipe) -> bool:

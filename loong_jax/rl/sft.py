@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -46,7 +46,14 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
 
     What tools wrote in a response of several turns is not under the loss.
     """
-    tokens = tokenizer.prompt_ids(prompt)
+    return encode_response(tokenizer, tokenizer.prompt_ids(prompt), response)
+
+
+def encode_response(
+    tokenizer: Tokenizer, prompt_ids: Sequence[int], response: str
+) -> dict[str, np.ndarray]:
+    """As `encode_pair`, of a prompt that is tokens already."""
+    tokens = list(prompt_ids)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
         written = tokenizer.encode(piece)

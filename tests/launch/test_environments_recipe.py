@@ -7,12 +7,14 @@ import pytest
 
 from loong_jax.data import packages
 from loong_jax.data.packages import Package
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
 from loong_jax.launch import packaged, run
-from loong_jax.launch.demonstrations import Demonstrations, held_out
+from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.recipe import EngineSettings, PackagedProblems
 from loong_jax.launch.recipes import get_recipe
+from loong_jax.launch.texts import Texts
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -21,6 +23,7 @@ from loong_jax.synth.scripted import resyn_digits, resyn_search
 from loong_jax.testing import tiny
 
 pytestmark = pytest.mark.bubblewrap
+TEXTS = Texts(tokenizer=AsciiTokenizer())
 FAMILIES = {f.name: f for f in (*resyn_digits.FAMILIES, *resyn_search.FAMILIES)}
 LONGEST = {"double": (8, 9, 10, 11, 12), "product": (9, 11, 13, 15, 17),
            "assignment": (900, 900, 900, 900, 900)}  # fmt: skip
@@ -99,7 +102,11 @@ def test_sides_of_the_split_and_demonstrations(directory):
     settings = recipe(directory)
     posed = held_out(settings, "product", "test", 6)
     assert len({problem.canonical for problem in posed}) == 6
-    taught = iter(Demonstrations(problems=settings.problems, settings=settings.sft, seed=0))
+    taught = iter(
+        Demonstrations(
+            problems=settings.problems, settings=settings.stages["sft"], seed=0, texts=TEXTS
+        )
+    )
     pairs = [next(taught) for _ in range(12)]
     assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
     assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}

@@ -81,7 +81,7 @@ def test_a_stream_poses_every_problem_before_it_poses_one_again(file):
 
 
 def test_solutions_of_the_training_side_alone_are_shown(file):
-    pairs = own_problems.solutions(settings(file), seed=0)
+    pairs = own_problems.solutions(settings(file), seed=0, texts=TEXTS)
     held_out = {
         posed.problem.prompt
         for split in ("validation", "test")
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_split_or_shown_is_refused(tmp_path):
         own_problems.domains(settings(few))
     bare = write(tmp_path / "bare.jsonl", [{"prompt": f"{n}?", "gold": "1"} for n in range(60)])
     with pytest.raises(ConfigError, match=r"no problem of .* has a solution.*--start-from"):
-        own_problems.solutions(settings(bare), seed=0)
+        own_problems.solutions(settings(bare), seed=0, texts=TEXTS)
     with pytest.raises(ConfigError, match="--problems FILE"):
         own_problems.read(FileProblems())
     with pytest.raises(ConfigError, match=r"held_out_share=0\.5"):

@@ -14,10 +14,12 @@ from loong_jax.errors import ConfigError
 from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.recipe import MeshSettings, Recipe
+from loong_jax.launch.texts import Texts
 from loong_jax.models import moe
 from loong_jax.rl import sft
 
 TOKENIZER = AsciiTokenizer()
+TEXTS = Texts(tokenizer=TOKENIZER)
 
 
 @pytest.fixture(params=recipes.ON_ALL_PROCESSES)
@@ -34,7 +36,7 @@ def test_it_holds_together(recipe):
     parts = recipe.mesh.data * recipe.mesh.fsdp * recipe.mesh.expert
     assert recipe.stages["sft"].rows % parts == 0
     pairs = Demonstrations(
-        problems=recipe.problems, settings=recipe.stages["sft"], seed=recipe.seed
+        problems=recipe.problems, settings=recipe.stages["sft"], seed=recipe.seed, texts=TEXTS
     )
     for prompt, response in itertools.islice(pairs, 200):
         tokens = sft.encode_pair(TOKENIZER, prompt, response)["tokens"]

@@ -74,7 +74,7 @@ def stages_of(recipe, kind):
 def session_of(recipe):
     """A session with neither pool nor model: its problems depend on the recipe alone."""
     session = object.__new__(Session)
-    session.recipe = recipe
+    session.recipe, session.texts = recipe, TEXTS
     return session
 
 

@@ -6,19 +6,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from jax.typing import DTypeLike
 
+from loong_jax.data.response import ResponseForm
 from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe.engine import EngineSettings, LocalVerifiers, RayVerifiers
 from loong_jax.launch.recipe.mesh import MeshSettings, PodSettings
 from loong_jax.launch.recipe.problems import ProblemSource
 from loong_jax.launch.recipe.stages import RlStage, SampleStage, SftStage, Stage
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.models.moe.controller import BiasController
 from loong_jax.rollout.agentic.agent import TurnLimits
 
 PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the recipe's
 Controls = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+_CUT = (  # sizes of a model, and the axis of a mesh that cuts each
+    ("hidden_size", "fsdp"),
+    ("num_experts", "expert"),
+    ("num_heads", "tensor"),
+    ("vocab_size", "tensor"),
+    ("ffn_hidden_size", "tensor"),
+    ("expert_ffn_hidden_size", "tensor"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,10 +55,14 @@ class Recipe:
 
     name: str
     seed: int = 0  # of fresh weights, problems and samples
-    model: MoEConfig
+    model: ModelConfig
     # a directory in the layout of Hugging Face, an import, a run, a stage of one, a merge's output
     start_from: Path | None = None
     teacher: Path | None = None  # the same, of the weights that a distillation or penalty follows
+    # of activations and of the weights that engines sample with; None: as they are found
+    dtype: DTypeLike | None = None
+    tokenizer: Path | None = None  # a tokenizer.json or its directory; None: the checkpoint's
+    form: ResponseForm | None = None  # of responses; None: that of the checkpoint's vocabulary
     bias: BiasController = BiasController(rate=0.01)  # of the routers
     problems: ProblemSource | None
     engine: EngineSettings = EngineSettings()
@@ -107,19 +123,15 @@ class Recipe:
                 f"stack_start={pod.stack_start} repeats the layers of start_from=None. Use 1, or "
                 "name what to stack."
             )
-        pod.losses.refuse_misfit(self.model)
         model = self.model
+        if isinstance(model, MoEConfig):
+            pod.losses.refuse_misfit(model)
         for size, what, axis in (
             (stage.rows, f"{name}.rows", "data"),
             (stage.rows, f"{name}.rows", "fsdp"),
             (stage.rows, f"{name}.rows", "expert"),
             (stage.row_length, f"{name}.row_length", "context"),
-            (model.hidden_size, "model.hidden_size", "fsdp"),
-            (model.num_experts, "model.num_experts", "expert"),
-            (model.num_heads, "model.num_heads", "tensor"),
-            (model.vocab_size, "model.vocab_size", "tensor"),
-            (model.ffn_hidden_size, "model.ffn_hidden_size", "tensor"),
-            (model.expert_ffn_hidden_size, "model.expert_ffn_hidden_size", "tensor"),
+            *((getattr(model, size, 0), f"model.{size}", axis) for size, axis in _CUT),
         ):
             if size % getattr(mesh, axis):
                 raise ConfigError(
