@@ -118,14 +118,16 @@ def train(arguments: Arguments) -> int:
     from loong_jax import options
     from loong_jax.launch import choosing
 
-    found, text = choosing.to_run(name, rest)
-    if found.mesh is not None:
+    found = choosing.to_run(name, rest)
+    if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
         processes = distributed.Processes()
-        chosen = options.parse_train(found.name, text, found, rest, processes=processes)
+        chosen = options.parse_train(
+            found.name, found.text, found.config, rest, processes=processes
+        )
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    chosen = options.parse_train(found.name, text, found, rest)
+    chosen = options.parse_train(found.name, found.text, found.config, rest)
     from loong_jax.launch import run
 
     run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)

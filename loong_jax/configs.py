@@ -39,8 +39,8 @@ FREE_ON_RESUME = (
     "*report.*",
     "*tensorboard*",
     "*progress*",
-    "checkpoints",
-    "keep_*",
+    "pod.checkpoints",
+    "pod.keep_*",
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
     "problems.file",  # a run keeps a copy and compares

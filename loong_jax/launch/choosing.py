@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from loong_jax import configs
 from loong_jax.errors import ConfigError
@@ -11,37 +12,41 @@ from loong_jax.launch import own_problems, recipes
 from loong_jax.launch.recipe import FileProblems, Recipe, RlStage
 
 
-def to_run(name: str | None, arguments: Sequence[str]) -> tuple[Recipe, str]:
-    """The recipe that `loong train` starts with, before overrides, and what its help says.
+class Chosen(NamedTuple):
+    name: str
+    config: Any  # a Recipe, before overrides
+    text: str  # what the help says of it
+
+
+def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
+    """The recipe that `loong train` starts with.
 
     That is what the run in --run-dir was started with, where there is one; `name` may then be
     None. Raises ConfigError where it is a run of another recipe.
     """
     run_dir = value_of("--run-dir", arguments)
     if run_dir is None and name is not None:
-        run_dir = f"runs/{_file_name(name)}"
-    has_begun = run_dir is not None and (Path(run_dir) / "config.json").exists()
+        run_dir = f"runs/{_short(name)}"
+    began = None
+    if run_dir is not None and (Path(run_dir) / "config.json").exists():
+        began = _of_run(Path(run_dir))
     if name is None:
-        if not has_begun:
+        if began is None:
             raise ConfigError(
                 f"there is no run in {run_dir or '--run-dir'} to go on with, and no recipe was "
                 "named. Write: loong train RECIPE."
             )
-        return _of_run(Path(str(run_dir))), "Goes on with the run in --run-dir."
+        return Chosen(began.name, began, "Goes on with the run in --run-dir.")
     function = recipes.get_recipe(name)
-    made = function()
-    if not isinstance(made, Recipe):
-        raise ConfigError(f"{name} returned {made!r:.80}, which is no Recipe. Return one.")
-    text = inspect.getdoc(function) or ""
-    if not has_begun:
-        return with_sources(made, arguments), text
-    began = _of_run(Path(str(run_dir)))
+    made, text = function(), inspect.getdoc(function) or ""
+    if began is None:
+        return Chosen(_short(name), with_sources(made, arguments), text)
     if began.name != made.name:
         raise ConfigError(
             f"{run_dir} is a run of the recipe {began.name!r}, not of {made.name!r}. Name another "
             "--run-dir."
         )
-    return began, text
+    return Chosen(_short(name), began, text)
 
 
 def _of_run(run_dir: Path) -> Recipe:
@@ -49,9 +54,10 @@ def _of_run(run_dir: Path) -> Recipe:
     return own_problems.as_kept(configs.load(run_dir), run_dir)
 
 
-def with_sources(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     """The recipe with the kind of problems that `--problems FILE`, if it is there, asks for."""
-    if value_of("--problems", arguments) and not isinstance(recipe.problems, FileProblems):
+    asks = value_of("--problems", arguments) is not None and isinstance(recipe, Recipe)
+    if asks and not isinstance(recipe.problems, FileProblems):
         stages = {
             name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
             for name, stage in recipe.stages.items()
@@ -70,5 +76,5 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _file_name(name: str) -> str:
+def _short(name: str) -> str:
     return name.rpartition(":")[2] if ".py:" in name else name

@@ -70,7 +70,7 @@ def test_a_run_of_before_there_was_a_choice_goes_on(tmp_path):
     configs.open_run(recipe, tmp_path)
     path = tmp_path / "config.json"
     record = json.loads(path.read_text())
-    record["config"]["rl_logic"]["scheduler"] = {
+    record["config"]["stages"]["rl_logic"]["scheduler"] = {
         "_kind": "orchestrator.policy.DoraPolicy",
         "groups_per_step": 32,
         "max_staleness": 2,

@@ -139,6 +139,7 @@ def test_a_recipe_of_two_stages_has_a_page_of_two(run_dir):
     for name in ("rl_logic", "rl_code", "fused", "general"):
         shutil.rmtree(stages / name)
     (stages / "rl_stem").rename(stages / "rl")
+    json_files.write_json(run_dir / "config.json", {"config": {"stages": {"sft": {}, "rl": {}}}})
     compare.write_gains(run_dir)
     words = " ".join(check(page.write_report(run_dir).read_text()).text)
     gain = json_files.read_json(run_dir / "gains.json")["over_sft"]["rl"]["stem"]["gain"]

@@ -102,7 +102,12 @@ class Recipe:
     def learns_from_teacher(self) -> bool:
         """Whether a stage samples the teacher's weights, or has nothing else to learn from."""
         return any(
-            isinstance(stage, SampleStage) or (isinstance(stage, RlStage) and stage.learns_from_all)
+            isinstance(stage, SampleStage)
+            or (
+                isinstance(stage, RlStage)
+                and stage.learns_from_all
+                and stage.objective.kl is not None
+            )
             for stage in self.stages.values()
         )
 
