@@ -64,10 +64,7 @@ class Session:
         _refuse_unfit(recipe, self.domains)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
-        family = family_of(recipe.model)
-        graphdef, self.fresh_weights = family.init_weights(
-            recipe.model, jax.random.key(recipe.seed)
-        )
+        graphdef, self.abstract_weights = family_of(recipe.model).abstract_weights(recipe.model)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
@@ -81,6 +78,12 @@ class Session:
 
     def close(self) -> None:
         self.pool.close(timeout_s=10.0)
+
+    @property
+    def fresh_weights(self) -> Weights:
+        """Made anew at every look, so that a run which starts from others does not hold them."""
+        model = self.recipe.model
+        return family_of(model).init_weights(model, jax.random.key(self.recipe.seed))[1]
 
     # ---- problems -----------------------------------------------------------------------------
 

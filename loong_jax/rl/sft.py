@@ -71,9 +71,16 @@ def pair_encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def batches(
-    examples: Iterable[Any], encode: Encode, settings: SftSettings
+    examples: Iterable[Any],
+    encode: Encode,
+    settings: SftSettings,
+    *,
+    lists: bool = False,
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many examples it holds; ends with these. Order is kept."""
+    """Packed batches, each with how many examples it holds; ends with these. Order is kept.
+
+    With `lists` they name the tokens under the loss, so that no logits are made for others.
+    """
     stream: Iterator[Any] = map(encode, examples)
     while True:
         first = next(stream, None)
@@ -82,19 +89,35 @@ def batches(
         packed, taken, left_over = packing.pack_prefix(
             itertools.chain([first], stream), settings.row_length, settings.rows
         )
+        if lists:
+            packed = packed | {"predicted": packing.predicted(packed, packed["loss_mask"])}
         yield packed, taken
         if left_over is not None:
             stream = itertools.chain([left_over], stream)
 
 
 def sft_loss(
-    weights: Any, batch: Batch, *, model: PolicyModel
+    weights: Any, batch: Batch, frozen: Any = (), *, model: PolicyModel
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
     """The loss to go down, with the load and the metrics of its terms.
 
     It is `surprise` and what the model's auxiliary losses add. With such losses "loss" stays the
     former, so that runs compare.
     """
+    weights = model.join(weights, frozen)
+    if "predicted" in batch:
+        logprob, _, load, _ = policy_model.replayed_logprobs(
+            model,
+            weights,
+            batch["tokens"],
+            batch["segment_ids"],
+            batch["positions"],
+            1.0,
+            None,
+            predicted=batch["predicted"],
+        )
+        loss = _mean_nll(logprob, batch)
+        return loss, (load, {"loss": loss})
     if model.forward_with_losses is None:
         logits, load = model.forward(
             weights, batch["tokens"], batch["positions"], batch["segment_ids"]
@@ -109,18 +132,24 @@ def sft_loss(
 def surprise(logits: Array, batch: Batch) -> Array:
     """Mean negative log-likelihood of the tokens under `loss_mask`, in nats."""
     logprob, _ = policy_model.logprobs_of(logits, batch["tokens"], batch["segment_ids"], 1.0)
+    return _mean_nll(logprob, batch)
+
+
+def _mean_nll(logprob: Array, batch: Batch) -> Array:
     mask = batch["loss_mask"]
     return -jnp.sum(jnp.where(mask, logprob, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 
 @functools.lru_cache(maxsize=16)
 def make_train_step(model: PolicyModel, optimizer: Optimizer):
-    """Compiled `train_step(state, batch) -> (state, metrics, load)`; the state is donated."""
+    """Compiled `train_step(state, batch, frozen=()) -> (state, metrics, load)`; the state is
+    donated.
+    """
     gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_step(state, batch):
-        (_, (load, terms)), gradient = gradient_of(state.weights, batch)
+    def train_step(state, batch, frozen=()):
+        (_, (load, terms)), gradient = gradient_of(state.weights, batch, frozen)
         state, metrics = trainer.apply_gradient(
             state, gradient, load, model=model, optimizer=optimizer
         )
@@ -150,6 +179,7 @@ def run(
     encode: Encode,
     *,
     cursor: int = 0,
+    frozen: Any = (),
     on_step: StepReport | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
@@ -160,7 +190,9 @@ def run(
     the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
-    stream = batches(itertools.islice(iter(examples), cursor, None), encode, settings)
+    lists = model.states is not None and model.forward_with_losses is None
+    later = itertools.islice(iter(examples), cursor, None)
+    stream = batches(later, encode, settings, lists=lists)
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
@@ -172,7 +204,7 @@ def run(
         looked = {}
         if is_due(settings, int(state.step) + 1):
             looked = make_routing_metrics(model)(state.weights, batch)
-        state, metrics, load = step(state, batch)
+        state, metrics, load = step(state, batch, frozen)
         metrics |= looked
         cursor += taken
         numbers = {name: float(value) for name, value in metrics.items()}

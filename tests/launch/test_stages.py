@@ -31,7 +31,7 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
     saved = []
 
-    def run(policy, settings, state, pairs, tokenizer, *, cursor, on_step, keep_going):
+    def run(policy, settings, state, pairs, tokenizer, *, cursor, frozen, on_step, keep_going):
         for step in range(1, 10):
             if step == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
