@@ -21,6 +21,7 @@ from loong_jax.launch import (
     starting,
 )
 from loong_jax.launch.recipe import (
+    EvaluationStage,
     FileProblems,
     FusionStage,
     Recipe,
@@ -178,6 +179,8 @@ def _inputs(stage: Stage) -> tuple[str, ...]:
             return (stage.teacher,)
         case FusionStage():
             return (stage.base, *stage.experts)
+        case EvaluationStage():
+            return (stage.of,)
 
 
 def _run_stage(
@@ -196,6 +199,8 @@ def _run_stage(
             return stages.run_fusion(session, name, stage, directories, progress)
         case SampleStage():
             return samples.run_samples(session, name, stage, directories, progress)
+        case EvaluationStage():
+            return stages.run_evaluation(session, name, stage, directories, progress)
 
 
 class RunUsage:
