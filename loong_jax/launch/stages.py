@@ -39,6 +39,7 @@ from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
+from loong_jax.report.signal_watch import SignalWatch
 from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -250,7 +251,12 @@ def run_rl(
             ),
             versions=store,
             grade=lambda group: _grade(group, settings),
-            log=_ShownLog(log, progress, CollapseWatch(settings.collapse, read_metrics(own))),
+            log=_ShownLog(
+                log,
+                progress,
+                CollapseWatch(settings.collapse, read_metrics(own)),
+                needs_signal=not settings.learns_from_all,
+            ),
             keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
             journal=journal,
         )
@@ -429,16 +435,29 @@ def _until(
 
 
 class _ShownLog:
-    """A metrics log whose steps also appear on the terminal, and are watched for a collapse."""
+    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, and
+    for groups that teach nothing where only rewards can."""
 
-    def __init__(self, log: MetricsLog, progress: Progress, watch: CollapseWatch):
-        self._log, self._progress, self._watch = log, progress, watch
-        self.event, self.judged = log.event, log.judged
+    def __init__(
+        self, log: MetricsLog, progress: Progress, collapse: CollapseWatch, *, needs_signal: bool
+    ):
+        self._log, self._progress, self._collapse = log, progress, collapse
+        self._signal = SignalWatch(logger.warning) if needs_signal else None
+        self._num_judged = 0
+        self.event = log.event
+
+    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+        self._log.judged(group, disposition)
+        self._num_judged += 1
+        self._progress.meanwhile(f"{self._num_judged} groups judged since")
+        if self._signal is not None:
+            self._signal.judged(group)
 
     def step(self, step, metrics, groups) -> None:
-        self._log.step(step, metrics, groups)
-        self._progress.step(step, metrics)
-        self._watch.step(step, metrics)
+        self._num_judged = 0
+        record = self._log.step(step, metrics, groups)
+        self._progress.step(step, record)
+        self._collapse.step(step, metrics)
 
 
 def _finish(
