@@ -44,6 +44,7 @@ FREE_ON_RESUME = (
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
     "problems.file",  # a run keeps a copy and compares
+    "data",  # of which it keeps a digest
     "*collapse.*",  # when to stop, not what is learnt
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end

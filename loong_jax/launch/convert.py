@@ -75,15 +75,29 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
     print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
     weights = parameters.as_tree(leaves)
     checkpoint.save(destination / "weights", 0, {"weights": weights}, {"source": str(source)})
+    _write_record(
+        destination,
+        found.config,
+        hf_config=found.config_text,
+        hf_dtype=found.stored_dtype,
+        hf_layout=found.layout,
+    )
+
+
+def write_record(destination: Path, like: Path, config: ModelConfig, hf_config: str | None) -> None:
+    """Writes model.json of weights that were made from those in `like`, of the same model."""
+    before = _model_record(like) or {}
+    told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
+    _write_record(destination, config, hf_config=hf_config, **told)
+
+
+def _write_record(destination: Path, config: ModelConfig, **told: str | None) -> None:
     record = {
         "format_version": FORMAT_VERSION,
         "versions": configs.versions(),
-        "config": configs.to_json(found.config),
-        "hf_config": found.config_text,
-        "hf_dtype": found.stored_dtype,
-        "hf_layout": found.layout,
+        "config": configs.to_json(config),
     }
-    json_files.write_json(destination / "model.json", record)
+    json_files.write_json(destination / "model.json", record | told)
 
 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = None) -> None:

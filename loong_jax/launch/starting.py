@@ -24,6 +24,7 @@ from loong_jax.launch.recipe import (
     SftStage,
     Stage,
 )
+from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.moe import MoEConfig, growth
@@ -209,13 +210,14 @@ def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
 
 
 def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    steps = checkpoint.steps(directory / "weights")
+    place = checkpoints.weight_directories(directory)[0]
+    steps = checkpoint.steps(place)
     if not steps:
         raise CheckpointError(
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (directory / "weights" / str(steps[-1]) / "arrays").absolute()
+    path = (place / str(steps[-1]) / "arrays").absolute()
     with ocp.PyTreeCheckpointer() as reader:
         there = reader.metadata(path).item_metadata.tree
         there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
