@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert, sources
@@ -25,8 +24,9 @@ from loong_jax.launch.recipe import (
     Stage,
 )
 from loong_jax.merge import checkpoints
-from loong_jax.models import moe, parameters
+from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, growth
 from loong_jax.rl import checkpoint
 
@@ -69,7 +69,7 @@ def load(
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
     if sources.is_published(directory):
         tree = parameters.as_tree({n.removeprefix("weights/"): a for n, a in unstacked.items()})
-        weights = _read_published(directory, tree)
+        weights = read_weights(directory, found, tree)
     else:
         flat = _read(directory, unstacked)
         weights = parameters.as_tree({n.removeprefix("weights/"): a for n, a in flat.items()})
@@ -190,17 +190,6 @@ def refuse_other_model(directory: Path, found: ModelConfig, config: ModelConfig)
                 f"asked, and the recipe's model has {want!r}. Give --model.* as the model.json "
                 "there says, --stack-start where layers are to be repeated, or other weights."
             )
-
-
-def _read_published(directory: Path, template: Mapping[str, Any]) -> Weights:
-    """Of a directory in the layout of Hugging Face, as it is."""
-    _, state = nnx.split(moe.load_hf(directory), graph=False)
-    weights = nnx.to_pure_dict(state)
-    return jax.tree.map(
-        lambda leaf, like: jax.device_put(leaf.astype(like.dtype), like.sharding),
-        weights,
-        dict(template),
-    )
 
 
 def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
