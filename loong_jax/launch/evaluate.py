@@ -53,7 +53,7 @@ class EvalOptions:
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
     tokenizer: Path | None = None  # as of `loong serve`
-    chat_style: prompts.ChatStyle | None = None  # longcat for imported models, else plain
+    chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
@@ -79,7 +79,7 @@ def evaluate(options: EvalOptions) -> int:
     config, hf_config = convert.read_model(source)
     serving = serve_options(options)
     tokenizer = serve.find_tokenizer(serving, config, hf_config)
-    style = options.chat_style or ("plain" if hf_config is None else "longcat")
+    style = prompts.choose_style(options.chat_style, tokenizer, hf_config)
     encode = prompt_encoder(tokenizer, style)
     drawn = sampling_of(options, recipe)
     room = room_for(problems, encode, drawn.max_new_tokens, config.max_position)
@@ -208,9 +208,9 @@ def prompt_encoder(tokenizer: Tokenizer, style: prompts.ChatStyle) -> EncodeProm
     """A prompt as the one message of a user. Raises ConfigError for text without tokens."""
 
     def encode(problem: Problem):
-        text = prompts.chat_text([prompts.Message("user", problem.prompt)], style)
+        message = prompts.Message("user", problem.prompt)
         try:
-            return prompts.text_tokens(tokenizer, text)
+            return prompts.chat_ids(tokenizer, [message], style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"
