@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import loong_jax
-from loong_jax import process
+from loong_jax import interrupts, logs, process
 from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.launch import recipes
 
@@ -24,11 +24,18 @@ class Command:
     usage: str
     summary: str
     run: Callable[[Arguments], int]
+    resumes: bool = False  # the same command goes on from what an interrupted one saved
+    reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
 
 
 def main(arguments: Arguments | None = None) -> int:
     """Runs one command and returns the exit status: 1 for an error it can name, 2 for bad usage."""
-    name, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        name, *rest = _without_log_level(words) or ["--help"]
+    except ConfigError as error:
+        print(f"loong: {error}", file=sys.stderr)
+        return 2
     if name in ("-h", "--help", "help"):
         print(help_text())
         return 0
@@ -41,18 +48,56 @@ def main(arguments: Arguments | None = None) -> int:
         return 2
     process.prepare()
     try:
-        return COMMANDS[name].run(rest)
+        _refuse_missing_paths(COMMANDS[name].reads, rest)
+        with interrupts.handled():
+            return COMMANDS[name].run(rest)
     except LoongError as error:
         if os.environ.get("LOONG_TRACEBACK"):
             raise
         print(f"loong {name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"loong {name}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        terminated = isinstance(error, interrupts.Terminated)
+        what = "terminated" if terminated else "interrupted"
+        further = "; the same command goes on from what is saved" if COMMANDS[name].resumes else ""
+        print(f"loong {name}: {what}{further}", file=sys.stderr)
+        return 143 if terminated else 130
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
+    """Raises ConfigError for a path that does not exist, before anything slow is imported."""
+    option = ""
+    for place, word in enumerate(words):
+        if word == "--":
+            return
+        if word.startswith("-"):
+            option, _, word = word.partition("=")
+        elif place and not option:
+            return
+        is_name = option == "--problems" and not {".", "/"} & set(word)
+        is_elsewhere = "://" in word or word in ("", "None")
+        if option in reads and not (is_name or is_elsewhere or os.path.exists(word)):
+            raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
+
+
+def _without_log_level(words: list[str]) -> list[str]:
+    """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
+    level, left = None, list[str]()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            left += [word, *rest]
+        elif word == "--log-level":
+            level = next(rest, "")
+        elif word.startswith("--log-level="):
+            level = word.partition("=")[2]
+        else:
+            left.append(word)
+    logs.start(level)
+    return left
 
 
 def help_text() -> str:
@@ -71,7 +116,9 @@ def help_text() -> str:
         "example:",
         "  loong train quickstart          writes runs/quickstart; open its report.html",
         "",
-        "`loong COMMAND --help` says more. LOONG_TRACEBACK=1 shows where an error arose.",
+        "`loong COMMAND --help` says more. Any command takes --log-level debug|info|warning|error",
+        "(or LOONG_LOG). LOONG_TRACEBACK=1 shows where an error arose. Ctrl-C and SIGTERM let a",
+        "command clean up; the exit status is then 130 or 143.",
     ]
     return "\n".join(lines)
 
@@ -495,6 +542,8 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
+        resumes=True,
+        reads=("--start-from", "--teacher", "--problems", "--data", "--from"),
     ),
     "launch": Command(
         usage="launch tpu-vm RECIPE",
@@ -505,37 +554,49 @@ COMMANDS = {
         usage="serve RUN_DIR",
         summary="answer requests for a model: OpenAI-compatible HTTP, JetStream's gRPC",
         run=serve,
+        reads=("", "--tokenizer", "--api-key-file"),
     ),
     "eval": Command(
         usage="eval RUN_DIR",
         summary="pose problems to a model, a run's or your own: Mean@n, pass@k, by level",
         run=evaluate,
+        reads=("", "--problems"),
     ),
-    "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
+    "report": Command(
+        usage="report RUN_DIR", summary="write a run's report.html anew", run=report, reads=("",)
+    ),
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
+        reads=("--base", "--experts"),
     ),
     "import-hf": Command(
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
+        resumes=True,
+        reads=("",),
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
+        resumes=True,
+        reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run=curate,
+        resumes=True,
+        reads=("--input", "--against"),
     ),
     "verify": Command(
         usage="verify VERIFIER",
         summary="judge answers in a JSON-lines file: math, code, logic, proofs and more",
         run=verify,
+        reads=("--input",),
     ),
     "synth": Command(
         usage="synth NAME",

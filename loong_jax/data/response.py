@@ -1,18 +1,17 @@
-"""The form of a response: thinking first, then the answer, each inside its tags."""
+"""The form of a response: how thinking and answer stand in it, as data, and the one reading of it.
 
+A form given is what a recipe trains and rewards. Text of unknown origin is read by whatever tags
+are there.
+"""
+
+import dataclasses
+import functools
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
-NUM_MARKS = 5  # tokens of a whole response besides thinking and answer: four tags and the end
-
-_FORM = re.compile(
-    re.escape(THINK_OPEN) + r"(?P<thinking>.*?)" + re.escape(THINK_CLOSE) + r"\s*"
-    + re.escape(ANSWER_OPEN) + r"(?P<answer>.*?)" + re.escape(ANSWER_CLOSE) + r"\s*(?:<eos>)?",
-    re.DOTALL,
-)  # fmt: skip
-_TAG = re.compile(r"</?longcat_\w+>|<(?:eos|bos|pad)>")
+NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four tags and the end
 
 
 class Response(NamedTuple):
@@ -20,16 +19,261 @@ class Response(NamedTuple):
     answer: str
 
 
+class Reading(NamedTuple):
+    """What a response says; `answer` is "" where there is none, as in thinking that never ends."""
+
+    thinking: str
+    answer: str
+    is_well_formed: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResponseForm:
+    """How a response is written, and what a prompt says about it.
+
+    Tags that are "" are not there. A prompt is a message of a `chat` template, the beginning of a
+    text that is continued (`completion`), or tokens as they are (`raw`).
+    """
+
+    name: str
+    think_open: str = ""
+    think_close: str = ""
+    is_opened_by_prompt: bool = False  # templates may end with the tag that opens the thinking
+    answer_open: str = ""
+    answer_close: str = ""
+    boxed: bool = False  # the answer is the last \boxed{...}
+    end: str = ""  # the text of an end token that is written out
+    stop: tuple[str, ...] = ()  # texts that end a sample; they are no part of the answer
+    prompt: Literal["raw", "chat", "completion"] = "chat"
+    template: str = "{prompt}"  # the text around a problem's prompt: instructions, worked examples
+
+    def __post_init__(self):
+        pairs = ((self.think_open, self.think_close), (self.answer_open, self.answer_close))
+        if any(bool(opening) != bool(closing) for opening, closing in pairs):
+            raise ValueError(f"form {self.name!r} has a tag without its pair in {pairs}. Add it.")
+        if "{prompt}" not in self.template:
+            raise ValueError(
+                f"template={self.template!r:.80} of form {self.name!r} has no place for the "
+                "problem. Write {prompt} where it stands."
+            )
+
+    def prompt_of(self, prompt: str) -> str:
+        """What the policy is asked: a problem's prompt in the template."""
+        return self.template.replace("{prompt}", prompt)
+
+
+_THINKS = {"think_open": "<think>", "think_close": "</think>", "is_opened_by_prompt": True}
+FORMS = {
+    form.name: form
+    for form in (
+        ResponseForm(
+            name="tagged",
+            think_open=THINK_OPEN,
+            think_close=THINK_CLOSE,
+            answer_open=ANSWER_OPEN,
+            answer_close=ANSWER_CLOSE,
+            end="<eos>",
+            prompt="raw",
+        ),
+        ResponseForm(
+            name="longcat",
+            think_open=THINK_OPEN,
+            think_close=THINK_CLOSE,
+            is_opened_by_prompt=True,
+        ),
+        ResponseForm(name="think", **_THINKS),
+        ResponseForm(
+            name="think-answer",
+            answer_open="<answer>",
+            answer_close="</answer>",
+            template="{prompt}\nThink first, between <think> and </think>. Then give the answer "
+            "between <answer> and </answer>.",
+            **_THINKS,
+        ),
+        ResponseForm(
+            name="boxed",
+            boxed=True,
+            template="{prompt}\nReason step by step, and put the final answer within \\boxed{}.",
+        ),
+        ResponseForm(name="plain"),
+        ResponseForm(name="completion", stop=("\n",), prompt="completion"),
+    )
+}
+
+# Thinking of other families, which texts of unknown origin may have.
+THINKING = (
+    (THINK_OPEN, THINK_CLOSE),
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+)
+ANSWERS = ((ANSWER_OPEN, ANSWER_CLOSE), ("<answer>", "</answer>"))
+# What ends a turn, a text or a row of padding in the vocabularies of published models.
+END_TEXTS = (
+    "<eos>", "<pad>", "</longcat_s>", "<longcat_pad>", "</s>", "<|im_end|>", "<|endoftext|>",
+    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|eot|>",
+    "<|eom|>", "<|eos|>", "<|pad|>", "<|end|>", "<|return|>", "<|call|>", "<|user|>",
+    "<|observation|>", "<|endofprompt|>", "<|end_of_turn|>", "<end_of_turn>", "<turn|>", "<eot>",
+    "<eod>", "<|im_start|>", "<|role_end|>", "<|message_end|>", "<|end_of_role|>",
+    "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<|assistant_end|>", "<|end_of_sentence|>",
+    "<|end_of_solution|>", "<|vision_pad|>", "<|PAD_TOKEN|>", "[EOS]", "[PAD]", "<[EOS]>",
+    "<|endofmessage|>", "[e~[", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<\uff5c\u2581pad\u2581\uff5c>", "<\uff5cUser\uff5c>", "<|end\u2581of\u2581sentence|>",
+)  # fmt: skip
+
+
+def without_end(text: str) -> str:
+    """The text without the end tokens and the padding at its end; inside they are content."""
+    end, position = len(text), len(text)
+    while True:
+        while position and text[position - 1].isspace():
+            position -= 1
+        found = next((t for t in END_TEXTS if text.endswith(t, 0, position)), None)
+        if found is None:
+            return text[:end]
+        end = position = position - len(found)
+
+
+def after_thinking(text: str) -> str | None:
+    """What is said after the thinking of any family; None for thinking that does not end."""
+    return _thought(text)[1]
+
+
+def read(text: str, form: ResponseForm | None = None) -> Reading:
+    """Thinking and answer of a response, in linear time; without a form by the tags it has.
+
+    With a form, `is_well_formed` says that the response has all of it, once and in order. Without
+    one it says that there is one answer: thinking that is there ends, answer tags are one pair.
+    """
+    text = without_end(text)
+    return _by_tags(text) if form is None else _by_form(text, form)
+
+
+def render(form: ResponseForm, thinking: str, answer: str) -> str:
+    """The response of a form, which `read` takes apart again."""
+    if form.boxed:
+        text = f"{thinking}\n\\boxed{{{answer}}}" if thinking else f"\\boxed{{{answer}}}"
+    else:
+        text = f"{form.answer_open}{answer}{form.answer_close}"
+    if form.think_open and not form.boxed:
+        gap = "" if form.answer_open else "\n"
+        text = f"{form.think_open}{thinking}{form.think_close}{gap}{text}"
+    return text + (form.stop[0] if form.stop else form.end)
+
+
+def _by_form(text: str, form: ResponseForm) -> Reading:
+    for stop in form.stop:
+        text = text.partition(stop)[0]
+    thinking, said, is_ok = "", text, True
+    if form.think_close:
+        head, closed, said = text.rpartition(form.think_close)
+        if not closed:
+            return Reading(text.partition(form.think_open)[2], "", False)
+        before, opened, thinking = head.partition(form.think_open)
+        is_ok = not before.strip() if opened else form.is_opened_by_prompt
+        thinking = thinking if opened else head
+    elif _thought(text) != ("", text):
+        is_ok = False
+    answer = said
+    if form.answer_close:
+        before, opened, rest = said.partition(form.answer_open)
+        answer, closed, after = rest.partition(form.answer_close)
+        is_ok = is_ok and bool(opened and closed) and not before.strip() and not after.strip()
+    elif form.boxed:
+        box = last_box(said)
+        thinking, answer = (said[: box[0]].strip(), box[1]) if box else (said, "")
+        is_ok = is_ok and bool(answer.strip())
+    else:
+        answer = said.strip()
+        is_ok = is_ok and bool(answer)
+    inner = _inner_tags(form)
+    if inner is not None and (inner.search(thinking) or inner.search(answer)):
+        is_ok = False
+    return Reading(thinking, answer, is_ok)
+
+
+@functools.cache
+def _inner_tags(form: ResponseForm) -> re.Pattern[str] | None:
+    """What neither thinking nor answer of a form may hold."""
+    tags = (form.think_open, form.think_close, form.answer_open, form.answer_close)
+    patterns = [re.escape(tag) for tag in tags if tag]
+    if THINK_OPEN in tags:
+        patterns.append(r"</?longcat_\w+>")  # tokens of their own, which nobody writes by chance
+    if form.end:
+        patterns.append(r"<(?:eos|bos|pad)>")
+    return re.compile("|".join(patterns)) if patterns else None
+
+
+def _by_tags(text: str) -> Reading:
+    thinking, said = _thought(text)
+    if said is None:
+        return Reading(thinking, "", False)
+    is_ok = True
+    if THINK_OPEN in text or ANSWER_OPEN in text:
+        tags = (THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
+        is_ok = all(text.count(tag) <= 1 for tag in tags)
+    for opening, closing in ANSWERS:
+        before, opened, rest = said.rpartition(opening)
+        if opened:
+            answer, closed, after = rest.partition(closing)
+            is_ok = is_ok and bool(closed) and opening not in before and closing not in after
+            return Reading(thinking, answer, is_ok and closing not in before)
+    return Reading(thinking, said, is_ok and bool(said.strip()))
+
+
+def _thought(text: str) -> tuple[str, str | None]:
+    """Thinking of any family, and what follows it: None where it does not end."""
+    end, start = 0, len(text)
+    for _, closing in THINKING:
+        if (position := text.rfind(closing)) >= 0 and position + len(closing) > end:
+            end, start = position + len(closing), position
+    for opening, _ in THINKING:
+        position = text.find(opening, end)
+        if position >= 0 and not _is_quoted(text, position, position + len(opening)):
+            return text[position + len(opening) :], None
+    if not end:
+        return "", text
+    thinking = text[:start].lstrip()
+    opened = next((opening for opening, _ in THINKING if thinking.startswith(opening)), "")
+    return thinking.removeprefix(opened), text[end:]
+
+
+def _is_quoted(text: str, start: int, end: int) -> bool:
+    """Whether a tag is only spoken of: `<think>`."""
+    return text[max(0, start - 1) : start] in ("`", '"', "'") and text[end : end + 1] in tuple(
+        "`\"'"
+    )
+
+
+_BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace, or an escaped one, which is none
+MAX_BOX_CHARS = 20_000
+
+
+def last_box(text: str) -> tuple[int, str] | None:
+    """Start and content of the last `\\boxed{...}`; None where none is there or it never closes."""
+    found = _BOX.search(text, max(0, text.rfind("\\boxed")))
+    if found is None:
+        return None
+    depth = 1
+    for brace in _BRACE.finditer(text, found.end(), found.end() + MAX_BOX_CHARS):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if not depth:
+            return found.start(), text[found.end() : brace.start()]
+    return None
+
+
 def render_response(thinking: str, answer: str) -> str:
-    return f"{THINK_OPEN}{thinking}{THINK_CLOSE}{ANSWER_OPEN}{answer}{ANSWER_CLOSE}<eos>"
+    return render(FORMS["tagged"], thinking, answer)
 
 
 def parse_response(text: str) -> Response | None:
-    """Thinking and answer of a whole response, or None where the form is broken.
-
-    Exactly one thinking part, then one answer part; nothing around them and no tag inside.
-    """
-    match = _FORM.fullmatch(text)
-    if match is None or _TAG.search(match["thinking"]) or _TAG.search(match["answer"]):
-        return None
-    return Response(match["thinking"], match["answer"])
+    """Thinking and answer of a whole tagged response, or None where the form is broken."""
+    found = read(text, FORMS["tagged"])
+    return Response(found.thinking, found.answer) if found.is_well_formed else None

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from loong_jax import logs
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout.host_messages import HostSetup
@@ -151,7 +152,9 @@ class ProcessHost:
 
 
 def main(file_number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a key in the terminal is the driver's to answer
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to a group, they are the driver's
+        signal.signal(number, signal.SIG_IGN)
+    logs.start()
     connection = Connection(file_number)
     core = pickle.loads(connection.recv_bytes())
     if core is not None:

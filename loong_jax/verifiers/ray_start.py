@@ -6,6 +6,8 @@ from typing import Any
 
 import ray
 
+from loong_jax import interrupts
+
 logger = logging.getLogger(__name__)
 
 _MAX_STARTS = 4  # Ray gives up after 30 s, which a busy machine may need for its processes
@@ -23,16 +25,23 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
     """Connects to Ray, or starts it here when `address` is None; False if we are connected already.
 
     A local Ray has a small object store, no dashboard, and says nothing. It ends with the thread
-    that started it, so start it from the main one.
+    that started it, so start it from the main one. It takes SIGTERM for itself, and would answer
+    with pages of frames: the handler that was there stays.
     """
     if ray.is_initialized():
         return False
+    with interrupts.kept():
+        _start(address, num_cpus)
+    return True
+
+
+def _start(address: str | None, num_cpus: int | None) -> None:
     for name, value in _LEAN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is not None:
         ray.init(address=address, **quiet)
-        return True
+        return
     for left in reversed(range(_MAX_STARTS)):
         try:
             ray.init(
@@ -49,4 +58,3 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
                 raise
             logger.warning("Ray did not start in its 30 s and is started again: %s", error)
             ray.shutdown()
-    return True

@@ -4,17 +4,14 @@ libtpu compiles for TPUs that are not there. It must be the one that `jax[tpu]` 
 jaxlib, and a process may load it once only, so each program gets a process.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -55,7 +52,7 @@ def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = Non
     compiler fails or does not end in time.
     """
     check_versions()
-    with _unwinding_on_sigterm(), tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) if keep is None else keep
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "request.json"
@@ -83,28 +80,6 @@ def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = Non
                 print(done.stderr, file=sys.stderr)
             raise CompilerError(_reason(done.stderr, done.returncode))
         return load(directory)
-
-
-@contextlib.contextmanager
-def _unwinding_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM an exception, on which `subprocess.run` kills its child.
-
-    A handler that somebody has set stays; other threads than the main one can set none.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def stop(number: int, _) -> None:
-        signal.signal(number, signal.SIG_IGN)  # nothing cuts the way out short
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def load(directory: Path) -> Compiled:

@@ -1,9 +1,10 @@
 """LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
 
+from loong_jax.models.hf.checkpoint import load_hf
+from loong_jax.models.hf.writing import save_hf
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.models.moe.convert import load_hf, save_hf
 from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
 from loong_jax.models.moe.growth import stack_config, stack_layers
 from loong_jax.models.moe.model import (
@@ -14,10 +15,10 @@ from loong_jax.models.moe.model import (
     init_weights,
 )
 from loong_jax.models.moe.mtp import mtp_loss
-from loong_jax.models.moe.parameters import is_controller_state
-from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.models.moe.router import update_bias
 from loong_jax.models.moe.sizes import num_active_params, num_params
+from loong_jax.models.parameters import is_controller_state
+from loong_jax.models.rope import YarnScaling
 
 __all__ = [
     "BiasController",
