@@ -56,7 +56,7 @@ class EvalOptions:
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
     tokenizer: Path | None = None  # as of `loong serve`
-    chat_style: prompts.ChatStyle | None = None  # instead of the model's own template
+    chat_style: prompts.ChatStyle | None = None  # instead of the form of the run or the model
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
@@ -249,7 +249,7 @@ def prompt_encoder(
             if options.chat_style is None:
                 return texts.prompt(problem)
             message = prompts.Message("user", problem.prompt)
-            return prompts.text_tokens(tokenizer, prompts.chat_text([message], options.chat_style))
+            return prompts.chat_ids(tokenizer, [message], options.chat_style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"
