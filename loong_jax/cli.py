@@ -25,6 +25,7 @@ class Command:
     summary: str
     run: Callable[[Arguments], int]
     resumes: bool = False  # the same command goes on from what an interrupted one saved
+    reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
 
 
 def main(arguments: Arguments | None = None) -> int:
@@ -47,6 +48,7 @@ def main(arguments: Arguments | None = None) -> int:
         return 2
     process.prepare()
     try:
+        _refuse_missing_paths(COMMANDS[name].reads, rest)
         with interrupts.handled():
             return COMMANDS[name].run(rest)
     except LoongError as error:
@@ -63,6 +65,22 @@ def main(arguments: Arguments | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
+    """Raises ConfigError for a path that does not exist, before anything slow is imported."""
+    option = ""
+    for place, word in enumerate(words):
+        if word == "--":
+            return
+        if word.startswith("-"):
+            option, _, word = word.partition("=")
+        elif place and not option:
+            return
+        is_name = option == "--problems" and not {".", "/"} & set(word)
+        is_elsewhere = "://" in word or word in ("", "None")
+        if option in reads and not (is_name or is_elsewhere or os.path.exists(word)):
+            raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
 
 
 def _without_log_level(words: list[str]) -> list[str]:
@@ -114,32 +132,39 @@ def train(arguments: Arguments) -> int:
         return 0
     name, *rest = arguments
     if name.startswith("-"):
-        raise ConfigError(f"{name!r} stands where the recipe belongs. Write: loong train RECIPE.")
+        name, rest = None, list(arguments)
     from loong_jax import options
+    from loong_jax.launch import choosing
 
-    recipe = recipes.get_recipe(name)
-    config = recipe()
-    if name in recipes.ON_ALL_PROCESSES:
+    found = choosing.to_run(name, rest)
+    if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
         processes = distributed.Processes()
-        chosen = options.parse_train(name, recipe.__doc__ or "", config, rest, processes=processes)
+        chosen = options.parse_train(
+            found.name, found.text, found.config, rest, processes=processes
+        )
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    chosen = options.parse_train(name, recipe.__doc__ or "", config, rest)
+    chosen = options.parse_train(found.name, found.text, found.config, rest)
     from loong_jax.launch import run
 
-    run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    config = chosen.config
+    if found.is_new:
+        config = choosing.finished(config, found.config, rest)
+    run.train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 
 def train_help_text() -> str:
     return "\n".join(
         [
-            "usage: loong train RECIPE [--run-dir DIR] [--only STAGE --from RUN] [overrides]",
+            "usage: loong train RECIPE [--run-dir DIR] [--start-from DIR] [--problems FILE]",
+            "                   [--data FILE] [--only STAGE --from RUN] [overrides]",
             "",
             "Runs a recipe's stages in order and leaves a run directory with checkpoints, metrics,",
-            "summary.json and report.html. Run it again and it resumes where it stopped; settings",
-            "that would change what is learnt are then refused.",
+            "summary.json and report.html. `loong train --run-dir DIR` goes on where it stopped;",
+            "settings that would change what is learnt are then refused. RECIPE may also be a",
+            "function of your own that returns a recipe: FILE.py:FUNCTION.",
             "",
             f"recipes: {', '.join(recipes.RECIPES)}",
             "",
@@ -186,7 +211,10 @@ def merge(arguments: Arguments) -> int:
 
     method = getattr(loong_jax.merge, METHODS[name])()
     config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
-    return checkpoints.main(options.parse(config_type, f"loong merge {name}", rest))
+    chosen = options.parse(config_type, f"loong merge {name}", rest)
+    from loong_jax.launch import merging
+
+    return merging.merge(chosen)
 
 
 def merge_help_text() -> str:
@@ -525,6 +553,7 @@ COMMANDS = {
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
         resumes=True,
+        reads=("--start-from", "--teacher", "--problems", "--data", "--from"),
     ),
     "launch": Command(
         usage="launch tpu-vm RECIPE",
@@ -535,40 +564,49 @@ COMMANDS = {
         usage="serve RUN_DIR",
         summary="answer requests for a model: OpenAI-compatible HTTP, JetStream's gRPC",
         run=serve,
+        reads=("", "--tokenizer", "--api-key-file"),
     ),
     "eval": Command(
         usage="eval RUN_DIR",
         summary="pose problems to a model, a run's or your own: Mean@n, pass@k, by level",
         run=evaluate,
+        reads=("", "--problems"),
     ),
-    "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
+    "report": Command(
+        usage="report RUN_DIR", summary="write a run's report.html anew", run=report, reads=("",)
+    ),
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
+        reads=("--base", "--experts"),
     ),
     "import-hf": Command(
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
+        reads=("",),
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
         resumes=True,
+        reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run=curate,
         resumes=True,
+        reads=("--input", "--against"),
     ),
     "verify": Command(
         usage="verify VERIFIER",
         summary="judge answers in a JSON-lines file: math, code, logic, proofs and more",
         run=verify,
+        reads=("--input",),
     ),
     "synth": Command(
         usage="synth NAME",

@@ -16,10 +16,16 @@ import jax.numpy as jnp
 
 from loong_jax import interrupts
 from loong_jax.data import json_files
-from loong_jax.environments import DOMAINS
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
-from loong_jax.launch.recipe import START, TEACHER, FusionStage, RlStage, SftStage
+from loong_jax.launch.recipe import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    FusionStage,
+    RlStage,
+    SftStage,
+)
 from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -33,6 +39,7 @@ from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
+from loong_jax.report.signal_watch import SignalWatch
 from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -132,7 +139,7 @@ def run_sft(
             sft_settings,
             state,
             _pairs(session, settings, directories),
-            session.tokenizer,
+            session.texts.example,
             cursor=cursor,
             frozen=frozen,
             on_step=on_step,
@@ -244,7 +251,12 @@ def run_rl(
             ),
             versions=store,
             grade=lambda group: _grade(group, settings),
-            log=_ShownLog(log, progress, CollapseWatch(settings.collapse, read_metrics(own))),
+            log=_ShownLog(
+                log,
+                progress,
+                CollapseWatch(settings.collapse, read_metrics(own)),
+                needs_signal=not settings.learns_from_all,
+            ),
             keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
             journal=journal,
         )
@@ -336,7 +348,8 @@ def run_fusion(
     base = load_weights(directories.inputs[settings.base])
     experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
     problems = {
-        domain: session.held_out(domain, "validation", settings.num_problems) for domain in DOMAINS
+        domain: session.held_out(domain, "validation", settings.num_problems)
+        for domain in session.domains
     }
     progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
     sampling = session.recipe.evaluation.sampling
@@ -349,7 +362,7 @@ def run_fusion(
             found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
         return found
 
-    own_domain = {f"rl_{domain}": domain for domain in DOMAINS}
+    own_domain = dict(session.recipe.experts)
     expert_rate = {
         own_domain[expert]: pass_rates(weights)[own_domain[expert]]
         for expert, weights in experts.items()
@@ -379,13 +392,26 @@ def run_fusion(
     json_files.write_json(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
-    return _finish(session, name, fused, 0, own, progress, DOMAINS)
+    return _finish(session, name, fused, 0, own, progress)
 
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
     """`adapter/` of a stage: what it trained, as the peft library reads it."""
     places = names.places(session.recipe.model, parameters.by_path(session.abstract_weights))
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
+
+
+def run_evaluation(
+    session: Session,
+    name: str,
+    settings: EvaluationStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluates weights as they are, as engines sample them."""
+    progress.start(name, total_steps=None)
+    weights = session.policy.published(_weights_of(session, settings.of, directories))
+    return _evaluate(session, name, weights, 0, directories.own, progress, session.domains)
 
 
 def _known_steps(settings: SftStage | RlStage) -> int | None:
@@ -409,16 +435,29 @@ def _until(
 
 
 class _ShownLog:
-    """A metrics log whose steps also appear on the terminal, and are watched for a collapse."""
+    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, and
+    for groups that teach nothing where only rewards can."""
 
-    def __init__(self, log: MetricsLog, progress: Progress, watch: CollapseWatch):
-        self._log, self._progress, self._watch = log, progress, watch
-        self.event, self.judged = log.event, log.judged
+    def __init__(
+        self, log: MetricsLog, progress: Progress, collapse: CollapseWatch, *, needs_signal: bool
+    ):
+        self._log, self._progress, self._collapse = log, progress, collapse
+        self._signal = SignalWatch(logger.warning) if needs_signal else None
+        self._num_judged = 0
+        self.event = log.event
+
+    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+        self._log.judged(group, disposition)
+        self._num_judged += 1
+        self._progress.meanwhile(f"{self._num_judged} groups judged since")
+        if self._signal is not None:
+            self._signal.judged(group)
 
     def step(self, step, metrics, groups) -> None:
-        self._log.step(step, metrics, groups)
-        self._progress.step(step, metrics)
-        self._watch.step(step, metrics)
+        self._num_judged = 0
+        record = self._log.step(step, metrics, groups)
+        self._progress.step(step, record)
+        self._collapse.step(step, metrics)
 
 
 def _finish(
@@ -432,10 +471,25 @@ def _finish(
 ) -> dict[str, Any]:
     """Saves the weights, evaluates them as engines sample them, and says what came of it."""
     save_weights(own, step, weights, session.abstract_weights)
+    published = session.policy.published(weights)
+    return _evaluate(session, name, published, step, own, progress, domains or session.domains)
+
+
+def _evaluate(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: Sequence[str],
+) -> dict[str, Any]:
+    if not domains:
+        progress.finish(name)
+        return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s = time.monotonic()
-    published = session.policy.published(weights)
-    result, samples = session.evaluate(published, stage=name, domains=domains or session.domains)
+    result, samples = session.evaluate(weights, stage=name, domains=domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -15,7 +16,7 @@ from loong_jax.launch import evaluate, recipes
 from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.evaluate import EvalOptions
 from loong_jax.models import moe
-from loong_jax.models.moe.convert import save_weights_hf
+from loong_jax.models.hf import save_weights_hf
 from loong_jax.testing import tiny
 
 CONFIG = tiny.smallest_config(chunk_tokens=None)
@@ -84,7 +85,7 @@ def test_misuse_is_refused(imported, tmp_path):
         evaluate.choose_problems(options, None, Console(file=io.StringIO()))
     with pytest.raises(ConfigError, match=r"temperature=0\.0"):
         evaluate.sampling_of(dataclasses.replace(options, temperature=0.0), None)
-    encode = evaluate.prompt_encoder(AsciiTokenizer(), "plain")
+    encode = evaluate.prompt_encoder(EvalOptions(run_dir=Path("x")), None, AsciiTokenizer())
     problem = held_out(recipes.get_recipe("quickstart")(), "stem", "test", 1)[0]
     with pytest.raises(ConfigError, match="cannot read"):
         encode(dataclasses.replace(problem, prompt="\u2207"))

@@ -11,7 +11,7 @@ from loong_jax.data import json_files
 from loong_jax.errors import LoongError
 from loong_jax.eval import compare
 from loong_jax.report import controls_page, html_parts, page, results, samples, training
-from loong_jax.report.run_record import LABELS, read_run
+from loong_jax.report.run_record import label_of, read_run
 
 VOID = {"meta", "br", "link", "path", "use", "rect", "line"}
 
@@ -102,7 +102,7 @@ def test_the_fusion_shows_what_was_measured_and_which_setting_was_chosen(written
     record = json_files.read_json(written / "stages" / "fused" / "fusion.json")
     table, grid = re.findall(r"<table.*?</table>", str(training.fusion_report(read_run(written))))
     for name in ("rl_stem", "rl_logic", "rl_code"):
-        assert LABELS[name] in table
+        assert label_of(name) in table
         assert html_parts.percent(record["global"]["erased"][name]) in table
         assert html_parts.number(record["global"]["norm"][name]) in table
     assert html_parts.number(record["global"]["cosine"][0][1], 3) in table
@@ -139,6 +139,7 @@ def test_a_recipe_of_two_stages_has_a_page_of_two(run_dir):
     for name in ("rl_logic", "rl_code", "fused", "general"):
         shutil.rmtree(stages / name)
     (stages / "rl_stem").rename(stages / "rl")
+    json_files.write_json(run_dir / "config.json", {"config": {"stages": {"sft": {}, "rl": {}}}})
     compare.write_gains(run_dir)
     words = " ".join(check(page.write_report(run_dir).read_text()).text)
     gain = json_files.read_json(run_dir / "gains.json")["over_sft"]["rl"]["stem"]["gain"]
@@ -237,3 +238,27 @@ def test_figures_of_pass_at_k_have_the_k_that_was_measured(run_dir):
     for section in (results.cards, results.gains_table, results.evaluation_table):
         assert "pass@8" in section(run)
         assert "pass@16" not in section(run)
+
+
+def test_odd_characters_and_special_tokens_of_a_sample_are_seen(run_dir):
+    path = run_dir / "stages" / "rl_stem" / "rollouts" / "train.jsonl"
+    odd = "<|im_start|>café 数 👩\u200d🔬 \u202egnp.exe \x1b[2J\x00 \ud83d <think>"
+    records = [{**record, "text": odd, "answer": None} for record in json_files.read_jsonl(path)]
+    json_files.write_jsonl(path, records)
+    page.write_report(run_dir)
+    text = (run_dir / "report.html").read_text()
+    seen = "café 数 👩\u200d🔬 ⟨U+202E⟩gnp.exe ⟨U+001B⟩[2J⟨U+0000⟩ ⟨U+D83D⟩"
+    assert f"&lt;|im_start|&gt;{seen} &lt;think&gt;" in text
+    check(text)
+
+
+def test_the_two_styles_of_thinking_are_explained_where_they_are_shown(run_dir):
+    page.write_report(run_dir)
+    assert "hurried" not in (run_dir / "report.html").read_text()
+    path = run_dir / "stages" / "rl_stem" / "rollouts" / "train.jsonl"
+    records = [
+        {**record, "thinking": "~013~240", "answer": "3"} for record in json_files.read_jsonl(path)
+    ]
+    json_files.write_jsonl(path, records)
+    page.write_report(run_dir)
+    assert "with ~ is hurried" in (run_dir / "report.html").read_text()

@@ -82,6 +82,8 @@ async def serve(
             service_port = None
             if address.grpc_port is not None:
                 service, service_port = await _start_grpc(frontend, address)
+            while server and serving and not (server.started or serving.done()):
+                await asyncio.sleep(0.01)  # the socket is bound, and nobody listens yet
             on_ready(Bound(None if sock is None else sock.getsockname()[1], service_port))
             waiting = asyncio.create_task(stop.wait())
             await asyncio.wait(
@@ -114,6 +116,12 @@ def _uvicorn_config(frontend: Frontend) -> uvicorn.Config:
         timeout_keep_alive=int(max(1, frontend.limits.body_timeout_s)),
         timeout_graceful_shutdown=int(max(1, frontend.limits.send_timeout_s)),
     )
+
+
+def refuse_busy(address: Address) -> None:
+    """Raises LoongError where a port that is asked for cannot be had now."""
+    for port in filter(None, (address.port, address.grpc_port)):
+        _listen(address.host, port).close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
