@@ -105,5 +105,6 @@ def make_scorer(model: moe.MoEConfig, settings: TrainerSettings) -> ScoreGroup:
         settings.optimizer,
         0,
         settings.replays_routing,
+        settings.shares_prompts,
     )
     return lambda weights, group: local_trainer.score_group(programs, weights, group, settings)

@@ -97,6 +97,7 @@ def serve(options: ServeOptions) -> int:
             f"host={options.host} lets other machines in, and there is no API key. Set "
             f"{API_KEY_VARIABLE}, name an --api-key-file, or say --allow-anyone."
         )
+    server.refuse_busy(address)  # before minutes of loading and compiling
     shapes = options.engine_config()
     source = find_weights(options.run_dir)
     config, hf_config = convert.read_model(source)
