@@ -11,7 +11,7 @@ from loong_jax.data.response import FORMS
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import own_problems, recipes, sources
-from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage, Stage
+from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage, Stage, ToolSettings
 
 NEW_TOKENS = 256  # of a response, for models of their own tokens
 
@@ -86,6 +86,9 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         if name not in FORMS:
             raise ConfigError(f"--form {name} is unknown. Choose one of: {', '.join(FORMS)}.")
         recipe = dataclasses.replace(recipe, form=FORMS[name])
+    if (names := value_of("--tools", arguments)) is not None:
+        given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
+        recipe = dataclasses.replace(recipe, tools=given)
     if start is not None and not any("max-new-tokens" in word for word in arguments):
         model = sources.find(Path(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:

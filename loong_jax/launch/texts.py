@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ from loong_jax.data import chat_records, response
 from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
+from loong_jax.data.tool_template import Described
 from loong_jax.environments.problem import Problem
 from loong_jax.launch import sources, tools
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rl import sft
+from loong_jax.rollout.agentic.agent import Agent
 
 Example = dict[str, np.ndarray]  # tokens and loss_mask
 
@@ -25,19 +27,19 @@ class Texts:
 
     tokenizer: Tokenizer
     form: ResponseForm = FORMS["tagged"]
-    describes_tools: bool = False  # to the chat template, which has a form of its own for them
+    agent: Agent | None = None  # whose tools the chat template is told, in a form of its own
 
     def prompt(self, problem: Problem) -> np.ndarray:
         """int32: what the policy is given. ValueError for text without tokens."""
-        offered = problem.arguments.get("tools", ()) if self.describes_tools else ()
+        offered = () if self.agent is None else self.agent.tools_of(problem).values()
         return np.array(self.prompt_ids(problem.prompt, offered), np.int32)
 
-    def prompt_ids(self, prompt: str, offered: Sequence[str] = ()) -> list[int]:
+    def prompt_ids(self, prompt: str, offered: Iterable[Described] = ()) -> list[int]:
         """Tokens of a question: the one message of a user, or a text that is continued."""
         text = self.form.prompt_of(prompt)
         if self.form.prompt != "chat" or self.tokenizer.chat is None:
             return self.tokenizer.prompt_ids(text)
-        described = [tools.schema(tool) for tool in tools.toolbox(offered).values()] or None
+        described = [tools.schema(tool) for tool in offered] or None
         return self.tokenizer.prompt_ids([{"role": "user", "content": text}], tools=described)
 
     def example(self, item: tuple[str, str] | Conversation) -> Example:
@@ -86,8 +88,8 @@ def texts_of(recipe: Recipe) -> Texts:
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     """As `texts_of`, of a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
-    is_described = tools.are_described(recipe) and tokenizer.chat is not None
-    return Texts(tokenizer=tokenizer, form=form, describes_tools=is_described)
+    is_told = tools.are_described(recipe) and tokenizer.chat is not None
+    return Texts(tokenizer=tokenizer, form=form, agent=tools.agent_of(recipe) if is_told else None)
 
 
 def form_of(tokenizer: Tokenizer) -> ResponseForm:
