@@ -38,7 +38,7 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
         engine,
         prefill_length=read,
         cache_length=engine.cache_length or _rounded(longest + response),
-        chunked_prefill=engine.chunked_prefill or longest > read,
+        chunked_prefill=engine.chunked_prefill or longest > read or recipe.tools is not None,
     )
     fit = {
         name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
