@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +22,19 @@ from loong_jax.rollout.agentic.agent import Agent
 Example = dict[str, np.ndarray]  # tokens and loss_mask
 
 
+class Sampled(NamedTuple):
+    """A response as it was sampled."""
+
+    prompt: str
+    tokens: tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Texts:
     """A tokenizer, and the form of what is asked and answered with it."""
 
     tokenizer: Tokenizer
+    files: Path | None = None  # the directory of its tokenizer.json; None: ASCII
     form: ResponseForm = FORMS["tagged"]
     agent: Agent | None = None  # whose tools the chat template is told, in a form of its own
 
@@ -42,12 +51,29 @@ class Texts:
         described = [tools.schema(tool) for tool in offered] or None
         return self.tokenizer.prompt_ids([{"role": "user", "content": text}], tools=described)
 
-    def example(self, item: tuple[str, str] | Conversation) -> Example:
+    def example(self, item: tuple[str, str] | Conversation | Sampled) -> Example:
         """Tokens and loss mask of a conversation, or of a prompt with its response."""
         if isinstance(item, Conversation):
             return chat_records.encode(self.tokenizer, item)
+        if isinstance(item, Sampled):
+            return self._sampled(item)
         prompt, text = item
         return sft.encode_response(self.tokenizer, self.prompt_ids(prompt), text)
+
+    def has_tokens_of(self, other: "Texts") -> bool:
+        """True where both tokenizers are the same."""
+        texts = [
+            None if one.files is None else (one.files / "tokenizer.json").read_bytes()
+            for one in (self, other)
+        ]
+        return texts[0] == texts[1]
+
+    def _sampled(self, item: "Sampled") -> Example:
+        prompt, tokens = self.prompt_ids(item.prompt), list(item.tokens)
+        if tokens[-1:] and tokens[-1] not in self.tokenizer.end_ids:
+            tokens.append(self.tokenizer.eos_id)
+        mask = [False] * len(prompt) + [True] * len(tokens)
+        return {"tokens": np.array([*prompt, *tokens], np.int32), "loss_mask": np.array(mask)}
 
     def render(self, thinking: str, answer: str) -> str:
         """A response in the form."""
@@ -82,7 +108,9 @@ def texts_of(recipe: Recipe) -> Texts:
         recipe.tokenizer or files,
         where=str(recipe.start_from or f"recipe {recipe.name}"),
     )
-    return texts_with(recipe, tokenizer)
+    if recipe.tokenizer is not None:
+        files = recipe.tokenizer if recipe.tokenizer.is_dir() else recipe.tokenizer.parent
+    return dataclasses.replace(texts_with(recipe, tokenizer), files=files)
 
 
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
