@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,15 +41,26 @@ class Texts:
     def prompt(self, problem: Problem) -> np.ndarray:
         """int32: what the policy is given. ValueError for text without tokens."""
         offered = () if self.agent is None else self.agent.tools_of(problem).values()
-        return np.array(self.prompt_ids(problem.prompt, offered), np.int32)
+        return np.array(self.prompt_ids(problem.prompt, offered, problem.messages), np.int32)
 
-    def prompt_ids(self, prompt: str, offered: Iterable[Described] = ()) -> list[int]:
-        """Tokens of a question: the one message of a user, or a text that is continued."""
+    def prompt_ids(
+        self,
+        prompt: str,
+        offered: Iterable[Described] = (),
+        messages: Sequence[tuple[str, str]] = (),
+    ) -> list[int]:
+        """Tokens of a question: a conversation, or a text that is continued.
+
+        Without `messages` it is the one message of a user.
+        """
         text = self.form.prompt_of(prompt)
         if self.form.prompt != "chat" or self.tokenizer.chat is None:
             return self.tokenizer.prompt_ids(text)
         described = [tools.schema(tool) for tool in offered] or None
-        return self.tokenizer.prompt_ids([{"role": "user", "content": text}], tools=described)
+        asked = [{"role": role, "content": content} for role, content in messages[:-1]]
+        last = self.form.prompt_of(messages[-1][1]) if messages else text
+        asked.append({"role": "user", "content": last})
+        return self.tokenizer.prompt_ids(asked, tools=described)
 
     def example(self, item: tuple[str, str] | Conversation | Sampled) -> Example:
         """Tokens and loss mask of a conversation, or of a prompt with its response."""
