@@ -149,7 +149,7 @@ class Pairs:
 def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
     """Worked solutions of problems to train on. ConfigError where the file has none."""
     found = tuple(
-        (posed.problem.prompt, in_form(posed.solution, texts))
+        (posed.problem if posed.messages else posed.problem.prompt, in_form(posed.solution, texts))
         for domain in domains(settings)
         for posed in side(settings, domain, "train")
         if posed.solution is not None

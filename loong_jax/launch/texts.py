@@ -62,14 +62,15 @@ class Texts:
         asked.append({"role": "user", "content": last})
         return self.tokenizer.prompt_ids(asked, tools=described)
 
-    def example(self, item: tuple[str, str] | Conversation | Sampled) -> Example:
+    def example(self, item: tuple[str | Problem, str] | Conversation | Sampled) -> Example:
         """Tokens and loss mask of a conversation, or of a prompt with its response."""
         if isinstance(item, Conversation):
             return chat_records.encode(self.tokenizer, item)
         if isinstance(item, Sampled):
             return self._sampled(item)
-        prompt, text = item
-        return sft.encode_response(self.tokenizer, self.prompt_ids(prompt), text)
+        asked, text = item
+        prompt = self.prompt(asked) if isinstance(asked, Problem) else self.prompt_ids(asked)
+        return sft.encode_response(self.tokenizer, list(prompt), text)
 
     def has_tokens_of(self, other: "Texts") -> bool:
         """True where both tokenizers are the same."""
