@@ -247,7 +247,8 @@ def import_hf(arguments: Arguments) -> int:
     from loong_jax.launch import convert, sources
 
     convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
-    sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
+    if chosen.source.is_dir():
+        sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
     return 0
 
 
