@@ -60,7 +60,7 @@ def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
 def write_longcat(directory: Path, *, vocab_size: int = 512, **changes: Any) -> MoEConfig:
     """LongCat-Flash; with `ngram` Flash-Lite."""
     write_tokenizer(directory, vocab_size=vocab_size)
-    config = tiny.smallest_config(vocab_size=vocab_size, **changes)
+    config = tiny.smallest_config(vocab_size=vocab_size, max_position=2048, **changes)
     _, weights = moe.init_weights(config, jax.random.key(3))
     save_weights_hf(config, weights, directory)
     return config

@@ -88,7 +88,7 @@ def test_open_lengths_follow_from_the_problems_and_set_ones_stay(recipe):
     given = sizes.fitted(dataclasses.replace(open_lengths, engine=narrow), found).engine
     assert (given.cache_length, given.prefill_length, given.chunked_prefill) == (64, 8, True)
     with pytest.raises(ConfigError, match="--max-new-tokens"):
-        sizes.fitted(dataclasses.replace(recipe, max_new_tokens=2000), found)
+        sizes.fitted(dataclasses.replace(recipe, max_new_tokens=2100), found)
 
 
 def test_stop_texts_of_a_form_end_samples(recipe):
