@@ -245,7 +245,7 @@ def main():
     }
     config, key = moe.MoEConfig.tiny(), jax.random.key(args.seed)
     graphdef, weights = moe.init_weights(config, key)
-    policy = policy_model.longcat_policy(graphdef, config, 1e-3)
+    policy = policy_model.policy_of(graphdef, config, 1e-3)
     results = {"args": {k: str(v) for k, v in vars(args).items()}, "domains": {}}
 
     if args.sft_weights and args.sft_weights.exists():

@@ -25,6 +25,7 @@ class Command:
     summary: str
     run: Callable[[Arguments], int]
     resumes: bool = False  # the same command goes on from what an interrupted one saved
+    reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
 
 
 def main(arguments: Arguments | None = None) -> int:
@@ -47,6 +48,7 @@ def main(arguments: Arguments | None = None) -> int:
         return 2
     process.prepare()
     try:
+        _refuse_missing_paths(COMMANDS[name].reads, rest)
         with interrupts.handled():
             return COMMANDS[name].run(rest)
     except LoongError as error:
@@ -63,6 +65,22 @@ def main(arguments: Arguments | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
+    """Raises ConfigError for a path that does not exist, before anything slow is imported."""
+    option = ""
+    for place, word in enumerate(words):
+        if word == "--":
+            return
+        if word.startswith("-"):
+            option, _, word = word.partition("=")
+        elif place and not option:
+            return
+        is_name = option == "--problems" and not {".", "/"} & set(word)
+        is_elsewhere = "://" in word or word in ("", "None")
+        if option in reads and not (is_name or is_elsewhere or os.path.exists(word)):
+            raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
 
 
 def _without_log_level(words: list[str]) -> list[str]:
@@ -525,6 +543,7 @@ COMMANDS = {
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
         resumes=True,
+        reads=("--start-from", "--teacher", "--problems", "--data", "--from"),
     ),
     "launch": Command(
         usage="launch tpu-vm RECIPE",
@@ -535,40 +554,49 @@ COMMANDS = {
         usage="serve RUN_DIR",
         summary="answer requests for a model: OpenAI-compatible HTTP, JetStream's gRPC",
         run=serve,
+        reads=("", "--tokenizer", "--api-key-file"),
     ),
     "eval": Command(
         usage="eval RUN_DIR",
         summary="pose problems to a model, a run's or your own: Mean@n, pass@k, by level",
         run=evaluate,
+        reads=("", "--problems"),
     ),
-    "report": Command(usage="report RUN_DIR", summary="write a run's report.html anew", run=report),
+    "report": Command(
+        usage="report RUN_DIR", summary="write a run's report.html anew", run=report, reads=("",)
+    ),
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
+        reads=("--base", "--experts"),
     ),
     "import-hf": Command(
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
+        reads=("",),
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
         resumes=True,
+        reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run=curate,
         resumes=True,
+        reads=("--input", "--against"),
     ),
     "verify": Command(
         usage="verify VERIFIER",
         summary="judge answers in a JSON-lines file: math, code, logic, proofs and more",
         run=verify,
+        reads=("--input",),
     ),
     "synth": Command(
         usage="synth NAME",

@@ -89,11 +89,11 @@ def test_train_runs_the_recipe_as_it_is(runs):
 
 
 def test_train_passes_on_what_is_overridden(runs):
-    words = "--run-dir r --only rl_stem --from other --seed 4 --optimizer.beta 0.5"
+    words = "--run-dir r --only rl_stem --from . --seed 4 --optimizer.beta 0.5"
     words += " --inners.1.levels 3 4 --num-steps 7 --dtype bfloat16 --path elsewhere"
     assert cli.main(["train", "toy", *words.split()]) == 0
     ((config, run_dir, only, source),) = runs
-    assert (run_dir, only, source) == (Path("r"), "rl_stem", Path("other"))
+    assert (run_dir, only, source) == (Path("r"), "rl_stem", Path())
     assert (config.seed, config.num_steps, config.path) == (4, 7, Path("elsewhere"))
     assert config.optimizer == Adam(beta=0.5)
     assert config.inners == (Inner(name="first"), Inner(name="second", levels=(3, 4)))
@@ -178,12 +178,15 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
 
     seen = []
     monkeypatch.setattr(checkpoints, "main", lambda config: seen.append(config) or 0)
-    words = f"--base {tmp_path} --experts a b --output {tmp_path}/o --weights 1 2"
+    a, b = (tmp_path / name for name in "ab")
+    for directory in (a, b):
+        directory.mkdir()
+    words = f"--base {tmp_path} --experts {a} {b} --output {tmp_path}/o --weights 1 2"
     assert cli.main(["merge", name, *words.split()]) == 0
     (config,) = seen
     assert isinstance(config, checkpoints.MergeConfig)
     assert type(config.method) is getattr(loong_jax.merge, cli.METHODS[name])
-    assert config.experts == (Path("a"), Path("b"))
+    assert config.experts == (a, b)
     assert config.weights == (1.0, 2.0)
 
 
@@ -193,8 +196,36 @@ def test_report_asks_for_the_page_of_a_run(monkeypatch, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["report", str(tmp_path)]) == 0
     assert asked == [((tmp_path,), {"keeps_machine": True})]
-    assert cli.main(["report", str(tmp_path / "nowhere")]) == 1
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["report", str(tmp_path / "empty")]) == 1
     assert "is no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train problems --problems nowhere.jsonl", "--problems nowhere.jsonl does not exist"),
+        ("train rl --start-from=nowhere", "--start-from nowhere does not exist"),
+        ("merge ties --base . --experts . nowhere", "--experts nowhere does not exist"),
+        ("eval nowhere", "nowhere does not exist"),
+        ("serve nowhere --port 80", "nowhere does not exist"),
+        ("import-hf nowhere there", "nowhere does not exist"),
+        ("verify math --input nowhere.jsonl --output o", "--input nowhere.jsonl does not exist"),
+    ],
+)
+def test_a_path_that_is_not_there_is_told_before_anything_slow_is_imported(words, told):
+    code = (
+        f"import sys; from loong_jax import cli; assert cli.main({words.split()}) == 1;"
+        "slow = {'jax', 'numpy', 'tyro'} & set(sys.modules); assert not slow, slow"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"loong {words.split()[0]}: {told}. Name what is there.\n"
+
+
+@pytest.mark.parametrize("words", ["--problems gsm8k", "--start-from gs://bucket/model"])
+def test_names_and_addresses_are_no_paths_of_this_machine(runs, words):
+    cli._refuse_missing_paths(cli.COMMANDS["train"].reads, ["rl", *words.split()])
 
 
 def test_merge_refuses_what_it_does_not_know(capsys):

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.dense import project
+from loong_jax.models.products import project
 from loong_jax.sharding import MESH_AXES, ShardingRules, make_mesh
 
 

@@ -26,9 +26,9 @@ from loong_jax.launch import places
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.slot_engine import SlotEngine
 
 CACHES = ("slots", "pages")
 CLOSE = 1.1  # variants of transformers within this of the fastest on trial decode the whole load
@@ -188,7 +188,7 @@ class _Bench:
     rounds: int
     report: Callable[[str], None]
 
-    def engine(self, *, paged: bool, **shapes: Any) -> LongcatEngine:
+    def engine(self, *, paged: bool, **shapes: Any) -> SlotEngine:
         load = self.load
         fields: dict[str, Any] = dict(
             num_slots=load.num_requests,
@@ -222,7 +222,7 @@ class _Bench:
             self.report(f"  engine on {name}: {seconds:.2f} s, {count / seconds:.0f} tokens/s")
         return results, tokens
 
-    def _decode_all(self, engine: LongcatEngine) -> np.ndarray:
+    def _decode_all(self, engine: SlotEngine) -> np.ndarray:
         """int32 [requests, new tokens]."""
         load, state = self.load, engine.init_decode_state()
         results = []

@@ -4,16 +4,71 @@ batch.
 Sequences keep their order of arrival and are placed by first fit, so the same input always gives
 the same rows. A sequence never crosses a row. `segment_ids` counts the sequences of a row from 1; 0
 is padding.
+
+Responses to one prompt may share it: `sharing` makes one sequence of several segments, the prompt
+and then each response, whose tokens see the prompt beside their own segment.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from loong_jax.errors import ConfigError
 
 Fields = Mapping[str, np.ndarray]  # arrays [length, ...] of one sequence; "tokens" among them
 NO_PADDING: Mapping[str, int] = {}
+
+
+class Predicted(NamedTuple):
+    """The tokens of some rows whose log-probability is asked for, as places in the rows laid end to
+    end: token t of row b is at b * T + t.
+    """
+
+    place: Int[Array, "N"]  # of the token; B * T where the list is filled up
+    source: Int[Array, "N"]  # of the position whose state predicts it
+
+
+def predicted(packed: Fields, mask: Bool[np.ndarray, "B T"]) -> Predicted:
+    """The list of the tokens under `mask`, filled up to 1, 1/2, 1/4 or 1/8 of all places, so that
+    few programs are compiled.
+    """
+    place = np.flatnonzero(mask).astype(np.int32)
+    whole = mask.size
+    length = next(whole >> k for k in (3, 2, 1, 0) if whole >> k >= max(1, len(place)))
+    source = place - 1
+    if "source" in packed:  # within the row
+        row_start = place // mask.shape[1] * mask.shape[1]
+        source = row_start + np.asarray(packed["source"]).reshape(-1)[place]
+    lists: Any = np.full(length, whole, np.int32), np.zeros(length, np.int32)
+    for filled, found in zip(lists, (place, source), strict=True):
+        filled[: len(found)] = found
+    return Predicted(*lists)
+
+
+def sharing(sequences: Sequence[Fields], prompt_length: int) -> dict[str, np.ndarray]:
+    """One sequence that holds the prompt, with which all of `sequences` begin, once.
+
+    The prompt is segment 1, the rest of each sequence a segment whose tokens also see that of
+    `parent_ids`, 0 for none. Positions go on behind the prompt. `source` is the place of the token
+    before each one: for the first of a response that is the last of the prompt.
+    """
+    lengths = [len(sequence["tokens"]) - prompt_length for sequence in sequences]
+    rests = [np.arange(prompt_length, prompt_length + length) for length in lengths]
+    segment_ids = np.repeat(np.arange(1, len(lengths) + 2), [prompt_length, *lengths])
+    source = np.arange(len(segment_ids)) - 1
+    source[np.cumsum([prompt_length, *lengths[:-1]])] = prompt_length - 1
+    laid_out = {
+        "segment_ids": segment_ids,
+        "parent_ids": (segment_ids > 1).astype(np.int32),
+        "positions": np.concatenate([np.arange(prompt_length), *rests]),
+        "source": source,
+    }
+    return {
+        name: np.concatenate([first[:prompt_length], *(s[name][prompt_length:] for s in sequences)])
+        for name, first in sequences[0].items()
+    } | {name: values.astype(np.int32) for name, values in laid_out.items()}
 
 
 class FirstFit:
@@ -52,22 +107,29 @@ def pack(
     row_length: int,
     rows_per_batch: int,
     padding: Mapping[str, int] = NO_PADDING,
+    *,
+    fits_rows: bool = False,
 ) -> list[dict[str, np.ndarray]]:
     """Micro-batches of packed arrays [rows_per_batch, row_length]; the last is filled up with empty
-    rows.
+    rows, with `fits_rows` only to a power of two.
 
     Every field of the sequences, an array [length, ...], is packed, padded with zeros or what
     `padding` says by name, beside `segment_ids` and `positions` (both int32, positions restart at
-    each sequence). No sequences give no micro-batches.
+    each sequence). Sequences of several segments have these and what else `sharing` makes. No
+    sequences give no micro-batches.
     """
     placing = FirstFit(row_length)
     for sequence in sequences:
         placing.place(len(sequence["tokens"]))
     rows = placing.rows
-    starts = range(0, len(rows), rows_per_batch)
+    parts = [rows[i : i + rows_per_batch] for i in range(0, len(rows), rows_per_batch)]
+    heights = [
+        min(rows_per_batch, 1 << (len(part) - 1).bit_length()) if fits_rows else rows_per_batch
+        for part in parts
+    ]
     return [
-        _fill(sequences, rows[start : start + rows_per_batch], row_length, rows_per_batch, padding)
-        for start in starts
+        _fill(sequences, part, row_length, height, padding)
+        for part, height in zip(parts, heights, strict=True)
     ]
 
 
@@ -99,7 +161,6 @@ def _fill(
     num_rows: int,
     padding: Mapping[str, int] = NO_PADDING,
 ) -> dict[str, np.ndarray]:
-    names = tuple(sequences[0])
     packed = {
         name: np.full((num_rows, row_length, *like.shape[1:]), padding.get(name, 0), like.dtype)
         for name, like in sequences[0].items()
@@ -107,14 +168,18 @@ def _fill(
     packed["segment_ids"] = np.zeros((num_rows, row_length), np.int32)
     packed["positions"] = np.zeros((num_rows, row_length), np.int32)
     for row, members in enumerate(rows):
-        start = 0
-        for segment, index in enumerate(members, start=1):
-            length = len(sequences[index]["tokens"])
+        start = num_segments = 0
+        for sequence in (sequences[index] for index in members):
+            length = len(sequence["tokens"])
             here = slice(start, start + length)
-            for name in names:
-                packed[name][row, here] = sequences[index][name]
-            packed["segment_ids"][row, here] = segment
-            packed["positions"][row, here] = np.arange(length)
+            one = {"segment_ids": np.ones(length, np.int32), "positions": np.arange(length)}
+            for name, values in (one | dict(sequence)).items():
+                packed[name][row, here] = values
+            packed["segment_ids"][row, here] += num_segments
+            if "parent_ids" in sequence:
+                packed["parent_ids"][row, here] += num_segments * (sequence["parent_ids"] > 0)
+                packed["source"][row, here] += start
+            num_segments = packed["segment_ids"][row, start + length - 1]
             start += length
     return packed
 

@@ -20,7 +20,8 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
-from loong_jax.models.moe import MoEConfig, abstract_weights, parameters
+from loong_jax.models import parameters
+from loong_jax.models.moe import MoEConfig, abstract_weights
 from loong_jax.models.moe.convert import HfCheckpoint, files, save_weights_hf
 from loong_jax.rl import checkpoint
 

@@ -10,7 +10,7 @@ from loong_jax.launch.recipe import ProcessReplicas, RayReplicas, Recipe, RlStag
 from loong_jax.models import moe
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
-from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine
@@ -100,10 +100,11 @@ def make_scorer(model: moe.MoEConfig, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
     graphdef, _ = moe.abstract_weights(model)
     programs = trainer.make_programs(
-        longcat_policy(graphdef, model, 0.0),
+        policy_of(graphdef, model, 0.0),
         settings.objective,
         settings.optimizer,
         0,
         settings.replays_routing,
+        settings.shares_prompts,
     )
     return lambda weights, group: local_trainer.score_group(programs, weights, group, settings)

@@ -26,7 +26,7 @@ from loong_jax.models import moe
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
-from loong_jax.rl.policy_model import PolicyModel, longcat_policy
+from loong_jax.rl.policy_model import PolicyModel, policy_of
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
 from loong_jax.rl.trainer import TrainState
@@ -182,7 +182,7 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
 
     graphs = []
     jax.eval_shape(lambda: graphs.append(init()[0]))
-    policy = longcat_policy(
+    policy = policy_of(
         graphs[0],
         recipe.model,
         recipe.bias,

@@ -122,7 +122,7 @@ def _train(
             Stage(
                 name=name,
                 after=needed[name],
-                run=functools.partial(_run_stage, session, name, stage, progress),
+                run=functools.partial(_run_stage, session, name, stage, progress, usage),
             )
             for name, stage in settings.items()
         ]
@@ -188,17 +188,19 @@ def _run_stage(
     name: str,
     stage: StageSettings,
     progress: Progress,
+    usage: "RunUsage",
     directories: StageDirectories,
 ) -> dict[str, Any]:
     match stage:
         case SftStage():
-            return stages.run_sft(session, name, stage, directories, progress)
+            done = stages.run_sft(session, name, stage, directories, progress)
         case RlStage():
-            return stages.run_rl(session, name, stage, directories, progress)
+            done = stages.run_rl(session, name, stage, directories, progress)
         case FusionStage():
-            return stages.run_fusion(session, name, stage, directories, progress)
+            done = stages.run_fusion(session, name, stage, directories, progress)
         case SampleStage():
-            return samples.run_samples(session, name, stage, directories, progress)
+            done = samples.run_samples(session, name, stage, directories, progress)
+    return done | {"peak_gb": usage.stage_peak_gb()}
 
 
 class RunUsage:
@@ -219,6 +221,10 @@ class RunUsage:
     def __exit__(self, *error) -> None:
         self._memory.__exit__(*error)
         self.save()
+
+    def stage_peak_gb(self) -> float | None:
+        """Peak of the stage that ends, in this process; None where it is not measured."""
+        return round(self._memory.stage_peak_gb(), 2) or None
 
     def save(self) -> None:
         json_files.write_json(

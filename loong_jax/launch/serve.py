@@ -13,14 +13,13 @@ from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert
 from loong_jax.merge import checkpoints
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.orchestrator import pipeline
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving import prompts
 from loong_jax.rollout.serving.limits import Limits
+from loong_jax.rollout.slot_engine import SlotEngine
 
 API_KEY_VARIABLE = "LOONG_API_KEY"
 
@@ -98,6 +97,7 @@ def serve(options: ServeOptions) -> int:
             f"host={options.host} lets other machines in, and there is no API key. Set "
             f"{API_KEY_VARIABLE}, name an --api-key-file, or say --allow-anyone."
         )
+    server.refuse_busy(address)  # before minutes of loading and compiling
     shapes = options.engine_config()
     source = find_weights(options.run_dir)
     config, hf_config = convert.read_model(source)
@@ -183,7 +183,7 @@ def find_tokenizer(options: ServeOptions, config: moe.MoEConfig, hf_config: str 
 
 def load(
     source: Path, config: moe.MoEConfig, tokenizer: Tokenizer, shapes: EngineConfig
-) -> tuple[LongcatEngine, moe.Weights]:
+) -> tuple[SlotEngine, moe.Weights]:
     """An engine, and weights on the device. Raises CheckpointError where they do not fit."""
     graphdef, abstract = moe.abstract_weights(config)
     weights = checkpoints.load_weights(source)
@@ -195,5 +195,5 @@ def load(
             f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
             f"{wanted.get(odd)}. Put the model.json beside it that belongs to the weights."
         )
-    engine = PagedEngine.for_longcat(graphdef, config, tokenizer, shapes)
+    engine = PagedEngine.for_model(graphdef, config, tokenizer, shapes)
     return engine, engine.load_params(weights)

@@ -29,7 +29,7 @@ from loong_jax.launch.recipe import (
 from loong_jax.models import moe
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
-from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -66,8 +66,8 @@ class Session:
         _refuse_unfit(recipe, self.domains)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
-        graphdef, self.fresh_weights = moe.init_weights(recipe.model, jax.random.key(recipe.seed))
-        self.policy = longcat_policy(graphdef, recipe.model, recipe.bias_rate)
+        graphdef, self.abstract_weights = moe.abstract_weights(recipe.model)
+        self.policy = policy_of(graphdef, recipe.model, recipe.bias_rate)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
         )
@@ -80,6 +80,11 @@ class Session:
 
     def close(self) -> None:
         self.pool.close(timeout_s=10.0)
+
+    @property
+    def fresh_weights(self) -> Weights:
+        """Made anew at every look, so that a run which starts from others does not hold them."""
+        return moe.init_weights(self.recipe.model, jax.random.key(self.recipe.seed))[1]
 
     # ---- problems -----------------------------------------------------------------------------
 

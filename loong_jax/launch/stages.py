@@ -24,6 +24,8 @@ from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
+from loong_jax.models import parameters
+from loong_jax.models.moe.convert import names
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -31,25 +33,38 @@ from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
-from loong_jax.rl import checkpoint, grading, local_trainer, sft, trainer
+from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
+from loong_jax.rl.lora import LoraConfig
+from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
-from loong_jax.rollout.versions import VersionStore
+from loong_jax.rollout.versions import VersionStore, manifest_of
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 
 
-def save_weights(directory: Path, step: int, weights: Weights) -> None:
-    checkpoint.save(directory / "weights", step, {"weights": weights}, keep=1)
+def save_weights(directory: Path, step: int, weights: Weights, like: Weights | None = None) -> None:
+    """Writes `weights/` of a stage, rounded to the dtypes of `like`.
+
+    Where that loses bits they are there as "masters" too, for the stages that go on from here.
+    """
+    stored = weights if like is None else policy_model.in_dtypes_of(weights, like)
+    arrays: dict[str, Any] = {"weights": stored}
+    if manifest_of(stored) != manifest_of(weights):
+        arrays["masters"] = weights
+    checkpoint.save(directory / "weights", step, arrays, keep=1)
 
 
 def load_weights(directory: Path) -> Weights:
-    """What a finished stage made, on device. CheckpointError where it is damaged."""
+    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
+    damaged.
+    """
     try:
         found = checkpoint.restore(directory / "weights")
     except CheckpointError as error:
@@ -58,7 +73,7 @@ def load_weights(directory: Path) -> Weights:
             f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
             "command makes them again from the stage's last checkpoint."
         ) from error
-    return jax.tree.map(jnp.asarray, found.arrays["weights"])
+    return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
 
 
 def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
@@ -81,7 +96,8 @@ def run_sft(
         session.fresh_weights if settings.after is None
         else _weights_of(session, settings.after, directories)
     )  # fmt: skip
-    state = trainer.initial_state(session.policy, settings.optimizer, start)
+    policy, start, frozen = _to_train(session, settings.lora, start)
+    state = trainer.initial_state(policy, settings.optimizer, start)
     cursor = 0
     checkpoints = own / "checkpoints"
     if checkpoint.steps(checkpoints):
@@ -113,16 +129,20 @@ def run_sft(
             row_length=settings.row_length,
         )
         state, cursor = sft.run(
-            session.policy,
+            policy,
             sft_settings,
             state,
             _pairs(session, settings, directories),
             session.tokenizer,
             cursor=cursor,
+            frozen=frozen,
             on_step=on_step,
             keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
         )
-    return _finish(session, name, state.weights, int(state.step), own, progress) | {
+    if settings.lora is not None:
+        _save_adapter(session, settings.lora, state.weights, own)
+    weights = policy.join(state.weights, frozen)
+    return _finish(session, name, weights, int(state.step), own, progress) | {
         "num_pairs": cursor,
         "earlier_s": log.earlier_s,
     }
@@ -142,12 +162,30 @@ def _say_skipped(skipped: Sequence[str], step: int) -> None:
         logger.warning("passed over a damaged checkpoint, %s; going on from step %d", reason, step)
 
 
+class _Trained(NamedTuple):
+    """What a stage trains of some weights, and as which policy."""
+
+    policy: PolicyModel
+    weights: Weights
+    frozen: Any  # what it leaves as it is
+
+
+def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> _Trained:
+    if config is None:
+        return _Trained(session.policy, weights, ())
+    key = jax.random.key(session.recipe.seed)
+    adapters = lora.initial_adapters(session.policy, config, weights, key)
+    return _Trained(lora.lora_policy(session.policy, config), adapters, weights)
+
+
 class _RlStart(NamedTuple):
     """Where a stage of reinforcement learning begins or goes on."""
 
     state: TrainState
     versions: dict[int, Weights]  # those that rollouts may still be of
     control: dict[str, Any] | None  # of the orchestrator
+    policy: PolicyModel
+    frozen: Any  # what training leaves as it is
     reference: Weights | None  # where the objective has a penalty: what the stage started from
 
 
@@ -167,24 +205,26 @@ def run_rl(
         row_length=settings.row_length,
         rows=settings.rows,
         replays_routing=settings.replays_routing,
+        shares_prompts=settings.shares_prompts,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
     offload = session.recipe.engine.offload_versions
     store = VersionStore(settings.scheduler.max_staleness, offload=offload)
-    for version, weights in sorted(start.versions.items()):
-        store.put(version, weights)
+    for version in sorted(start.versions):
+        store.put(version, start.versions.pop(version))  # the store alone keeps it alive
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engine, store, trainer_settings, session.agent
     )
-    learner = LocalTrainer(
-        model=session.policy,
+    learner = local = LocalTrainer(
+        model=start.policy,
         settings=trainer_settings,
         state=start.state,
         versions=store,
         checkpoints=own / "checkpoints",
         reference=start.reference,
+        frozen=start.frozen,
     )
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
@@ -205,7 +245,12 @@ def run_rl(
             ),
             versions=store,
             grade=lambda group: _grade(group, settings),
-            log=_ShownLog(log, progress, CollapseWatch(settings.collapse, read_metrics(own))),
+            log=_ShownLog(
+                log,
+                progress,
+                CollapseWatch(settings.collapse, read_metrics(own)),
+                needs_signal=not settings.learns_from_all,
+            ),
             keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
             journal=journal,
         )
@@ -216,9 +261,10 @@ def run_rl(
             replicas.close(CLOSE_TIMEOUT_S)
             learner.close(CLOSE_TIMEOUT_S)
             journal.close()
-    trained = store.get(final.step)
+    if settings.lora is not None:
+        _save_adapter(session, settings.lora, local.state.weights, own)
     domains = _domains(session, settings)
-    return _finish(session, name, trained, final.step, own, progress, domains) | {
+    return _finish(session, name, local.weights, final.step, own, progress, domains) | {
         "tickets": final.counts(),
         "earlier_s": log.earlier_s,
         "rollout": replicas.statistics(),
@@ -238,15 +284,17 @@ def _start_rl(
     if settings.objective.kl is not None:
         other = settings.reference
         reference = weights if other is None else _weights_of(session, other, directories)
+    policy, trained, frozen = _to_train(session, settings.lora, weights)
     checkpoints = directories.own / "checkpoints"
     if checkpoint.steps(checkpoints):
         state, versions, control, skipped = local_trainer.restore(
-            session.policy, trainer_settings, weights, checkpoints
+            policy, trainer_settings, trained, checkpoints, frozen=frozen
         )
         _say_skipped(skipped, int(state.step))
-        return _RlStart(state, versions, control, reference)
-    state = trainer.initial_state(session.policy, settings.optimizer, weights)
-    return _RlStart(state, {0: weights}, None, reference)
+    else:
+        state = trainer.initial_state(policy, settings.optimizer, trained)
+        versions, control = {0: policy.published(weights)}, None
+    return _RlStart(state, versions, control, policy, frozen, reference)
 
 
 def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
@@ -340,6 +388,12 @@ def run_fusion(
     return _finish(session, name, fused, 0, own, progress, DOMAINS)
 
 
+def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
+    """`adapter/` of a stage: what it trained, as the peft library reads it."""
+    places = names.places(session.recipe.model, parameters.by_path(session.abstract_weights))
+    lora.save_peft(own / "adapter", config, adapters, session.policy, places)
+
+
 def _known_steps(settings: SftStage | RlStage) -> int | None:
     """How many steps a stage takes; None where time ends it."""
     return None if settings.wall_time_of else settings.num_steps
@@ -361,16 +415,29 @@ def _until(
 
 
 class _ShownLog:
-    """A metrics log whose steps also appear on the terminal, and are watched for a collapse."""
+    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, and
+    for groups that teach nothing where only rewards can."""
 
-    def __init__(self, log: MetricsLog, progress: Progress, watch: CollapseWatch):
-        self._log, self._progress, self._watch = log, progress, watch
-        self.event, self.judged = log.event, log.judged
+    def __init__(
+        self, log: MetricsLog, progress: Progress, collapse: CollapseWatch, *, needs_signal: bool
+    ):
+        self._log, self._progress, self._collapse = log, progress, collapse
+        self._signal = SignalWatch(logger.warning) if needs_signal else None
+        self._num_judged = 0
+        self.event = log.event
+
+    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+        self._log.judged(group, disposition)
+        self._num_judged += 1
+        self._progress.meanwhile(f"{self._num_judged} groups judged since")
+        if self._signal is not None:
+            self._signal.judged(group)
 
     def step(self, step, metrics, groups) -> None:
-        self._log.step(step, metrics, groups)
-        self._progress.step(step, metrics)
-        self._watch.step(step, metrics)
+        self._num_judged = 0
+        record = self._log.step(step, metrics, groups)
+        self._progress.step(step, record)
+        self._collapse.step(step, metrics)
 
 
 def _finish(
@@ -382,11 +449,12 @@ def _finish(
     progress: Progress,
     domains: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Saves the weights, evaluates them, and says what came of it."""
-    save_weights(own, step, weights)
+    """Saves the weights, evaluates them as engines sample them, and says what came of it."""
+    save_weights(own, step, weights, session.abstract_weights)
     progress.note("evaluating")
     started_s = time.monotonic()
-    result, samples = session.evaluate(weights, stage=name, domains=domains or session.domains)
+    published = session.policy.published(weights)
+    result, samples = session.evaluate(published, stage=name, domains=domains or session.domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

@@ -24,7 +24,8 @@ from loong_jax.launch.recipe import (
     RlRecipe,
     SftRecipe,
 )
-from loong_jax.models.moe import MoEConfig, abstract_weights, growth, parameters
+from loong_jax.models import parameters
+from loong_jax.models.moe import MoEConfig, abstract_weights, growth
 from loong_jax.rl import checkpoint
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -157,6 +158,7 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
     path = (directory / "weights" / str(steps[-1]) / "arrays").absolute()
     with ocp.PyTreeCheckpointer() as reader:
         there = reader.metadata(path).item_metadata.tree
+        there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
         shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
         if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
             raise CheckpointError(
@@ -168,7 +170,9 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
             for name, a in wanted.items()
         }
-        return reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=kinds))
+        return reader.restore(
+            path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+        )
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig, NgramEmbedding
 from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.optimizers import Muon, WarmupCosine
-from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.sft import SftSettings
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.rollout.engine_config import EngineConfig
@@ -109,7 +109,7 @@ class TinyProver:
         self._settings, self._progress = settings, progress
         self._tokenizer = AsciiTokenizer()
         graphdef, _ = moe.init_weights(settings.model(), jax.random.key(0))
-        self._policy = longcat_policy(graphdef, settings.model(), BIAS_RATE)
+        self._policy = policy_of(graphdef, settings.model(), BIAS_RATE)
         self._engine = paged_engine.engine_for(
             graphdef, settings.model(), self._tokenizer, settings.shapes()
         )

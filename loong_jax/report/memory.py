@@ -65,12 +65,17 @@ class MemoryMonitor:
     def __init__(self, *, interval_s: float = 2.5, extra: tuple[int, ...] = ()):
         if not interval_s > 0:
             raise ValueError(f"interval_s={interval_s} must be positive. Two to three is cheap.")
-        self.peak_bytes = 0
+        self.peak_bytes = self._stage_bytes = 0
         self.num_samples = 0
         self._interval_s = interval_s
         self._extra = extra
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def stage_peak_gb(self) -> float:
+        """The peak since the last call, or since the beginning."""
+        peak, self._stage_bytes = max(self._stage_bytes, self.sample()), 0
+        return peak / GB
 
     @property
     def peak_gb(self) -> float:
@@ -82,6 +87,7 @@ class MemoryMonitor:
         size = tree_bytes(extra=self._extra)
         self.num_samples += 1
         self.peak_bytes = max(self.peak_bytes, size)
+        self._stage_bytes = max(self._stage_bytes, size)
         return size
 
     def __enter__(self) -> "MemoryMonitor":

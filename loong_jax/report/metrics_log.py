@@ -15,6 +15,7 @@ import numpy as np
 import tensorboardX
 
 from loong_jax.data import disk, json_files
+from loong_jax.report.signal_watch import has_signal
 from loong_jax.rollout.readable import readable
 from loong_jax.rollout.records import Group, Rollout
 
@@ -89,9 +90,11 @@ class MetricsLog:
         """Counts a group that has its verdicts, whatever becomes of it, towards the next step."""
         self._judged.add(group, disposition)
 
-    def step(self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group] = ()) -> None:
-        """Appends the line of a step. `groups` are those it trained on; `metrics` wins over what is
-        counted from them here."""
+    def step(
+        self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group] = ()
+    ) -> dict[str, Any]:
+        """Appends the line of a step and returns it. `groups` are those it trained on; `metrics`
+        wins over what is counted from them here."""
         counted = {
             **trained_metrics(groups, trainer_version=step - 1),
             **self._judged.metrics(),
@@ -115,6 +118,7 @@ class MetricsLog:
             for name, value in numbers(record).items():
                 if name not in ("step", "time_s"):
                     self._writer.add_scalar(f"{self.stage}/{name}", value, step)
+        return record
 
     def close(self) -> None:
         for file in self._files.values():
@@ -183,6 +187,7 @@ class _JudgedTally:
 
     def __init__(self):
         self._rewards: list[float] = []
+        self._signals: list[bool] = []
         self._formed: list[bool] = []
         self._correct: list[tuple[str, bool]] = []
         self._counts = {name: collections.Counter() for name in ("verdicts", "groups", "isolation")}
@@ -190,6 +195,7 @@ class _JudgedTally:
     def add(self, group: Group, disposition: str) -> None:
         self._counts["groups"][disposition] += 1
         domain = group.ticket.problem.domain
+        self._signals.append(has_signal([rollout.reward for rollout in group.rollouts]))
         for rollout in group.rollouts:
             if rollout.reward is not None:
                 self._rewards.append(rollout.reward)
@@ -209,6 +215,7 @@ class _JudgedTally:
             "judged/groups": dict(self._counts["groups"]),
             "judged/verdicts": dict(self._counts["verdicts"]),
             "judged/isolation": dict(self._counts["isolation"]),
+            "judged/with_signal": float(np.mean(self._signals)),
         }
         if self._rewards:
             record["rewards/all_groups_mean"] = float(np.mean(self._rewards))

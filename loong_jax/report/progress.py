@@ -1,5 +1,6 @@
 """What a person sees while a run goes: a live display on a terminal, plain lines elsewhere."""
 
+import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,10 +10,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+RATE_STEPS = 20  # whose pace tells the time left
+LEAST_STEPS = 3  # steps before that time is said; the first ones compile
+QUIET_S = 30  # without a step until a line off a terminal says what goes on
+
 MARKS = {"done": ("✓", "green"), "running": ("●", "cyan"), "waiting": ("·", "dim")}
 SHOWN = (  # name of the metric, label, format
     ("loss", "loss", "{:.3f}"),
     ("rewards/all_groups_mean", "reward", "{:.2f}"),
+    ("judged/with_signal", "signal", "{:.0%}"),  # groups whose rewards differ, of all judged
     ("staleness/mean", "staleness", "{:.1f}"),
     ("completions/well_formed", "well-formed", "{:.0%}"),
     ("completions/mean_length", "length", "{:.0f}"),
@@ -66,13 +72,13 @@ class Progress:
             self._live = None
 
     def start(self, stage: str, *, total_steps: int | None, first_step: int = 0) -> None:
-        """`first_step` is where a resumed stage goes on; it does not count for the time left.
+        """`first_step` is where a resumed stage goes on.
 
         `total_steps` is None where something else than a number of steps ends the stage.
         """
         self._current = stage
-        row = self._stages.setdefault(stage, _Stage())
-        row.status, row.total, row.step, row.first = "running", total_steps, first_step, first_step
+        row = self._stages[stage] = _Stage()
+        row.status, row.total, row.step = "running", total_steps, first_step
         row.started_s = self._clock()
         parts = [
             "starts",
@@ -84,14 +90,23 @@ class Progress:
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows a step of the running stage; missing metrics are not shown."""
         row = self._stages[self._current]
-        row.step, row.metrics = step, dict(metrics)
+        row.step, row.metrics, row.remark = step, dict(metrics), ""
+        row.ends.append((step, self._clock()))
         if not self._is_live and self._clock() - self._last_line_s >= self._line_every_s:
-            self._line(f"{self._current}: {row.describe(self._clock())}")
+            self._line(f"{self._current}: {row.describe()}")
 
     def note(self, text: str) -> None:
-        """A remark on what the running stage is doing, such as "evaluating"."""
-        self._stages[self._current].remark = text
+        """A remark on what the running stage does instead of steps, such as "evaluating"."""
+        row = self._stages[self._current]
+        row.remark = text
+        row.ends.clear()
         self._line(f"{self._current}: {text}")
+
+    def meanwhile(self, text: str) -> None:
+        """What has happened since the last step, such as "12 groups judged"; a step ends it."""
+        self._stages[self._current].remark = text
+        if self._clock() - self._last_line_s >= QUIET_S:
+            self._line(f"{self._current}: {text}")
 
     def finish(self, stage: str, result: str = "") -> None:
         row = self._stages.setdefault(stage, _Stage())
@@ -113,7 +128,7 @@ class Progress:
         table = Table(box=None, padding=(0, 1), show_header=False)
         for name, row in self._stages.items():
             mark, style = MARKS[row.status]
-            text = row.describe(now) if row.status == "running" else row.remark
+            text = row.describe() if row.status == "running" else row.remark
             if row.status == "done":
                 text = f"{duration(row.took_s)}  {text}"
             table.add_row(Text(mark, style), Text(name, "bold" if mark == "●" else style), text)
@@ -123,26 +138,33 @@ class Progress:
 class _Stage:
     def __init__(self):
         self.status = "waiting"
-        self.step = self.first = 0
+        self.step = 0
         self.total: int | None = 0
         self.metrics: dict[str, Any] = {}
         self.remark = ""
         self.started_s: float | None = None
         self.took_s = 0.0
+        # of the last steps: number and when they ended
+        self.ends: collections.deque[tuple[int, float]] = collections.deque(maxlen=RATE_STEPS + 1)
 
-    def describe(self, now: float) -> str:
+    def describe(self) -> str:
         parts = [f"step {self.step}" + ("" if self.total is None else f"/{self.total}")]
         for name, label, form in SHOWN:
             value = self.metrics.get(name)
             if isinstance(value, int | float):
                 parts.append(f"{label} {form.format(value)}")
-        done = self.step - self.first
-        if done and self.total and self.step < self.total and self.started_s is not None:
-            left_s = (now - self.started_s) / done * (self.total - self.step)
-            parts.append(f"{duration(left_s)} left")
-        elif self.remark:
+        if left := self._left():
+            parts.append(left)
+        if self.remark:
             parts.append(self.remark)
         return "  ".join(parts)
+
+    def _left(self) -> str:
+        """Time until the last step, at the pace of the last ones; empty while that is unknown."""
+        if not self.total or self.step >= self.total or len(self.ends) <= LEAST_STEPS:
+            return ""
+        (first, began_s), (last, ended_s) = self.ends[0], self.ends[-1]
+        return f"{duration((ended_s - began_s) / (last - first) * (self.total - last))} left"
 
 
 def duration(seconds: float | int) -> str:

@@ -1,8 +1,10 @@
 """Sample rollouts for people: which ones are shown, and how."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loong_jax.environments.environment import EXACT, LEAP
 from loong_jax.report import html_parts as h
 from loong_jax.report import theme
 from loong_jax.report.html_parts import Markup
@@ -10,6 +12,15 @@ from loong_jax.report.run_record import LABELS, RunRecord
 
 NUM_SHOWN = 10
 LONGEST = 1500  # characters of thinking or text
+_UNSEEN = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Co",
+    "Cn",
+    "Zl",
+    "Zp",
+}  # controls, marks of direction, halves of pairs
 
 
 def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
@@ -60,6 +71,7 @@ def rollouts(run: RunRecord) -> Markup:
             "first, right and wrong answers alternate.",
             "note",
         )
+        + (_STYLES_NOTE if any(_is_styled(record) for record in chosen) else "")
         + '<div class="rollouts">'
         + "".join(_rollout(record) for record in chosen)
         + "</div>"
@@ -86,7 +98,8 @@ def _rollout(record: Mapping[str, Any]) -> str:
     if record.get("evidence"):
         parts.append(("Evidence of the verifier", record["evidence"]))
     body = "".join(
-        f"<h4>{h.escape(name)}</h4><pre>{h.escape(_shortened(text))}</pre>" for name, text in parts
+        f"<h4>{h.escape(name)}</h4><pre>{h.escape(visible(_shortened(text)))}</pre>"
+        for name, text in parts
     )
     mark = {"correct": "✓ correct", "wrong": "✗ wrong"}.get(outcome, outcome)
     return (
@@ -94,6 +107,25 @@ def _rollout(record: Mapping[str, Any]) -> str:
         f'<header><span class="verdict {h.escape(outcome)}">{h.escape(mark + reason)}</span>'
         f"<span>{h.dot(record['domain'])}</span><span>{h.escape(' · '.join(facts))}</span>"
         f"</header>{body}</article>"
+    )
+
+
+_STYLES_NOTE = h.paragraph(
+    "Thinking that begins with = is careful: a value after every operation. Thinking that begins "
+    "with ~ is hurried: it leaps over operations, as the solutions of the cold start do too.",
+    "note",
+)
+
+
+def _is_styled(record: Mapping[str, Any]) -> bool:
+    return (record.get("thinking") or "").startswith((EXACT, LEAP))
+
+
+def visible(text: str) -> str:
+    """Characters that a page would swallow, or that would turn it around, by their code points."""
+    return "".join(
+        f"⟨U+{ord(c):04X}⟩" if c not in "\n\t\u200d" and unicodedata.category(c) in _UNSEEN else c
+        for c in text
     )
 
 

@@ -120,6 +120,7 @@ def _settings(palette: Palette) -> Any:  # names of settings are literals to a t
         "axes.grid": True,
         "axes.grid.axis": "y",
         "axes.axisbelow": True,
+        "axes.formatter.useoffset": False,  # every label is a value, not a difference from "+1"
         "grid.color": palette.rule,
         "grid.linewidth": 0.7,
         "text.color": palette.ink,

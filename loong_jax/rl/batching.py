@@ -7,9 +7,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data import packing
+from loong_jax.data.packing import Predicted
+from loong_jax.errors import ConfigError
 from loong_jax.rl import advantages, routing_replay
 from loong_jax.rl.advantages import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
+
+
+class Layout(NamedTuple):
+    """How rollouts lie in rows."""
+
+    lists: bool = False  # rows come with the list of what is predicted, and are no more than needed
+    shares_prompts: bool = False  # the responses to a prompt lie behind one copy of it
+
+
+FLAT = Layout()
 
 
 class TrajectoryBatch(NamedTuple):
@@ -29,6 +41,8 @@ class TrajectoryBatch(NamedTuple):
     reference_logprob: Float[Array, "B T"] | None = None
     proximal_logprob: Float[Array, "B T"] | None = None
     routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `routing_replay`
+    parent_ids: Int[Array, "B T"] | None = None  # the segment of the prompt, see `packing.sharing`
+    predicted: Predicted | None = None  # tokens that train; None: every token is predicted
 
 
 def whole(rollout: Rollout, values: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -55,33 +69,93 @@ def make_batches(
     row_length: int,
     reference_logprob: dict[tuple[int, int], np.ndarray] | None = None,
     replays_routing: bool = False,
+    layout: Layout = FLAT,
 ) -> list[TrajectoryBatch]:
     """Micro-batches [rows, row_length] of one step, in the order of (ticket, attempt) however
     groups arrived.
 
     Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is
-    keyed by (ticket, attempt), aligned with the response. Raises ValueError for rollouts that may
+    keyed by (ticket, attempt), aligned with the response. Raises ConfigError for a rollout that is
+    longer than a row, ValueError for rollouts that may
     not train: from the future, greedy or with truncated support, without the trainer's own
     log-probabilities, of mixed temperature, without routing where it is replayed.
     """
     common_temperature(groups)
-    sequences = []
+    sequences: list[dict[str, np.ndarray]] = []
+    prompts: list[np.ndarray] = []
     for group in sorted(groups, key=lambda g: g.ticket.number):
         rollouts = sorted(group.rollouts, key=lambda r: r.attempt)
         advantage = advantages.group_advantages([r.reward for r in rollouts], estimator)
         for rollout, value in zip(rollouts, advantage.tolist(), strict=True):
             if rollout.reward is None or not np.any(rollout.loss_mask):
                 continue
+            refuse_longer(rollout, row_length)
             sequences.append(_fields(rollout, value, trainer_version))
+            prompts.append(rollout.prompt)
             if reference_logprob is not None:
                 known = reference_logprob[rollout.ticket, rollout.attempt]
                 sequences[-1]["reference_logprob"] = whole(rollout, known, np.float32)
             if replays_routing:
                 sequences[-1]["routing"] = routing_replay.choices(rollout)
+    return [
+        TrajectoryBatch(**{name: fields[name] for name in fields if name != "source"})
+        for fields in rows_of(sequences, prompts, "loss_mask", row_length, rows, layout)
+    ]
+
+
+def rows_of(
+    sequences: Sequence[dict[str, np.ndarray]],
+    prompts: Sequence[np.ndarray],
+    mask: str,
+    row_length: int,
+    rows: int,
+    layout: Layout,
+) -> list[dict[str, Any]]:
+    """Packed rows of `sequences`, each of which begins with its prompt.
+
+    Where the layout lists, what is predicted are the tokens under the field `mask`; where it shares
+    prompts, neighbours of one prompt lie behind it, as many as a row holds.
+    """
+    if layout.shares_prompts:
+        sequences = [
+            packing.sharing([sequences[i] for i in part], len(prompts[part[0]]))
+            for part in _of_one_prompt(sequences, prompts, row_length)
+        ]
+    padding = {"routing": routing_replay.FREE}
     packed: list[dict[str, Any]] = list(
-        packing.pack(sequences, row_length, rows, padding={"routing": routing_replay.FREE})
+        packing.pack(sequences, row_length, rows, padding, fits_rows=layout.lists)
     )
-    return [TrajectoryBatch(**fields) for fields in packed]
+    if layout.lists:
+        for fields in packed:
+            fields["predicted"] = packing.predicted(fields, fields[mask])
+    return packed
+
+
+def _of_one_prompt(
+    sequences: Sequence[dict[str, np.ndarray]], prompts: Sequence[np.ndarray], row_length: int
+) -> list[list[int]]:
+    """Neighbours by what may lie in a row behind one prompt."""
+    parts: list[list[int]] = []
+    room = 0
+    for i, (sequence, prompt) in enumerate(zip(sequences, prompts, strict=True)):
+        length = len(sequence["tokens"]) - len(prompt)
+        if not parts or length > room or not np.array_equal(prompt, prompts[parts[-1][0]]):
+            parts.append([])
+            room = row_length - len(prompt)
+        parts[-1].append(i)
+        room -= length
+    return parts
+
+
+def refuse_longer(rollout: Rollout, row_length: int) -> None:
+    """ConfigError where prompt and response do not lie in a row together."""
+    length = len(rollout.prompt) + len(rollout.tokens)
+    if length > row_length:
+        raise ConfigError(
+            f"rollout {rollout.attempt} of ticket {rollout.ticket} has {length} tokens, "
+            f"{len(rollout.prompt)} of them its prompt, and a row holds row_length={row_length}. "
+            "Raise row_length, or leave out problems that long."
+        )
 
 
 def common_temperature(groups: Sequence[Group]) -> float:

@@ -11,30 +11,34 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.data import packing
 from loong_jax.errors import ConfigError
-from loong_jax.rl import (
-    batching,
-    checkpoint,
-    events,
-    objectives,
-    publish,
-    routing_replay,
-    trainer,
-)
+from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
-from loong_jax.rl.publish import Versions
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout import statistics
 from loong_jax.rollout.records import Group, Rollout
+
+
+@runtime_checkable
+class Versions(Protocol):
+    """The part of the version store that a trainer uses; see `loong_jax.rollout.versions`."""
+
+    def put(self, version: int, weights: Weights) -> Any: ...
+
+    def get(self, version: int) -> Weights: ...
+
+    def acquire(self, version: int, holder: str) -> Any: ...
+
+    def release(self, version: int, holder: str) -> Any: ...
+
 
 Emit = Callable[[Any], None]
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
@@ -52,6 +56,8 @@ class TrainerSettings:
     score_rows: int = 4  # per micro-batch of scoring; one group is scored on its own
     keep_checkpoints: int = 2
     replays_routing: bool = False  # experts are those the engine chose; see `routing_replay`
+    # the responses to one prompt lie behind one copy of it; None: where the model can
+    shares_prompts: bool | None = None
 
     def __post_init__(self):
         for name in ("row_length", "rows", "score_rows", "keep_checkpoints"):
@@ -73,6 +79,7 @@ class LocalTrainer:
         versions: Versions,
         checkpoints: Path | str,
         reference: Weights | None = None,
+        frozen: Any = (),
         clock: Callable[[], float] = time.monotonic,
     ):
         if settings.objective.kl is not None and reference is None:
@@ -88,10 +95,12 @@ class LocalTrainer:
             settings.optimizer,
             settings.max_staleness,
             settings.replays_routing,
+            settings.shares_prompts,
         )
         self._state = state
         self._versions = versions
         self._checkpoints = Path(checkpoints)
+        self._frozen = frozen  # the part of the weights that no step changes
         self._reference = reference if settings.objective.kl is not None else None
         self._clock = clock
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -144,6 +153,16 @@ class LocalTrainer:
                     f"the trainer is still busy after {timeout_s} s. Wait longer, or end the "
                     "process: checkpoints are atomic."
                 )
+
+    @property
+    def weights(self) -> Weights:
+        """Those of the last step, once the trainer is closed; they may be its own and no copy."""
+        return self._model.join(self._state.weights, self._frozen)
+
+    @property
+    def state(self) -> TrainState:
+        """As `weights`, with what is trained as it is trained."""
+        return self._state
 
     # ---- the trainer's thread -----------------------------------------------------------------
 
@@ -201,10 +220,17 @@ class LocalTrainer:
             row_length=settings.row_length,
             reference_logprob=self._reference_logprobs(groups),
             replays_routing=settings.replays_routing,
+            layout=self._programs.layout,
         )
         temperature = batching.common_temperature(groups)
         self._state, metrics = trainer.train_step(
-            self._programs, self._model, self._state, batches, len(groups), temperature
+            self._programs,
+            self._model,
+            self._state,
+            batches,
+            len(groups),
+            temperature,
+            self._frozen,
         )
         histogram = statistics.staleness_histogram(groups, version)
         clip = settings.objective.clip
@@ -238,7 +264,8 @@ class LocalTrainer:
                 f"version {version} was to be published, the weights are version "
                 f"{int(self._state.step)}. Publish each step after it is trained."
             )
-        publish.publish(self._versions, version, self._state.weights, self._programs.copy)
+        published = self._programs.publish(self._state.weights, self._frozen)
+        self._versions.put(version, jax.block_until_ready(published))
         return events.VersionPublished(version, start_s, self._clock())
 
     def _save(
@@ -298,25 +325,29 @@ def group_logprobs(
     if not group.rollouts:
         return []
     temperature = jnp.asarray(batching.common_temperature([group]), jnp.float32)
+    for rollout in group.rollouts:
+        batching.refuse_longer(rollout, settings.row_length)
     sequences = [_score_fields(i, r, replays_routing) for i, r in enumerate(group.rollouts)]
-    padding = {"routing": routing_replay.FREE}
+    prompts = [rollout.prompt for rollout in group.rollouts]
+    shape = settings.row_length, settings.score_rows
     found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
-    for packed in packing.pack(sequences, settings.row_length, settings.score_rows, padding):
+    for packed in batching.rows_of(sequences, prompts, "is_response", *shape, programs.layout):
         arrays = (packed[name] for name in ("tokens", "segment_ids", "positions"))
-        packed["logprob"] = np.asarray(
-            programs.logprobs(weights, *arrays, temperature, packed.get("routing"))
-        )
-        for owner, logprob in zip(
-            packing.unpack(packed, "owner"), packing.unpack(packed, "logprob"), strict=True
-        ):
-            index = int(owner[0])
-            found[index] = logprob[len(group.rollouts[index].prompt) :]
+        how = (packed.get(name) for name in ("routing", "parent_ids", "predicted"))
+        logprob = np.asarray(programs.logprobs(weights, *arrays, temperature, *how))
+        is_response, owner = packed["is_response"], packed["owner"]
+        for index in np.unique(owner[is_response]):
+            found[index] = logprob[is_response & (owner == index)]
     return found
 
 
 def _score_fields(index: int, rollout: Rollout, replays_routing: bool) -> dict[str, np.ndarray]:
     tokens = np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32)
-    fields = {"tokens": tokens, "owner": np.full(len(tokens), index, np.int32)}
+    fields = {
+        "tokens": tokens,
+        "owner": np.full(len(tokens), index, np.int32),
+        "is_response": np.arange(len(tokens)) >= len(rollout.prompt),
+    }
     return fields | ({"routing": routing_replay.choices(rollout)} if replays_routing else {})
 
 
@@ -327,18 +358,21 @@ def restore(
     directory: Path | str,
     *,
     fall_back: bool = True,
+    frozen: Any = (),
 ) -> tuple[TrainState, dict[int, Weights], dict[str, Any], tuple[str, ...]]:
     """Latest checkpoint: (state, weights by version for the version store, control, damaged ones
     passed over).
 
-    `template` has the structure of the weights. The versions hold the state's own too.
+    `template` has the structure of the weights, `frozen` is what training leaves as it is. The
+    versions hold the state's own too.
     """
     found = checkpoint.restore(directory, fall_back=fall_back)
     state = trainer.from_arrays(model, settings.optimizer, template, found.arrays)
+    publish = trainer.publisher(model)
     versions = {
-        version: jax.tree.map(jnp.asarray, weights)
+        version: model.published(jax.tree.map(jnp.asarray, weights))
         for version, weights in found.arrays.get("versions", {}).items()
     }
-    versions[found.step] = jax.tree.map(jnp.copy, state.weights)
+    versions[found.step] = publish(state.weights, frozen)
     control = checkpoint.decode_record(found.arrays["control"]["record"])
     return state, versions, control, found.skipped

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
@@ -79,6 +80,7 @@ class AdamW:
     eps: float = 1e-8
     weight_decay: float = 0.0  # not on norms, biases and other vectors
     max_grad_norm: float = 1.0
+    moments_dtype: DTypeLike = jnp.float32  # what both moments are kept in between steps
 
     def __post_init__(self):
         _check_adam(self)
@@ -99,6 +101,7 @@ class Muon:
     eps: float = 1e-8
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    moments_dtype: DTypeLike = jnp.float32  # what momentum and moments are kept in between steps
 
     def __post_init__(self):
         if not 0 <= self.momentum < 1 or not self.update_rms > 0:
@@ -110,6 +113,21 @@ class Muon:
 
 
 Optimizer = AdamW | Muon
+KINDS: dict[str, type[AdamW] | type[Muon]] = {"adamw": AdamW, "muon": Muon}
+
+
+def of_kind(name: str, optimizer: Optimizer) -> Optimizer:
+    """The optimizer of that name in `KINDS`, with the settings of `optimizer` that it knows.
+
+    ConfigError where there is none of that name.
+    """
+    if name not in KINDS:
+        raise ConfigError(f"no optimizer is called {name!r}. Choose among {', '.join(KINDS)}.")
+    known = {field.name for field in dataclasses.fields(KINDS[name])}
+    common = {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
+    return KINDS[name](**{key: value for key, value in common.items() if key in known})
+
+
 IsController = Callable[[tuple[Any, ...]], bool]
 RateMultiplier = Callable[[tuple[Any, ...]], float]
 MatrixAxes = Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
@@ -125,6 +143,15 @@ def _check_adam(config: Optimizer):
         raise ConfigError(
             f"eps={config.eps} and max_grad_norm={config.max_grad_norm} must be positive and "
             f"weight_decay={decay} finite and >= 0. Correct the recipe."
+        )
+    dtype = jnp.dtype(config.moments_dtype)
+    object.__setattr__(config, "moments_dtype", dtype)  # as one type: equal configs hash alike
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        raise ConfigError(f"moments_dtype={dtype} holds no moments. Use float32 or bfloat16.")
+    if dtype == jnp.bfloat16 and config.beta2 > 0.99:
+        raise ConfigError(
+            f"beta2={config.beta2} changes the second moment by less than bfloat16, of 8 bits, "
+            "can hold. Use a beta2 of at most 0.99, or moments_dtype=float32."
         )
 
 
@@ -194,7 +221,30 @@ def transformation(
             optax.stateless(lambda updates, _: scale(updates)),
             decay,
         )
-    return optax.partition(parts, _map_paths(label, weights))
+    partition = optax.partition(parts, _map_paths(label, weights))
+    if config.moments_dtype == jnp.float32:
+        return partition
+    return _kept_in(config.moments_dtype, partition)
+
+
+def _kept_in(
+    dtype: DTypeLike, transformation: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """The same, whose floating-point state is `dtype` between updates and float32 within them."""
+
+    def in_dtype(state, dtype):
+        return jax.tree.map(
+            lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, state
+        )
+
+    def init(params):
+        return in_dtype(transformation.init(params), dtype)
+
+    def update(updates, state, params=None):
+        direction, state = transformation.update(updates, in_dtype(state, jnp.float32), params)
+        return direction, in_dtype(state, dtype)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _map_paths(function, tree):

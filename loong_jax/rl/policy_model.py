@@ -11,10 +11,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import parameters, router, width_transfer
+from loong_jax.models import parameters
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
+from loong_jax.models.moe.model import abstract_weights
+from loong_jax.models.products import in_chunks
 from loong_jax.rl import auxiliary, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts
@@ -35,6 +40,15 @@ class PolicyModel:
     update_controllers(weights, memory, load_LA) -> weights with the controllers' step taken, and
     their memory after it;
     load_metrics(load_LA) -> numbers for metrics.jsonl;
+    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT) -> the states hidden_BTD
+    that predict the next token, load_LA; and logits(weights, hidden_ND) -> logits_NV float32. With
+    the two, logits are made where a token is asked for and nowhere else; without, everywhere.
+    Tokens see the segment `parent_ids` names beside their own, where `sees_parents` says so; else
+    it is None;
+    join(weights, frozen) -> the whole weights, which all other functions take, from those that are
+    trained and those that are not (see `lora`);
+    published(weights) -> the weights in the dtypes that engines sample with: a matrix in that of
+    the model's activations, which is what it is rounded to in training before it multiplies;
     forward_replaying(weights, tokens_BT, positions_BT, segment_ids_BT, routing_BTLK) -> as forward,
     and what came of the replay; None for a model without routers (see `routing_replay`).
 
@@ -50,6 +64,11 @@ class PolicyModel:
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
     load_metrics: Callable[[Array], dict[str, float]]
+    states: Callable[..., tuple[Array, Array]] | None = None
+    logits: Callable[[Weights, Array], Array] | None = None
+    sees_parents: bool = False
+    join: Callable[[Weights, Any], Weights] = lambda weights, frozen: weights
+    published: Callable[[Weights], Weights] = lambda weights: weights
     initial_memory: Callable[[], Any] = lambda: ()
     forward_replaying: Callable[..., tuple[Array, Array, ReplayCounts]] | None = None
     forward_with_losses: Callable[..., tuple[Array, Array, Array, dict[str, Array]]] | None = None
@@ -80,11 +99,18 @@ def replayed_logprobs(
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
     routing: Int[Array, "B T L K"] | None,
+    parent_ids: Int[Array, "B T"] | None = None,
+    predicted: Predicted | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
     """As `token_logprobs` with the experts that `routing` names, and what came of that.
 
-    Without routing it is the same computation, and the counts are None.
+    Without routing it is the same computation, and the counts are None. With a list of what is
+    `predicted` all other tokens have 0, and no logits are made for them.
     """
+    if predicted is not None:
+        return *_listed_logprobs(
+            model, weights, tokens, segment_ids, positions, temperature, parent_ids, predicted
+        ), None  # fmt: skip
     batch, counts = (weights, tokens, positions, segment_ids), None
     if routing is None:
         logits_BTV, load = model.forward(*batch)
@@ -93,6 +119,36 @@ def replayed_logprobs(
     else:
         logits_BTV, load, counts = model.forward_replaying(*batch, routing)
     return *logprobs_of(logits_BTV, tokens, segment_ids, temperature), load, counts
+
+
+FEW_WORDS = 1024  # with a vocabulary up to here logits cost little beside the model
+CHUNK_LOGITS = 2**26  # so many are made at a time, and again on the way back
+
+
+def _listed_logprobs(
+    model, weights, tokens, segment_ids, positions, temperature, parent_ids, predicted
+):
+    assert model.states is not None
+    assert model.logits is not None
+    hidden_BTD, load = model.states(weights, tokens, positions, segment_ids, parent_ids)
+    hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])[predicted.source]
+    token_N = tokens.reshape(-1).at[predicted.place].get(mode="fill", fill_value=0)
+
+    def of_states(hidden_nD, token_n):
+        logits_nV = model.logits(weights, hidden_nD).astype(jnp.float32) / temperature
+        total_n = jax.nn.logsumexp(logits_nV, axis=-1)
+        chosen_n = jnp.take_along_axis(logits_nV, token_n[:, None], axis=-1)[:, 0]
+        fixed_nV, fixed_n = jax.lax.stop_gradient((logits_nV, total_n))
+        weighed_nV = jnp.exp(fixed_nV - fixed_n[:, None]) * fixed_nV
+        return chosen_n - total_n, fixed_n - jnp.sum(weighed_nV, axis=-1)
+
+    num_words = jax.eval_shape(model.logits, weights, hidden_ND[:1]).shape[-1]
+    found = in_chunks(of_states, (hidden_ND, token_N), max(1, CHUNK_LOGITS // num_words))
+    logprob, entropy = (
+        jnp.zeros(tokens.size).at[predicted.place].set(a, mode="drop").reshape(tokens.shape)
+        for a in found
+    )
+    return logprob, entropy, load
 
 
 def logprobs_of(
@@ -120,6 +176,11 @@ def logprobs_of(
     return logprob, entropy
 
 
+def in_dtypes_of(weights: Weights, like: Weights) -> Weights:
+    """`weights`, each rounded or widened to the dtype of its fellow in `like`."""
+    return jax.tree.map(lambda weight, other: weight.astype(other.dtype), weights, like)
+
+
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     """True where a token follows another one of its own segment."""
     same = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
@@ -139,6 +200,24 @@ MATRIX_AXES = {
     ("experts", "gate_up"): ((2,), (4,)),
     ("experts", "down"): ((2,), (3,)),
 }
+
+
+def policy_of(
+    graphdef: nnx.GraphDef,
+    config: ModelConfig,
+    bias: BiasController | float = 0.0,
+    losses: AuxiliaryLosses = auxiliary.NONE,
+    rates_of: MoEConfig | None = None,
+    *,
+    watches_exchange: bool = False,
+) -> PolicyModel:
+    """A model of any family as a policy; the same object for the same arguments.
+
+    What concerns routers is for models that have them; see `longcat_policy`.
+    """
+    return longcat_policy(
+        graphdef, config, bias, losses, rates_of, watches_exchange=watches_exchange
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -222,6 +301,19 @@ def longcat_policy(
             "load/max_over_mean": float(balance.mean()),
         }
 
+    def states(weights, tokens, positions, segment_ids, parent_ids):
+        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+        _, output = run(weights, batch)
+        return output.hidden, output.load
+
+    def logits(weights, hidden):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        return model.logits_of(hidden[None])[0]
+
+    def published(weights):
+        sampled = dataclasses.replace(config, param_dtype=config.dtype)
+        return in_dtypes_of(weights, abstract_weights(sampled)[1])
+
     return PolicyModel(
         forward=forward,
         is_controller=parameters.is_controller_state,
@@ -230,6 +322,9 @@ def longcat_policy(
         ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
+        states=states if config.vocab_size > FEW_WORDS else None,
+        logits=logits,
+        published=published,
         forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
         forward_with_losses=forward_with_losses if losses.are_any or watches_exchange else None,

@@ -1,8 +1,8 @@
 """Rewards: the one place where a verdict and scores become a number, as data in the recipe.
 
 Incomplete signals are masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one
-cut off at the length limit unless it repeats itself, has the reward None, which leaves both the
-loss and the group's baseline.
+cut off at the length limit unless it repeats itself or the rule has a value for it, has the reward
+None, which leaves both the loss and the group's baseline.
 """
 
 import dataclasses
@@ -48,6 +48,9 @@ def compression_ratio(text: str) -> float:
     return len(raw) / len(compressor.compress(raw) + compressor.flush())
 
 
+_WORTH_LESS = ("wrong", "malformed", "repetitive", "truncated")  # than a right answer
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardRule:
     """What a verdict and scores are worth.
@@ -60,6 +63,7 @@ class RewardRule:
     wrong: float = 0.0
     malformed: float = 0.0  # wrong because the form is broken: the verdict's reason is "format"
     repetitive: float = 0.0  # cut off at the length limit while repeating itself
+    truncated: float | None = None  # cut off at the length limit otherwise; None masks it
     score_weights: tuple[tuple[str, float], ...] = ()
     repetition: RepetitionDetector = RepetitionDetector()
 
@@ -69,16 +73,15 @@ class RewardRule:
             "wrong": self.wrong,
             "malformed": self.malformed,
             "repetitive": self.repetitive,
+            "truncated": self.wrong if self.truncated is None else self.truncated,
         } | dict(self.score_weights)
         for name, value in values.items():
             if not np.isfinite(value):
                 raise ConfigError(f"{name}={value} is not finite. Give each outcome a number.")
-        if self.correct <= max(self.wrong, self.malformed, self.repetitive):
-            raise ConfigError(
-                f"correct={self.correct} must exceed wrong={self.wrong}, "
-                f"malformed={self.malformed} and repetitive={self.repetitive}. Correct the "
-                "recipe."
-            )
+        others = {name: values[name] for name in values if name in _WORTH_LESS}
+        if self.correct <= max(others.values()):
+            named = ", ".join(f"{name}={value}" for name, value in others.items())
+            raise ConfigError(f"correct={self.correct} must exceed {named}. Correct the recipe.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ def rollout_reward(
         return None
     if rollout.finish_reason == "length":
         repeats = rule.repetition.is_repetitive(rollout.text)
-        return rule.repetitive if repeats else None
+        return rule.repetitive if repeats else rule.truncated
     verdict = rollout.verdict
     if verdict is None or not verdict.is_graded:
         return None

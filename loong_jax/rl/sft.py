@@ -58,9 +58,16 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
 
 
 def batches(
-    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, settings: SftSettings
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    settings: SftSettings,
+    *,
+    lists: bool = False,
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept."""
+    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept.
+
+    With `lists` they name the tokens under the loss, so that no logits are made for others.
+    """
     stream: Iterator[Any] = (encode_pair(tokenizer, *pair) for pair in pairs)
     while True:
         first = next(stream, None)
@@ -69,19 +76,35 @@ def batches(
         packed, taken, left_over = packing.pack_prefix(
             itertools.chain([first], stream), settings.row_length, settings.rows
         )
+        if lists:
+            packed = packed | {"predicted": packing.predicted(packed, packed["loss_mask"])}
         yield packed, taken
         if left_over is not None:
             stream = itertools.chain([left_over], stream)
 
 
 def sft_loss(
-    weights: Any, batch: Batch, *, model: PolicyModel
+    weights: Any, batch: Batch, frozen: Any = (), *, model: PolicyModel
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
     """The loss to go down, with the load and the metrics of its terms.
 
     It is `surprise` and what the model's auxiliary losses add. With such losses "loss" stays the
     former, so that runs compare.
     """
+    weights = model.join(weights, frozen)
+    if "predicted" in batch:
+        logprob, _, load, _ = policy_model.replayed_logprobs(
+            model,
+            weights,
+            batch["tokens"],
+            batch["segment_ids"],
+            batch["positions"],
+            1.0,
+            None,
+            predicted=batch["predicted"],
+        )
+        loss = _mean_nll(logprob, batch)
+        return loss, (load, {"loss": loss})
     if model.forward_with_losses is None:
         logits, load = model.forward(
             weights, batch["tokens"], batch["positions"], batch["segment_ids"]
@@ -96,18 +119,24 @@ def sft_loss(
 def surprise(logits: Array, batch: Batch) -> Array:
     """Mean negative log-likelihood of the tokens under `loss_mask`, in nats."""
     logprob, _ = policy_model.logprobs_of(logits, batch["tokens"], batch["segment_ids"], 1.0)
+    return _mean_nll(logprob, batch)
+
+
+def _mean_nll(logprob: Array, batch: Batch) -> Array:
     mask = batch["loss_mask"]
     return -jnp.sum(jnp.where(mask, logprob, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 
 @functools.lru_cache(maxsize=16)
 def make_train_step(model: PolicyModel, optimizer: Optimizer):
-    """Compiled `train_step(state, batch) -> (state, metrics, load)`; the state is donated."""
+    """Compiled `train_step(state, batch, frozen=()) -> (state, metrics, load)`; the state is
+    donated.
+    """
     gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_step(state, batch):
-        (_, (load, terms)), gradient = gradient_of(state.weights, batch)
+    def train_step(state, batch, frozen=()):
+        (_, (load, terms)), gradient = gradient_of(state.weights, batch, frozen)
         state, metrics = trainer.apply_gradient(
             state, gradient, load, model=model, optimizer=optimizer
         )
@@ -137,6 +166,7 @@ def run(
     tokenizer: Tokenizer,
     *,
     cursor: int = 0,
+    frozen: Any = (),
     on_step: StepReport | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
@@ -147,7 +177,9 @@ def run(
     the state, which the next step consumes. Raises ValueError where the pairs end too soon.
     """
     step = make_train_step(model, settings.optimizer)
-    stream = batches(itertools.islice(iter(pairs), cursor, None), tokenizer, settings)
+    lists = model.states is not None and model.forward_with_losses is None
+    later = itertools.islice(iter(pairs), cursor, None)
+    stream = batches(later, tokenizer, settings, lists=lists)
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
@@ -159,7 +191,7 @@ def run(
         looked = {}
         if is_due(settings, int(state.step) + 1):
             looked = make_routing_metrics(model)(state.weights, batch)
-        state, metrics, load = step(state, batch)
+        state, metrics, load = step(state, batch, frozen)
         metrics |= looked
         cursor += taken
         numbers = {name: float(value) for name, value in metrics.items()}

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from loong_jax.errors import ConfigError
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model, routing_replay
-from loong_jax.rl.batching import TrajectoryBatch
+from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
@@ -28,7 +29,7 @@ class TrainState(NamedTuple):
     """Everything that a step changes. Randomness enters nowhere, so there is no key."""
 
     step: Int[Array, ""]  # int32, also the policy version of the weights
-    weights: Weights
+    weights: Weights  # float32 whatever dtype they came in, so that no step is rounded away
     optimizer_state: Any
     memory: Any = ()  # of the controllers
 
@@ -50,33 +51,53 @@ class TrainerPrograms:
     """The compiled functions of a trainer; each is compiled once for its shape.
 
     initial(weights) -> state; logprobs(weights, tokens, segment_ids, positions, temperature,
-    routing) -> float32 [B, T], routing None where none is replayed; begin(weights) -> accumulated;
+    routing, parent_ids, predicted) -> float32 [B, T], routing None where none is replayed and the
+    last two as `layout` says; begin(weights) -> accumulated;
     accumulate(weights, accumulated, batch, num_groups, temperature, num_tokens, step) ->
     accumulated (donated), of which `num_tokens` and `step` are for objectives that read them (see
     `objectives.policy_loss`);
     update(state, accumulated) -> state, metrics, sums, load, replay (state donated);
-    copy(weights) -> weights in new buffers.
+    publish(weights, frozen) -> what engines sample from, in new buffers.
+
+    Where a part of the weights is frozen, `begin`, `accumulate` and `publish` take that part last.
     """
 
+    layout: Layout  # of the rows that the programs take
     initial: Callable[[Weights], TrainState]
     logprobs: Callable[..., Array]
-    begin: Callable[[Weights], Accumulated]
+    begin: Callable[..., Accumulated]
     accumulate: Callable[..., Accumulated]
     update: Callable[
         [TrainState, Accumulated],
         tuple[TrainState, dict[str, Array], LossSums, Array, ReplayCounts | None],
     ]
-    copy: Callable[[Weights], Weights]
+    publish: Callable[..., Weights]
 
 
 def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
     """State before the first step, with the weights copied, since the state will be donated."""
+    masters = jax.tree.map(_master, weights)
     return TrainState(
         jnp.zeros((), jnp.int32),
-        jax.tree.map(jnp.copy, weights),
-        _transformation(model, optimizer, weights).init(weights),
+        masters,
+        _transformation(model, optimizer, masters).init(masters),
         model.initial_memory(),
     )
+
+
+def _master(weight: Array) -> Array:
+    is_narrow = jnp.issubdtype(weight.dtype, jnp.floating) and weight.dtype.itemsize < 4
+    return weight.astype(jnp.float32) if is_narrow else jnp.copy(weight)
+
+
+@functools.lru_cache(maxsize=16)
+def publisher(model: PolicyModel) -> Callable[..., Weights]:
+    """Compiled `publish(weights, frozen)`; see `TrainerPrograms`."""
+
+    def publish(weights, frozen=()):
+        return jax.tree.map(jnp.copy, model.published(model.join(weights, frozen)))
+
+    return jax.jit(publish)
 
 
 def _transformation(model: PolicyModel, optimizer: Optimizer, weights: Weights):
@@ -92,6 +113,7 @@ def microbatch_loss(
     temperature: Float[Array, ""],
     num_tokens: Float[Array, ""] | None = None,
     step: Int[Array, ""] | None = None,
+    frozen: Any = (),
     *,
     model: PolicyModel,
     objective: Objective,
@@ -104,12 +126,14 @@ def microbatch_loss(
     """
     logprob, entropy, load, replay = policy_model.replayed_logprobs(
         model,
-        weights,
+        model.join(weights, frozen),
         batch.tokens,
         batch.segment_ids,
         batch.positions,
         temperature,
         batch.routing,
+        batch.parent_ids,
+        batch.predicted,
     )
     proximal = batch.proximal_logprob
     if proximal is None and objective.needs_proximal:
@@ -174,11 +198,20 @@ def make_programs(
     optimizer: Optimizer,
     max_staleness: int,
     replays_routing: bool = False,
+    shares_prompts: bool | None = None,
 ) -> TrainerPrograms:
     """Builds the programs; equal arguments share them, so stages of one recipe compile once.
 
-    With `replays_routing` every batch must have routing, and none otherwise.
+    With `replays_routing` every batch must have routing, and none otherwise. `shares_prompts` is
+    that of `TrainerSettings`; ConfigError where the model cannot.
     """
+    if shares_prompts and (not model.sees_parents or replays_routing):
+        raise ConfigError(
+            "shares_prompts=True, and this model's tokens see their own segment only, or experts "
+            "are replayed. Use None to share where the model can."
+        )
+    lists = model.states is not None and not replays_routing
+    layout = Layout(lists, lists and model.sees_parents and shares_prompts is not False)
     num_lags = max_staleness + 1
     gradient_of = jax.value_and_grad(
         functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
@@ -186,17 +219,17 @@ def make_programs(
     )
 
     @jax.jit
-    def logprobs(weights, tokens, segment_ids, positions, temperature, routing=None):
+    def logprobs(weights, tokens, segment_ids, positions, temperature, *how):
         return policy_model.replayed_logprobs(
-            model, weights, tokens, segment_ids, positions, temperature, routing
+            model, weights, tokens, segment_ids, positions, temperature, *(how or (None,))
         )[0]
 
     @functools.partial(jax.jit, donate_argnames="accumulated")
     def accumulate(
-        weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None
+        weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None, frozen=()
     ):
         (loss, (sums, entropy, trained, load, replay)), gradient = gradient_of(
-            weights, batch, num_groups, temperature, num_tokens, step
+            weights, batch, num_groups, temperature, num_tokens, step, frozen
         )
         return Accumulated(
             jax.tree.map(jnp.add, accumulated.gradient, gradient),
@@ -209,9 +242,10 @@ def make_programs(
         )
 
     @jax.jit
-    def begin(weights):
+    def begin(weights, frozen=()):
         like = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        load = jax.eval_shape(model.forward, weights, like, like, like)[1]
+        whole = jax.eval_shape(model.join, weights, frozen)
+        load = jax.eval_shape(model.forward, whole, like, like, like)[1]
         zero = jnp.zeros(())
         return Accumulated(
             jax.tree.map(jnp.zeros_like, weights),
@@ -235,17 +269,14 @@ def make_programs(
         }
         return state, metrics, accumulated.sums, accumulated.load, accumulated.replay
 
-    @jax.jit
-    def copy(weights):
-        return jax.tree.map(jnp.copy, weights)
-
     return TrainerPrograms(
+        layout=layout,
         initial=functools.partial(initial_state, model, optimizer),
         logprobs=logprobs,
         begin=begin,
         accumulate=accumulate,
         update=update,
-        copy=copy,
+        publish=publisher(model),
     )
 
 
@@ -256,6 +287,7 @@ def train_step(
     batches: Iterable[TrajectoryBatch],
     num_groups: int,
     temperature: float,
+    frozen: Any = (),
 ) -> tuple[TrainState, dict[str, Any]]:
     """One whole step over its micro-batches; `state` is donated. Metrics are plain numbers."""
     batches = list(batches)
@@ -265,8 +297,9 @@ def train_step(
         jnp.asarray(temperature, jnp.float32),
         jnp.asarray(num_tokens, jnp.float32),
         state.step,
+        frozen,
     )
-    accumulated = programs.begin(state.weights)
+    accumulated = programs.begin(state.weights, frozen)
     for batch in batches:
         accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
     state, metrics, sums, load, replay = programs.update(state, accumulated)
@@ -292,11 +325,24 @@ def from_arrays(
 ) -> TrainState:
     """Inverse of `to_arrays`; `template` has the structure of the weights. CheckpointError where
     they do not fit.
+
+    Checkpoints from before masters were float32 hold bfloat16 ones; they are widened.
     """
     like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
     return TrainState(
         jnp.asarray(arrays["step"], jnp.int32),
-        checkpoint.from_plain(like.weights, checkpoint.to_plain(arrays["weights"])),
-        checkpoint.from_plain(like.optimizer_state, arrays["optimizer"]),
+        _restored(like.weights, checkpoint.to_plain(arrays["weights"])),
+        _restored(like.optimizer_state, arrays["optimizer"]),
         checkpoint.from_plain(like.memory, arrays.get("memory", {})),
     )
+
+
+def _restored(like: Any, plain: Mapping[str, Any]) -> Any:
+    wanted = checkpoint.by_path(like)
+    wide = {
+        name: a.astype(np.float32)
+        if a.dtype == jnp.bfloat16 and name in wanted and wanted[name].dtype == jnp.float32
+        else a
+        for name, a in plain.items()
+    }
+    return checkpoint.from_plain(like, wide)

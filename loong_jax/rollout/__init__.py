@@ -1,6 +1,6 @@
 """From prompts and weights to rollouts.
 
-    engine, longcat_engine   the contract of what samples tokens, and the engine over LongCat-Flash
+    engine, slot_engine   the contract of what samples tokens, and the engine on dense slots
     draw, slots              one random stream per sample; what the slots of an engine hold
     replica, local_replicas  continuous batching under one policy version; replicas in threads
     hosted_replicas, hosts   the same replicas in other processes, and where those live

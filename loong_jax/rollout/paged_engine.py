@@ -1,4 +1,4 @@
-"""The engine over pages: a `LongcatEngine` whose slots share one pool.
+"""The engine over pages: a `SlotEngine` whose slots share one pool.
 
 Prompts with the same beginning under the same version share its full pages, whether they are
 members of a group, later groups, or later turns; a prompt whose beginning is kept is read from
@@ -22,13 +22,13 @@ from flax import nnx
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
+from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import paged
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.pages import OutOfPages, PageBook
 from loong_jax.rollout.reading import Begun
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
 
 
@@ -79,7 +79,7 @@ class PagedState(NamedTuple):
     seats: dict[int, _Seat]
 
 
-class PagedEngine(LongcatEngine):
+class PagedEngine(SlotEngine):
     """An `Engine` (see `loong_jax.rollout.engine`) with the cache in pages (`config.pages`)."""
 
     is_paged = True
@@ -335,11 +335,11 @@ class PagedEngine(LongcatEngine):
 
 
 def engine_for(
-    graphdef: nnx.GraphDef, model: moe.MoEConfig, tokenizer: Tokenizer, config: EngineConfig
-) -> LongcatEngine:
+    graphdef: nnx.GraphDef, model: ModelConfig, tokenizer: Tokenizer, config: EngineConfig
+) -> SlotEngine:
     """The engine of a model as `config` says: over pages, or with slots that own their cache."""
-    kind = LongcatEngine if config.pages is None else PagedEngine
-    return kind.for_longcat(graphdef, model, tokenizer, config)
+    kind = SlotEngine if config.pages is None else PagedEngine
+    return kind.for_model(graphdef, model, tokenizer, config)
 
 
 def _num_rows(prefix: Prefix) -> int:

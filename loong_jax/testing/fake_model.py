@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.problem import Problem
-from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
 from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 
 
 class FakeOutput(NamedTuple):
@@ -70,7 +70,7 @@ def fake_weights(seed: int, *, vocab_size: int = 128, num_rows: int = 61, eos_lo
     return {"table": jax.numpy.asarray(table)}
 
 
-def fake_engine(**shapes: Any) -> LongcatEngine:
+def fake_engine(**shapes: Any) -> SlotEngine:
     """An engine over `FakeModel`; `shapes` are fields of `EngineConfig`."""
     config = EngineConfig(
         **{
@@ -83,7 +83,7 @@ def fake_engine(**shapes: Any) -> LongcatEngine:
         }
         | shapes
     )
-    kind = LongcatEngine if config.pages is None else PagedEngine
+    kind = SlotEngine if config.pages is None else PagedEngine
     return kind(
         FakeModel,
         lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),

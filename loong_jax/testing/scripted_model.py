@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.testing.fake_model import FakeCache, FakeOutput
 
 ANSWERED = SPECIAL_TOKENS["</longcat_tool_response>"]
@@ -78,7 +78,7 @@ def scripted_weights(turns: Sequence[str], *, sharpness: float = 30.0) -> dict[s
     return {"script": jnp.asarray(script)}
 
 
-def scripted_engine(**shapes: Any) -> LongcatEngine:
+def scripted_engine(**shapes: Any) -> SlotEngine:
     """An engine over `ScriptedModel`; `shapes` are fields of `EngineConfig`."""
     config = EngineConfig(
         **{
@@ -92,7 +92,7 @@ def scripted_engine(**shapes: Any) -> LongcatEngine:
         }
         | shapes
     )
-    kind = LongcatEngine if config.pages is None else PagedEngine
+    kind = SlotEngine if config.pages is None else PagedEngine
     return kind(
         ScriptedModel,
         lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),

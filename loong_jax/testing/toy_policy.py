@@ -1,5 +1,6 @@
 """A policy small enough to differentiate by hand, and rollouts for it: no attention, no experts."""
 
+import dataclasses
 import functools
 
 import jax
@@ -26,17 +27,23 @@ def toy_weights(seed: int = 0, width: int = 8):
 
 
 def _forward(weights, tokens, positions, segment_ids):
+    hidden, load = _states(weights, tokens, positions, segment_ids, None)
+    return jnp.einsum("BTD,DV->BTV", hidden, weights["head"]), load
+
+
+def _states(weights, tokens, positions, segment_ids, parent_ids):
     x_BTD = weights["embedding"][tokens]
-    same_BTS = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids > 0)[:, None]
+    same_BTS = segment_ids[:, :, None] == segment_ids[:, None, :]
+    if parent_ids is not None:
+        same_BTS |= parent_ids[:, :, None] == segment_ids[:, None, :]
+    same_BTS &= (segment_ids > 0)[:, None]
     index = jnp.arange(tokens.shape[1])
     seen_BTS = (same_BTS & (index[None, :, None] >= index[None, None, :])).astype(jnp.float32)
     sum_BTD = jnp.einsum("BTS,BSD->BTD", seen_BTS, x_BTD)
     mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
-    logits = jnp.einsum(
-        "BTD,DV->BTV", (x_BTD + mean_BTD) * weights["final_norm"][None, None], weights["head"]
-    )
+    hidden = (x_BTD + mean_BTD) * weights["final_norm"][None, None]
     load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
-    return logits, load[None].astype(jnp.int32)
+    return hidden, load[None].astype(jnp.int32)
 
 
 def _is_controller(path):
@@ -57,6 +64,17 @@ def toy_policy() -> PolicyModel:
         matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,
         load_metrics=lambda load: {"load/max_over_mean": float(load.max() / load.mean())},
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def listing_policy(*, sees_parents: bool = True) -> PolicyModel:
+    """The same policy, which makes logits where they are asked for, and may share prompts."""
+    return dataclasses.replace(
+        toy_policy(),
+        states=_states,
+        logits=lambda weights, hidden: hidden @ weights["head"],
+        sees_parents=sees_parents,
     )
 
 

@@ -17,8 +17,7 @@ from loong_jax import cli, configs, crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, stages
 from loong_jax.merge import checkpoints
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.models.moe.convert import HfCheckpoint
 from loong_jax.testing import tiny
 

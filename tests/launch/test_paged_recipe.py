@@ -136,7 +136,7 @@ def test_every_feature_is_used_and_nothing_leaks():
         )
         state = trainer.initial_state(session.policy, settings.optimizer, session.fresh_weights)
         store = VersionStore(max_staleness=1)
-        store.put(0, programs.copy(state.weights))
+        store.put(0, programs.publish(state.weights))
         replicas = LocalReplicaGroup(
             session.engine,
             store,
@@ -182,7 +182,7 @@ def test_every_feature_is_used_and_nothing_leaks():
                     programs, session.policy, state, batch, len(kept), SAMPLING.temperature
                 )
                 assert np.isfinite(metrics["loss"])
-                store.put(step + 1, programs.copy(state.weights))
+                store.put(step + 1, programs.publish(state.weights))
                 store.retire(step)
         finally:
             replicas.close(120.0)

@@ -13,8 +13,11 @@ from loong_jax.data import json_files
 from loong_jax.launch import stages
 from loong_jax.launch.recipe import SftStage
 from loong_jax.orchestrator.pipeline import StageDirectories
+from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
+from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from tests.report import test_metrics_log
 
 
 def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path):
@@ -31,7 +34,7 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
     saved = []
 
-    def run(policy, settings, state, pairs, tokenizer, *, cursor, on_step, keep_going):
+    def run(policy, settings, state, pairs, tokenizer, *, cursor, frozen, on_step, keep_going):
         for step in range(1, 10):
             if step == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -56,3 +59,19 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
     assert saved == [(3, {"cursor": 3})]
     steps = json_files.read_jsonl(tmp_path / "sft" / "metrics.jsonl")
     assert [line["step"] for line in steps] == [1, 2, 3]
+
+
+def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
+    stream = io.StringIO()
+    progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
+    progress.start("rl", total_steps=9)
+    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+        shown = stages._ShownLog(log, progress, CollapseWatch(CollapseRules()), needs_signal=True)
+        teaches = test_metrics_log.group([1.0, 0.0, 0.0, 0.0])
+        for disposition, group in (
+            ("filtered", test_metrics_log.group([0.0, 0.0, 0.0, 0.0])),
+            ("keep", teaches),
+        ):
+            shown.judged(group, disposition)
+        shown.step(1, {"loss": 0.25}, [teaches])
+    assert "step 1/9  loss 0.250  reward 0.12  signal 50%" in stream.getvalue()

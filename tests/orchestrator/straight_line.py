@@ -32,7 +32,7 @@ def train(
     state = trainer.initial_state(model, settings.optimizer, weights)
     issued, history = 0, []
     for step in range(1, num_steps + 1):
-        current = programs.copy(state.weights)
+        current = programs.publish(state.weights)
         batch = []
         while len(batch) < groups_per_step:
             missing = groups_per_step - len(batch)

@@ -25,9 +25,9 @@ from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
 from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.testing.tiny import smallest_config, tokenizer
 from loong_jax.verifiers.verdict import correct, wrong
@@ -86,7 +86,7 @@ class Log:
 
 @dataclasses.dataclass
 class Parts:
-    engine: LongcatEngine
+    engine: SlotEngine
     policy: object
     weights: dict
     settings: TrainerSettings
@@ -104,14 +104,14 @@ SHAPES = EngineConfig(
 
 def make_engine():
     config = smallest_config()
-    return LongcatEngine.for_longcat(moe.abstract_weights(config)[0], config, tokenizer(), SHAPES)
+    return SlotEngine.for_model(moe.abstract_weights(config)[0], config, tokenizer(), SHAPES)
 
 
 @pytest.fixture(scope="module")
 def parts():
     config = smallest_config()
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
-    engine = LongcatEngine.for_longcat(graphdef, config, tokenizer(), SHAPES)
+    engine = SlotEngine.for_model(graphdef, config, tokenizer(), SHAPES)
     settings = TrainerSettings(
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=6),
         optimizer=AdamW(schedule=WarmupConstant(peak=1e-2)),

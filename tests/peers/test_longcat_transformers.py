@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.models.moe.convert import names
 from tests.peers import longcat_models
 

@@ -68,3 +68,14 @@ def test_every_domain_has_its_own_accent():
     assert len(set(colors)) == 3
     assert theme.domain_color("agentic") not in colors
     assert theme.lag_color(99) == theme.LAG_COLORS[-1]
+
+
+def test_ticks_are_values_and_no_differences_from_an_offset():
+    with theme.style():
+        figure = charts.lines(
+            "ratio", [Series("r", [1, 2, 3], [1.00001, 1.00002, 1.00003], "#3b82c4")], smooth=False
+        )
+        (axes,) = figure.axes
+        figure.draw_without_rendering()
+    assert axes.yaxis.get_major_formatter().get_offset() == ""
+    assert any("1.0000" in label.get_text() for label in axes.get_yticklabels())

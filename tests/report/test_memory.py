@@ -56,3 +56,15 @@ def test_a_child_raises_the_peak_and_leaves_it_when_it_ends():
 def test_a_bad_interval_is_refused():
     with pytest.raises(ValueError, match="must be positive"):
         memory.MemoryMonitor(interval_s=0.0)
+
+
+def test_every_stage_has_its_own_peak(monkeypatch):
+    sizes = iter([5, 9, 3, 4, 2])
+    monkeypatch.setattr(memory, "tree_bytes", lambda **_: next(sizes) * 10**9)
+    monitor = memory.MemoryMonitor()
+    for _ in range(2):
+        monitor.sample()
+    assert monitor.stage_peak_gb() == 9.0
+    monitor.sample()
+    assert monitor.stage_peak_gb() == 4.0
+    assert monitor.peak_gb == 9.0

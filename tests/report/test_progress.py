@@ -38,15 +38,48 @@ def test_off_a_terminal_one_line_per_interval():
     assert "\x1b" not in stream.getvalue()
 
 
-def test_time_left_of_a_resumed_stage_counts_only_its_own_steps():
+@pytest.fixture
+def lines():
+    """A stage that is under way, its clock and the lines it has printed."""
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(
-        ["rl"], console=Console(file=stream, force_terminal=False), line_every_s=0, clock=clock
-    )
-    progress.start("rl", total_steps=20, first_step=10)
-    clock.now += 8
-    progress.step(12, {"rewards/all_groups_mean": 0.5, "staleness/mean": None})
-    assert stream.getvalue().splitlines()[1].endswith("step 12/20  reward 0.50  32 s left")
+    console = Console(file=stream, force_terminal=False)
+    progress = Progress(["rl"], console=console, line_every_s=0, clock=clock)
+    progress.start("rl", total_steps=30, first_step=10)
+    return progress, clock, lambda: stream.getvalue().splitlines()
+
+
+def test_time_left_is_the_pace_of_the_last_steps_and_not_said_too_early(lines):
+    progress, clock, printed = lines
+    for step in (11, 12, 13):
+        clock.now += 600 if step == 11 else 2  # the first one compiles
+        progress.step(step, {})
+        assert "left" not in printed()[-1]
+    clock.now += 2
+    progress.step(14, {})
+    assert printed()[-1].endswith("step 14/30  32 s left")
+
+
+def test_a_remark_does_not_outlive_what_it_is_about(lines):
+    progress, _, printed = lines
+    progress.note("tries the answers of the file")
+    progress.step(11, {"rewards/all_groups_mean": 0.5, "staleness/mean": None})
+    assert printed()[-1].endswith("step 11/30  reward 0.50")
+    progress.note("tries the answers of the file")
+    progress.start("rl", total_steps=30)
+    assert "tries" not in str(progress._stages["rl"].describe())
+
+
+def test_a_long_wait_for_a_step_is_said_now_and_then(lines):
+    progress, clock, printed = lines
+    before = len(printed())
+    for number in range(1, 91):
+        clock.now += 1
+        progress.meanwhile(f"{number} groups judged since")
+    assert [line.split("rl: ")[1] for line in printed()[before:]] == [
+        "30 groups judged since",
+        "60 groups judged since",
+        "90 groups judged since",
+    ]
 
 
 def test_on_a_terminal_a_table_with_every_stage():

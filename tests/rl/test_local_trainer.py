@@ -39,12 +39,12 @@ def settings(**changes):
     )
 
 
-def make(tmp_path, state=None, store=None, chosen=None, **kwargs):
+def make(tmp_path, state=None, store=None, chosen=None, model=None, **kwargs):
     chosen = chosen or settings()
     state = state or trainer.initial_state(toy_policy(), chosen.optimizer, toy_weights())
     store = store or make_store({0: toy_weights()})
     worker = local_trainer.LocalTrainer(
-        model=toy_policy(),
+        model=model or toy_policy(),
         settings=chosen,
         state=state,
         versions=store,

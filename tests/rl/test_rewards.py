@@ -44,6 +44,15 @@ def test_truncated_is_masked_unless_it_repeats_itself():
     assert reward_of(text="abab", **cut) is None  # too short to be called repetitive
 
 
+def test_truncated_has_the_value_that_the_rule_gives_it():
+    cut = {"finish_reason": "length", "verdict": verdicts.correct()}
+    rule = dataclasses.replace(RULE, truncated=-0.25)
+    assert reward_of(rule, text=PLAIN, **cut) == -0.25
+    assert reward_of(rule, text=PLAIN[:20] + "and so on " * 20, **cut) == rule.repetitive
+    with pytest.raises(ConfigError, match=r"must exceed .*truncated=2"):
+        dataclasses.replace(RULE, truncated=2.0)
+
+
 @pytest.mark.parametrize("changes", [{"finish_reason": "cancelled"}, {"failure": "lost"}])
 def test_what_did_not_finish_is_masked(changes):
     assert reward_of(verdict=verdicts.correct(), **changes) is None

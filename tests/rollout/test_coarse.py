@@ -11,7 +11,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import init_weights
 from loong_jax.rollout import coarse
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.testing import tiny
 
 
@@ -32,7 +32,7 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
 
     def loaded(bits):
         shapes = EngineConfig(num_slots=2, cache_length=64, mantissa_bits=bits)
-        engine = LongcatEngine.for_longcat(graphdef, config, AsciiTokenizer(), shapes)
+        engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
         return engine.load_params(weights)
 
     jax.tree.map(np.testing.assert_array_equal, loaded(None), weights)

@@ -13,7 +13,7 @@ from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules
 from tests.models.moe import hopper_kernels
-from tests.rollout.test_longcat_engine import request
+from tests.rollout.test_slot_engine import request
 
 # Widths that the decode kernel takes, and experts so many that single rows are grouped.
 MODEL = moe.MoEConfig.tiny(

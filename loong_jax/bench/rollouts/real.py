@@ -39,9 +39,9 @@ from loong_jax.rl.grading import Disposition
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import Verdict, correct
 
@@ -70,7 +70,7 @@ class Bench:
             block_steps=setting.block_steps,
             narrow_slots=setting.narrow_slots,
         )
-        self.engine: LongcatEngine = engine_for(graphdef, setting.model, _Endless(), shapes)
+        self.engine: SlotEngine = engine_for(graphdef, setting.model, _Endless(), shapes)
         self._weights = weights
         self._trainer = ProcessTrainer(
             TrainerSpec(

@@ -22,7 +22,7 @@ from loong_jax.errors import LoongError
 from loong_jax.models import moe
 from loong_jax.rl import events
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
-from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.trainer import initial_state
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
@@ -132,7 +132,7 @@ def _serve(pipe: Connection, spec: TrainerSpec) -> None:
     if spec.core is not None:
         os.sched_setaffinity(0, {spec.core})
     graphdef, weights = moe.init_weights(spec.model, jax.random.key(spec.seed))
-    policy = longcat_policy(graphdef, spec.model, 0.0)
+    policy = policy_of(graphdef, spec.model, 0.0)
     trainer: LocalTrainer | None = None
     while True:
         run, name, arguments = pipe.recv()

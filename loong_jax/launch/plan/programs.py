@@ -19,7 +19,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.launch.plan.request import Request
-from loong_jax.models.moe import parameters, router, sizes
+from loong_jax.models import parameters
+from loong_jax.models.moe import router, sizes
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig

@@ -12,7 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.convert import hf_config, manifest
-from loong_jax.models.moe.rope import YarnScaling
+from loong_jax.models.rope import YarnScaling
 from loong_jax.sharding import MESH_AXES
 
 Mode = Literal["train", "prefill", "decode"]

@@ -16,8 +16,9 @@ from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import MultiVersionPolicy
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.collapse import CollapseRules
+from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
-from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.reuse import GroupReuse
@@ -28,7 +29,8 @@ class SftStage:
     """Cold start on worked solutions: of the generators' own solvers, of a file, of a teacher."""
 
     num_steps: int
-    optimizer: AdamW
+    optimizer: Optimizer
+    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
     row_length: int = 128
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
@@ -67,7 +69,8 @@ class RlStage:
     num_steps: int
     scheduler: Scheduler
     objective: Objective
-    optimizer: AdamW
+    optimizer: Optimizer
+    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     group_size: int = 8  # G
     sampling: SamplingSettings = SamplingSettings()
     reward: RewardRule | NoiseReward = RewardRule()
@@ -78,6 +81,8 @@ class RlStage:
     checkpoint_every: int = 10
     verdict_deadline_s: float = 20.0
     replays_routing: bool = False  # trains with the experts that the engine chose
+    # rows hold a prompt once for all its responses; None: where the model can
+    shares_prompts: bool | None = None
     reuse: GroupReuse = GroupReuse()  # of trained groups, beside the scheduler's fresh ones
     collapse: CollapseRules = CollapseRules()  # what stops the run; nothing unless set
     reference: str | None = None  # whose weights a penalty pulls to; None: those it starts from

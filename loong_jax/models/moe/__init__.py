@@ -14,10 +14,10 @@ from loong_jax.models.moe.model import (
     init_weights,
 )
 from loong_jax.models.moe.mtp import mtp_loss
-from loong_jax.models.moe.parameters import is_controller_state
-from loong_jax.models.moe.rope import YarnScaling
 from loong_jax.models.moe.router import update_bias
 from loong_jax.models.moe.sizes import num_active_params, num_params
+from loong_jax.models.parameters import is_controller_state
+from loong_jax.models.rope import YarnScaling
 
 __all__ = [
     "BiasController",

@@ -16,13 +16,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from loong_jax.models.moe import mixing, parameters
+from loong_jax.models import parameters
+from loong_jax.models.moe import mixing
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import in_chunks, project, project_weight_first
 from loong_jax.models.moe.mixing import MixLatents
-from loong_jax.models.moe.norm import rms_norm, scaled
-from loong_jax.models.moe.rope import halves, rotate, rotate_halves
 from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.norm import rms_norm, scaled
+from loong_jax.models.products import in_chunks, project, project_weight_first
+from loong_jax.models.rope import halves, rotate, rotate_halves
 from loong_jax.sharding import ShardingRules
 
 LATENTS = "latents"  # the name under which a checkpoint policy finds what the ranks hold, unnormed

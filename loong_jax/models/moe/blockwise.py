@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.sight import Operands, Sight, expand
+from loong_jax.models.products import accumulate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
 from loong_jax.models.moe.expert_gemm import ExpertGemm
 from loong_jax.models.moe.mixing import Mixing
-from loong_jax.models.moe.rope import YarnScaling
+from loong_jax.models.rope import YarnScaling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,6 +197,16 @@ class MoEConfig:
     def num_targets(self) -> int:
         """A = E + Z."""
         return self.num_experts + self.num_zero_experts
+
+    @property
+    def letters(self) -> dict[str, int]:
+        """Sizes by their letters, for arguments of the model that must have them."""
+        return {
+            "L": self.num_layers,
+            "A": self.num_targets,
+            "K": self.num_chosen,
+            "D": self.hidden_size,
+        }
 
     @property
     def mean_ffn_experts(self) -> float:

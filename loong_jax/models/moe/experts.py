@@ -27,7 +27,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import exchange, expert_gemm, hopper, parameters, travel
+from loong_jax.models import parameters
+from loong_jax.models.moe import exchange, expert_gemm, hopper, travel
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.parcels import Rows
 from loong_jax.models.moe.router import Routing

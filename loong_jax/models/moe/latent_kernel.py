@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from loong_jax.models.moe.dense import product_of_blocks
+from loong_jax.models.products import product_of_blocks
 
 _LANES = 128
 _MOST_ENTRIES = 1024  # of a block

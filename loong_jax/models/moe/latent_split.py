@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from loong_jax.models.moe.dense import product_of_blocks
+from loong_jax.models.products import product_of_blocks
 
 _TRITON = "jax.experimental.pallas.triton"  # which JAX means to remove
 _BLOCK = 64  # entries that are read at a time; half of it where that alone divides the capacity

@@ -27,12 +27,13 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters, router
+from loong_jax.models import parameters
+from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import in_chunks, project
 from loong_jax.models.moe.experts import Experts
-from loong_jax.models.moe.norm import rms_norm
+from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import in_chunks, project
 from loong_jax.sharding import ShardingRules
 
 RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 and h3

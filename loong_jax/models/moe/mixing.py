@@ -20,9 +20,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import blockwise, context, cudnn, latent_kernel, latent_split, splash
 from loong_jax.models.moe.blockwise import Blockwise
 from loong_jax.models.moe.cudnn import Cudnn
-from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
+from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules
 
 

@@ -16,18 +16,19 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import context, cudnn, mixing, ngram, parameters, travel
+from loong_jax.models import parameters
+from loong_jax.models.entry import entry
+from loong_jax.models.moe import context, cudnn, mixing, ngram, travel
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.dense import project, project_weight_first
-from loong_jax.models.moe.entry import entry
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mtp import MtpHead
-from loong_jax.models.moe.norm import rms_norm
 from loong_jax.models.moe.router import LayerStatistics
 from loong_jax.models.moe.sight import Sight
+from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import project, project_weight_first
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]

@@ -14,9 +14,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from loong_jax.models.moe import parameters
+from loong_jax.models import parameters
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.dense import project
+from loong_jax.models.products import project
 from loong_jax.sharding import ShardingRules, summed_wide
 
 

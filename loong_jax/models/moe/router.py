@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe import parameters
+from loong_jax.models import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 

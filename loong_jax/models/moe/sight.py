@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe.dense import project
+from loong_jax.models.products import project
 
 
 class Operands(NamedTuple):

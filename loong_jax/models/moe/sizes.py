@@ -3,7 +3,7 @@
 import math
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import parameters
+from loong_jax.models import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import abstract_weights
 

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import parameters, sizes
+from loong_jax.models import parameters
+from loong_jax.models.moe import sizes
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 
 # What routes tokens and scales what they meet; the rule says nothing about a change of it.

@@ -32,6 +32,7 @@ from loong_jax.rl.objectives.engine_trust import Band, EngineTrust
 from loong_jax.rl.objectives.loss import policy_loss
 from loong_jax.rl.objectives.objective import K2KL, K3KL, Objective
 from loong_jax.rl.objectives.published import (
+    OBJECTIVES,
     cispo_objective,
     dapo_objective,
     decoupled_ppo_objective,
@@ -41,6 +42,7 @@ from loong_jax.rl.objectives.published import (
     gspo_objective,
     gspo_token_objective,
     longcat_objective,
+    objective_of,
 )
 from loong_jax.rl.objectives.ratios import (
     DecoupledRatio,
@@ -60,6 +62,7 @@ from loong_jax.rl.objectives.sums import LossSums, empty_sums, summarise
 __all__ = [
     "K2KL",
     "K3KL",
+    "OBJECTIVES",
     "AsymmetricClip",
     "Band",
     "BoundSchedule",
@@ -94,6 +97,7 @@ __all__ = [
     "gspo_objective",
     "gspo_token_objective",
     "longcat_objective",
+    "objective_of",
     "policy_loss",
     "pos_high_at",
     "sequence_mis",

@@ -4,6 +4,9 @@ What else belongs to these recipes is not a matter of the loss: filtering groups
 the orchestrator's (`rl.grading`), penalties for overlong answers are rewards (`rl.rewards`).
 """
 
+from collections.abc import Callable
+
+from loong_jax.errors import ConfigError
 from loong_jax.rl import advantages
 from loong_jax.rl.objectives.clips import (
     AsymmetricClip,
@@ -153,3 +156,25 @@ def decoupled_ppo_objective(*, eps: float = 0.2, max_weight: float = 5.0) -> Obj
         reduction=TokenMean(),
         engine=EngineTrust(token=Band(high=max_weight)),
     )
+
+
+# By name, as a recipe says them; each is called with (group_size, max_response_tokens).
+OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
+    "longcat": lambda size, length: longcat_objective(group_size=size, max_response_tokens=length),
+    "grpo": lambda size, length: grpo_objective(group_size=size, beta=0.0),
+    "grpo-kl": lambda size, length: grpo_objective(group_size=size),
+    "dr-grpo": lambda size, length: dr_grpo_objective(group_size=size, max_response_tokens=length),
+    "dapo": lambda size, length: dapo_objective(),
+    "gspo": lambda size, length: gspo_objective(group_size=size),
+    "gspo-token": lambda size, length: gspo_token_objective(group_size=size),
+    "cispo": lambda size, length: cispo_objective(),
+    "dual-clip": lambda size, length: dual_clip_objective(group_size=size),
+    "decoupled-ppo": lambda size, length: decoupled_ppo_objective(),
+}
+
+
+def objective_of(name: str, *, group_size: int, max_response_tokens: int) -> Objective:
+    """The objective of that name in `OBJECTIVES`; ConfigError where there is none."""
+    if name not in OBJECTIVES:
+        raise ConfigError(f"no objective is called {name!r}. Choose among {', '.join(OBJECTIVES)}.")
+    return OBJECTIVES[name](group_size, max_response_tokens)

@@ -27,8 +27,8 @@ from jetstream.engine import engine_api, token_utils, tokenizer_api, tokenizer_p
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import Params, SampleRequest
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
 
 FIRST_BUCKET = 16  # of the Driver's own list, which goes on by doubling
@@ -48,7 +48,7 @@ class JetStreamAdapter(engine_api.Engine):
 
     def __init__(
         self,
-        engine: LongcatEngine,
+        engine: SlotEngine,
         weights: Params,
         *,
         sampling: SamplingSettings | None = None,
@@ -190,7 +190,7 @@ def _withhold(state: AdaptedState, token: jax.Array, slot: jax.Array) -> Adapted
     )
 
 
-def _refuse_misfit(engine: LongcatEngine) -> None:
+def _refuse_misfit(engine: SlotEngine) -> None:
     config = engine.config
     if engine.is_paged:
         raise ConfigError(

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from loong_jax.rollout.attempts import Attempt
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.request import Mailbox, Piece, Refused, Request
 from loong_jax.rollout.serving.text import TextStream
+from loong_jax.rollout.slot_engine import SlotEngine
 
 
 class Status(NamedTuple):
@@ -69,7 +69,7 @@ class OpenRequest:
         return self.request.total_samples - sum(s.has_ended for s in self.samples.values())
 
 
-def check(request: Request, engine: LongcatEngine, limits: Limits) -> None:
+def check(request: Request, engine: SlotEngine, limits: Limits) -> None:
     """Raises Refused for what this engine and these limits can never do."""
     if not 0 < request.total_samples <= limits.max_samples:
         raise Refused(
@@ -95,6 +95,6 @@ def check(request: Request, engine: LongcatEngine, limits: Limits) -> None:
             )
 
 
-def room(engine: LongcatEngine, prompt_length: int) -> int:
+def room(engine: SlotEngine, prompt_length: int) -> int:
     """How many tokens can follow a prompt."""
     return engine.config.cache_length + 1 - prompt_length

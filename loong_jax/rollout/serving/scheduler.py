@@ -18,7 +18,6 @@ import numpy as np
 
 from loong_jax.environments.problem import Problem
 from loong_jax.rollout.engine import Params
-from loong_jax.rollout.longcat_engine import LongcatEngine
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.metrics import Metrics
@@ -36,6 +35,7 @@ from loong_jax.rollout.serving.request import (
 )
 from loong_jax.rollout.serving.streaming import StreamingReplica
 from loong_jax.rollout.serving.text import TextStream
+from loong_jax.rollout.slot_engine import SlotEngine
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Scheduler:
 
     def __init__(
         self,
-        engine: LongcatEngine,
+        engine: SlotEngine,
         params: Params,
         *,
         limits: Limits,

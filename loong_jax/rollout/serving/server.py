@@ -116,6 +116,12 @@ def _uvicorn_config(frontend: Frontend) -> uvicorn.Config:
     )
 
 
+def refuse_busy(address: Address) -> None:
+    """Raises LoongError where a port that is asked for cannot be had now."""
+    for port in filter(None, (address.port, address.grpc_port)):
+        _listen(address.host, port).close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)

@@ -18,7 +18,7 @@ from loong_jax.launch.plan import (
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.convert import HfCheckpoint
-from loong_jax.models.moe.rope import YarnScaling
+from loong_jax.models.rope import YarnScaling
 from tests.launch.plan.asking import V5P, asked, make_request
 
 PUBLISHED = Path(__file__).parents[2] / "models" / "moe" / "fixtures" / "published"

@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.models import moe
-from loong_jax.models.moe import convert, parameters
+from loong_jax.models import moe, parameters
+from loong_jax.models.moe import convert
 from loong_jax.models.moe.convert import files, hf_load, names
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny

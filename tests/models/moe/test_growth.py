@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
-from loong_jax.models.moe import growth, parameters
+from loong_jax.models import moe, parameters
+from loong_jax.models.moe import growth
 from loong_jax.rl import optimizers
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny

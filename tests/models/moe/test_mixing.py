@@ -11,10 +11,10 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import context
 from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.dense import accumulate
 from loong_jax.models.moe.mixing import WholeScores, choose, mix, mix_cached
 from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
+from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules, make_mesh
 
 ALONE = ShardingRules()

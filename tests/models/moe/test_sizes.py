@@ -4,8 +4,7 @@ import jax
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters
+from loong_jax.models import moe, parameters
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 

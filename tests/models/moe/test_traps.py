@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe
-from loong_jax.models.moe import attention, mtp, norm, rope, router
+from loong_jax.models import moe, norm, rope
+from loong_jax.models.moe import attention, mtp, router
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing

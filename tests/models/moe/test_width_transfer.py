@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
-from loong_jax.models.moe import parameters, width_transfer
+from loong_jax.models import moe, parameters
+from loong_jax.models.moe import width_transfer
 from loong_jax.testing import tiny
 
 WIDTHS = (32, 64, 128, 256)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from loong_jax import configs
+from loong_jax.errors import ConfigError
 from loong_jax.rl import objectives
 from tests.rl.objectives import by_hand, cases
 
@@ -259,3 +260,20 @@ def test_what_an_objective_lacks_is_named():
         objectives.policy_loss(led, **rest, num_groups=P)
     with pytest.raises(ValueError, match="logprob"):
         objectives.clipped_gain(batch["advantage"], batch["advantage"], OURS["cispo"].clip)
+
+
+def test_every_objective_has_a_name_and_takes_the_sizes_of_its_stage():
+    made = {
+        name: objectives.objective_of(name, group_size=4, max_response_tokens=7)
+        for name in objectives.OBJECTIVES
+    }
+    sizes = [getattr(objective.reduction, "group_size", 4) for objective in made.values()]
+    lengths = [getattr(o.reduction, "max_response_tokens", 7) for o in made.values()]
+    assert set(sizes) == {4}
+    assert set(lengths) == {7}
+    assert len(set(made.values())) == len(made)
+    functions = [name for name in vars(objectives) if name.endswith("_objective")]
+    assert len(made) == len(functions) + 1  # GRPO with and without its penalty
+    assert (made["grpo"].kl, made["grpo-kl"].kl) == (None, objectives.K3KL(beta=0.01))
+    with pytest.raises(ConfigError, match="longcat, grpo, "):
+        objectives.objective_of("ppo", group_size=4, max_response_tokens=7)

@@ -61,7 +61,7 @@ def server():
         truncation=True,
         pages=PageConfig(num_pages=64, page_size=16),
     )
-    engine = PagedEngine.for_longcat(graphdef, config, LlamaSized(), shapes)
+    engine = PagedEngine.for_model(graphdef, config, LlamaSized(), shapes)
     engine.warm_up(weights)
     limits = dataclasses.replace(live.LIMITS, max_queued=256, max_connections=256)
     with live.running(engine=engine, weights=weights, key=None, limits=limits) as found:

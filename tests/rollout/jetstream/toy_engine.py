@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
+from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 
 VOCAB_SIZE = 2**13
 
@@ -63,8 +63,8 @@ def _certain(total: Float[Array, "*B"]) -> Float[Array, "*B V"]:
     return 100.0 * jax.nn.one_hot(total.astype(jnp.int32), VOCAB_SIZE)
 
 
-def make_engine(batch_size: int, cache_length: int) -> LongcatEngine:
-    return LongcatEngine(
+def make_engine(batch_size: int, cache_length: int) -> SlotEngine:
+    return SlotEngine(
         ToyModel,
         lambda batch, capacity: ToyCache(jnp.zeros((1, 2, batch, capacity, 2), jnp.float32)),
         ToyTokenizer(),

@@ -55,7 +55,7 @@ def engine_and_weights():
         truncation=True,
         pages=PageConfig(num_pages=36, page_size=16),
     )
-    engine = PagedEngine.for_longcat(graphdef, config, AsciiTokenizer(), shapes)
+    engine = PagedEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
     engine.warm_up(weights)
     return engine, weights
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -98,6 +99,17 @@ def test_other_hosts_need_a_key(tmp_path, monkeypatch, capsys):
         serve.read_key(ServeOptions(run_dir=tmp_path))
     monkeypatch.setenv(serve.API_KEY_VARIABLE, "k ")
     assert serve.read_key(ServeOptions(run_dir=tmp_path)) == "k"
+
+
+def test_a_busy_port_is_told_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(serve, "find_weights", lambda _: pytest.fail("it was loading"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for option in ("--port", "--grpc-port"):
+            assert cli.main(["serve", str(tmp_path), "--port", "0", option, str(port)]) == 1
+            assert f"127.0.0.1:{port} cannot be had" in capsys.readouterr().err
 
 
 def test_directories_that_cannot_be_served(tmp_path, capsys):

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.rope import YarnScaling
+from loong_jax.models.rope import YarnScaling
 
 Json = dict[str, Any]
 

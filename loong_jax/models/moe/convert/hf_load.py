@@ -18,8 +18,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models import parameters
 from loong_jax.models.moe import model as model_room
-from loong_jax.models.moe import parameters
 from loong_jax.models.moe.convert import files, hf_config, layout, manifest, names, unfinished
 from loong_jax.models.moe.convert.names import Place, Region
 from loong_jax.sharding import ShardingRules

@@ -13,7 +13,7 @@ from flax import nnx
 
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.models.moe import parameters
+from loong_jax.models import parameters
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.convert import files, hf_config, layout, names, unfinished
 from loong_jax.models.moe.convert.layout import FilePlan

@@ -11,7 +11,6 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 
 Matrices = dict[str, Array] | None  # of a sub-layer by name; None where all are at hand
@@ -66,7 +65,7 @@ class Gathering:
     """What a sub-layer whose matrices rest in parts does to have them gathered in good time."""
 
     AXES: ClassVar[dict[str, tuple[str, ...]]]  # logical axes of a layer's matrices, by name
-    config: MoEConfig
+    config: Any  # of the model, with the dtype of activations
     rules: ShardingRules
 
     def resting(self) -> Matrices:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import YarnScaling, rope
+from loong_jax.models import rope
+from loong_jax.models.moe import YarnScaling
 from loong_jax.testing import tiny
 
 YARN = YarnScaling(factor=10.0, original_max_position=32_768, mscale=1.0, mscale_all_dim=1.0)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.models.moe.dense import in_chunks, project, project_weight_first
+from loong_jax.models.products import in_chunks, project, project_weight_first
 
 
 def test_project_contracts_last_axes_with_first():

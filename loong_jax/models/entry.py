@@ -36,12 +36,7 @@ def entry(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         bound = signature.bind(self, *args, **kwargs).arguments
-        sizes = {
-            "L": self.config.num_layers,
-            "A": self.config.num_targets,
-            "K": self.config.num_chosen,
-            "D": self.config.hidden_size,
-        }
+        sizes = dict(self.config.letters)
         given = {
             name: _fitted(name, bound.get(name), one.annotation, sizes)
             for name, one in parameters.items()

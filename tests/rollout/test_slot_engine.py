@@ -13,8 +13,8 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.longcat_engine import EngineConfig, LongcatEngine
 from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 from tests.rollout.compiled import num_compiled
 
 SHAPES = EngineConfig(
@@ -47,7 +47,7 @@ def setup():
     graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
     # Sharper logits, so that greedy choices are not near-ties and temperatures matter.
     weights["head"] = weights["head"] * 3
-    engine = LongcatEngine.for_longcat(graphdef, MODEL, AsciiTokenizer(), SHAPES)
+    engine = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)
     return engine, weights, graphdef
 
 
@@ -132,7 +132,7 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     config = dataclasses.replace(MODEL, ngram=ngram, num_layers=1)
     graphdef, weights = moe.init_weights(config, jax.random.key(1))
     weights["head"] = weights["head"] * 3
-    engine = LongcatEngine.for_longcat(graphdef, config, AsciiTokenizer(), SHAPES)
+    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), SHAPES)
     prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
     requests = [request(i, temperature=0.8) for i in range(3)]
     prefix, first = engine.prefill_batch(

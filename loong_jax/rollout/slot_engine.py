@@ -1,4 +1,4 @@
-"""The engine over LongCat-Flash: continuous batching on dense slots of latents.
+"""The engine on dense slots: continuous batching, each slot with its own part of the cache.
 
 Every call has one of a few shapes that are compiled once: prefill of up to `prefill_batch` prompts
 padded to a bucket, insert, and a block of `block_steps` decode steps as one scan whose state is
@@ -17,7 +17,8 @@ from flax import nnx
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
+from loong_jax.models import families
+from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import coarse
 from loong_jax.rollout import requests as requests_as_arrays
 from loong_jax.rollout import slots as slot_rows
@@ -29,10 +30,10 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slots import Cache, DecodeState, Prefix
 from loong_jax.rollout.speculation import DraftedCache
 
-__all__ = ["EngineConfig", "LongcatEngine", "PageConfig"]
+__all__ = ["EngineConfig", "PageConfig", "SlotEngine"]
 
 
-class LongcatEngine:
+class SlotEngine:
     """An `Engine` (see `loong_jax.rollout.engine`): compiled code, without weights or slots."""
 
     is_paged = False
@@ -60,7 +61,7 @@ class LongcatEngine:
         if self.is_paged != (config.pages is not None):
             raise ConfigError(
                 f"pages={config.pages} for a {type(self).__name__}. Take PagedEngine with a "
-                "PageConfig, LongcatEngine without."
+                "PageConfig, SlotEngine without."
             )
         self.config = config
         self.num_before = num_before
@@ -83,23 +84,24 @@ class LongcatEngine:
         self._cancel = jax.jit(slot_rows.cancel, donate_argnums=0)
 
     @classmethod
-    def for_longcat(
+    def for_model(
         cls,
         graphdef: nnx.GraphDef,
-        model_config: moe.MoEConfig,
+        model_config: ModelConfig,
         tokenizer: Tokenizer,
         config: EngineConfig,
-    ) -> "LongcatEngine":
-        """The engine of the model that `loong_jax.models.moe.init_weights` gave `graphdef` for."""
-        drafts = config.speculation and model_config.num_mtp_layers > 0
-        cache = DraftedCache if drafts else moe.LatentCache
+    ) -> "SlotEngine":
+        """The engine of the model that `init_weights` of its family gave `graphdef` for."""
+        family = families.family_of(model_config)
+        drafts = config.speculation and family.drafts(model_config)
+        make_cache = DraftedCache.zeros if drafts else family.make_cache
         hidden = jax.ShapeDtypeStruct((model_config.hidden_size,), model_config.dtype)
         return cls(
             lambda weights: nnx.merge(graphdef, nnx.State(weights)),
-            lambda batch, capacity: cache.zeros(model_config, batch, capacity),
+            lambda batch, capacity: make_cache(model_config, batch, capacity),
             tokenizer,
             config,
-            num_before=0 if model_config.ngram is None else model_config.ngram.max_order - 1,
+            num_before=family.num_before(model_config),
             hidden=hidden if drafts else None,
         )
 

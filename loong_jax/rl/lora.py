@@ -1,0 +1,213 @@
+"""LoRA: a low-rank change of frozen matrices is trained instead of the matrices themselves.
+
+What is trained is a tree of `a` and `b` for each target, float32; the whole weights are
+W + alpha / rank * a b, made inside the loss, so that the model knows nothing of it. Stacks of
+matrices (layers, experts) have stacks of adapters. Source: arXiv:2106.09685.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from safetensors.numpy import save_file
+
+from loong_jax.data import json_files
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe.convert.names import Place
+from loong_jax.rl.policy_model import PolicyModel, Weights
+
+EXPERTS = "experts"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Adapters of the matrices in the layers that `targets` names."""
+
+    rank: int = 16
+    alpha: float = 32.0  # the change is alpha / rank * a b
+    # last names of matrices, as the weights have them, "experts" for those of experts; () for every
+    # matrix of the layers but those of experts
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.rank < 1 or not 0 < self.alpha < math.inf:
+            raise ConfigError(
+                f"rank={self.rank} must be at least 1 and alpha={self.alpha} positive and finite. "
+                "Use rank=16 and alpha=32."
+            )
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+class _Sides(NamedTuple):
+    """The axes of a matrix, or of a stack of them."""
+
+    stack: tuple[int, ...]
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+
+    def sizes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+        """Of the stack, of the input and of the output."""
+        stack, inner, outer = (tuple(shape[axis] for axis in side) for side in self)
+        return stack, math.prod(inner), math.prod(outer)
+
+
+def _sides(model: PolicyModel, path: tuple[Any, ...]) -> _Sides | None:
+    axes = model.matrix_axes(path)
+    if axes is None:
+        return None
+    taken = axes[0] + axes[1]
+    return _Sides(tuple(axis for axis in range(max(taken)) if axis not in taken), *axes)
+
+
+def initial_adapters(
+    model: PolicyModel, config: LoraConfig, base: Weights, key: Array
+) -> dict[str, Any]:
+    """Fresh adapters of `base`, which change nothing yet: `a` is drawn and `b` is 0.
+
+    Raises ConfigError for a target that no matrix of the layers has.
+    """
+    leaves = {
+        tuple(str(entry.key) for entry in path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(base)
+    }
+    matrices = {path: leaf for path, leaf in leaves.items() if _sides(model, path) is not None}
+    names = {name for path in matrices for name in _names(path)}
+    if unknown := sorted(set(config.targets) - names):
+        raise ConfigError(
+            f"lora.targets={config.targets} names {unknown[0]!r}, and the matrices of this model's "
+            f"layers are {', '.join(sorted(names))}. Choose among these, or () for all but experts."
+        )
+    adapters: dict[str, Any] = {}
+    chosen = [path for path in sorted(matrices) if _is_target(path, config.targets)]
+    for path, own in zip(chosen, jax.random.split(key, max(1, len(chosen))), strict=False):
+        sides = _sides(model, path)
+        assert sides is not None
+        stack, inner, outer = sides.sizes(matrices[path].shape)
+        bound = 1 / math.sqrt(inner)
+        node = adapters
+        for name in path:
+            node = node.setdefault(name, {})
+        node["a"] = jax.random.uniform(
+            own, (*stack, inner, config.rank), minval=-bound, maxval=bound
+        )
+        node["b"] = jnp.zeros((*stack, config.rank, outer))
+    return adapters
+
+
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+    return (EXPERTS,) if EXPERTS in path else (path[-1],)
+
+
+def _is_target(path: tuple[str, ...], targets: tuple[str, ...]) -> bool:
+    if targets:
+        return bool(set(_names(path)) & set(targets))
+    return EXPERTS not in path
+
+
+@functools.lru_cache(maxsize=16)
+def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
+    """The policy whose trained weights are adapters of frozen ones; controllers hold still."""
+
+    def join(adapters: Weights, frozen: Weights) -> Weights:
+        def leaf(path, weight):
+            names = tuple(str(entry.key) for entry in path)
+            own: Any = adapters
+            for name in names:
+                own = own.get(name, {})
+            if not own:
+                return weight
+            sides = _sides(model, names)
+            assert sides is not None
+            return weight.astype(jnp.float32) + change(own["a"], own["b"], sides, weight.shape)
+
+        return jax.tree_util.tree_map_with_path(leaf, frozen)
+
+    def change(a, b, sides: _Sides, shape) -> Float[Array, "..."]:
+        order = (*sides.stack, *sides.inner, *sides.outer)
+        delta = config.scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+        turned = delta.reshape([shape[axis] for axis in order])
+        return turned.transpose(np.argsort(order))
+
+    def matrix_axes(path):
+        sides = _sides(model, tuple(path[:-1]))
+        assert sides is not None
+        first = len(sides.stack)
+        return (first,), (first + 1,)
+
+    return dataclasses.replace(
+        model,
+        join=join,
+        is_controller=lambda path: False,
+        matrix_axes=matrix_axes,
+        initial_memory=lambda: (),
+        update_controllers=lambda weights, memory, load: (weights, memory),
+        rate_multiplier=None,
+    )
+
+
+def save_peft(
+    directory: Path,
+    config: LoraConfig,
+    adapters: Weights,
+    model: PolicyModel,
+    places: Iterable[Place],
+    *,
+    base: str | None = None,
+) -> None:
+    """Writes adapters as the peft library reads them: for the model whose tensors are `places`.
+
+    `base` is what adapter_config.json names as the model that they belong to.
+    """
+    modules = dict(_modules(adapters, model, places))
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted(modules),
+    }
+    tensors = {
+        f"base_model.model.{module}.lora_{side}.weight": np.ascontiguousarray(value)
+        for module, sides in modules.items()
+        for side, value in sides.items()
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    json_files.write_json(directory / "adapter_config.json", record)
+
+
+def _modules(
+    adapters: Weights, model: PolicyModel, places: Iterable[Place]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """By module of the published model: matrices of its adapter, stored (out, in)."""
+    for place in places:
+        own: Any = adapters
+        for name in place.leaf.split("/"):
+            own = own.get(name, {}) if isinstance(own, Mapping) else {}
+        if not own:
+            continue
+        sides = _sides(model, tuple(place.leaf.split("/")))
+        assert sides is not None
+        index = tuple(place.region[axis][0] for axis in sides.stack)
+        yield (
+            place.name.removesuffix(".weight"),
+            {
+                "A": np.asarray(own["a"][index]).T,
+                "B": np.asarray(own["b"][index]).T,
+            },
+        )
