@@ -40,7 +40,9 @@ class ResponseForm:
     name: str
     think_open: str = ""
     think_close: str = ""
-    is_opened_by_prompt: bool = False  # templates may end with the tag that opens the thinking
+    # whether the response writes the tag that opens the thinking, or the prompt ends with it
+    opening: Literal["response", "prompt", "either"] = "either"
+    needs_thinking: bool = True
     answer_open: str = ""
     answer_close: str = ""
     boxed: bool = False  # the answer is the last \boxed{...}
@@ -64,7 +66,7 @@ class ResponseForm:
         return self.template.replace("{prompt}", prompt)
 
 
-_THINKS = {"think_open": "<think>", "think_close": "</think>", "is_opened_by_prompt": True}
+_THINKS = {"think_open": "<think>", "think_close": "</think>"}
 FORMS = {
     form.name: form
     for form in (
@@ -72,6 +74,7 @@ FORMS = {
             name="tagged",
             think_open=THINK_OPEN,
             think_close=THINK_CLOSE,
+            opening="response",
             answer_open=ANSWER_OPEN,
             answer_close=ANSWER_CLOSE,
             end="<eos>",
@@ -81,9 +84,9 @@ FORMS = {
             name="longcat",
             think_open=THINK_OPEN,
             think_close=THINK_CLOSE,
-            is_opened_by_prompt=True,
+            needs_thinking=False,
         ),
-        ResponseForm(name="think", **_THINKS),
+        ResponseForm(name="think", needs_thinking=False, **_THINKS),
         ResponseForm(
             name="think-answer",
             answer_open="<answer>",
@@ -169,9 +172,10 @@ def render(form: ResponseForm, thinking: str, answer: str) -> str:
         text = f"{thinking}\n\\boxed{{{answer}}}" if thinking else f"\\boxed{{{answer}}}"
     else:
         text = f"{form.answer_open}{answer}{form.answer_close}"
-    if form.think_open and not form.boxed:
+    if form.think_open and (thinking or form.needs_thinking):
+        opened = "" if form.opening == "prompt" else form.think_open
         gap = "" if form.answer_open else "\n"
-        text = f"{form.think_open}{thinking}{form.think_close}{gap}{text}"
+        text = f"{opened}{thinking}{form.think_close}{gap}{text}"
     return text + (form.stop[0] if form.stop else form.end)
 
 
@@ -181,11 +185,14 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
     thinking, said, is_ok = "", text, True
     if form.think_close:
         head, closed, said = text.rpartition(form.think_close)
-        if not closed and form.think_open in text:
-            return Reading(text.partition(form.think_open)[2], "", False)
+        if not closed and (form.think_open in text or form.opening == "prompt"):
+            return Reading(text.partition(form.think_open)[2] or text, "", False)
         before, opened, rest = head.partition(form.think_open)
         thinking = rest if opened else head
-        is_ok = bool(closed) and (not before.strip() if opened else form.is_opened_by_prompt)
+        if closed:
+            is_ok = not before.strip() if opened else form.opening != "response"
+        else:
+            is_ok = not form.needs_thinking
     answer = said
     if form.answer_close:
         before, opened, rest = said.partition(form.answer_open)
@@ -222,7 +229,7 @@ def _inner_tags(form: ResponseForm) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-_TAGGED = dataclasses.replace(FORMS["tagged"], is_opened_by_prompt=True)
+_TAGGED = dataclasses.replace(FORMS["tagged"], opening="either")
 
 
 def _by_tags(text: str) -> Reading:

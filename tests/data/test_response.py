@@ -13,10 +13,10 @@ BROKEN = {
     "tagged": ["", "7", "<longcat_think>t</longcat_think>7", "x<longcat_think>t</longcat_think>"
                "<longcat_answer>7</longcat_answer>", "<longcat_think>t</longcat_think>"
                "<longcat_answer>7</longcat_answer>x"],
-    "longcat": ["7", "<longcat_think>t", "<longcat_think>t</longcat_think>",
+    "longcat": ["", "<longcat_think>t", "<longcat_think>t</longcat_think>",
                 "<longcat_think>t</longcat_think><longcat_answer>7</longcat_answer>",
                 "<think>t</think>7"],
-    "think": ["7", "<think>t", "<think>t</think>", "<think>a</think>b</think>7",
+    "think": ["<|im_end|>", "<think>t", "<think>t</think>", "<think>a</think>b</think>7",
               "x<think>t</think>7"],
     "think-answer": ["<think>t</think>7", "<answer>7</answer>", "<think>t</think><answer>7",
                      "<think>t</think><answer>7</answer><answer>8</answer>",
@@ -56,6 +56,10 @@ def test_a_template_may_open_the_thinking():
         form = FORMS[name]
         whole = render(form, "so", "7")
         assert read(whole.removeprefix(form.think_open), form) == read(whole, form)
+        prompted = dataclasses.replace(form, opening="prompt")
+        assert render(prompted, "so", "7") == whole.removeprefix(form.think_open)
+        assert read(render(prompted, "so", "7"), prompted) == read(whole, form)
+        assert read("so it is 7", prompted) == ("so it is 7", "", False)
     assert not read("so</longcat_think><longcat_answer>7</longcat_answer>", TAGGED).is_well_formed
 
 
