@@ -207,7 +207,7 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
         return Reading(thinking, answer, bool(answer.strip()))
     else:
         answer = said.strip()
-        is_ok = is_ok and bool(answer)
+        is_ok = is_ok and bool(answer) and _thought(answer) == ("", answer)
     inner = _inner_tags(form)
     if inner.search(thinking) or inner.search(answer):
         is_ok = False
