@@ -207,7 +207,8 @@ class LanguageMixing:
 class Form:
     """Drops responses of another form than the one that is trained.
 
-    `form` is a name of data/response.py; `longcat` takes thinking with or without answer tags.
+    `form` is a name of data/response.py; where it has thinking, a response must have it.
+    `longcat` takes answers with and without their tags.
     """
 
     name: str = "form"
@@ -223,5 +224,6 @@ class Form:
     def reason(self, record: Record) -> str | None:
         text = text_of(record, self.key)
         names = ("longcat", "tagged") if self.form == "longcat" else (self.form,)
-        is_formed = any(response.read(text, response.FORMS[n]).is_well_formed for n in names)
+        forms = (dataclasses.replace(response.FORMS[n], needs_thinking=True) for n in names)
+        is_formed = any(response.read(text, form).is_well_formed for form in forms)
         return None if not text or is_formed else f"not {self.form}"
