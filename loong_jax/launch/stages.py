@@ -212,6 +212,7 @@ def run_rl(
         rows=settings.rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
+        form=session.texts.form,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
@@ -235,7 +236,8 @@ def run_rl(
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
     journal = Journal(own / "journal")
-    with MetricsLog(own, stage=name, restored_step=first_step) as log:
+    form = session.texts.form
+    with MetricsLog(own, stage=name, restored_step=first_step, form=form) as log:
         orchestrator = Orchestrator(
             name=name,
             settings=_loop_settings(settings),

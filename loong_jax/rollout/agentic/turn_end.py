@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from loong_jax.data.response import THINK_CLOSE, THINK_OPEN
+from loong_jax.data import response
 from loong_jax.verifiers import tool_calls
 from loong_jax.verifiers.tool_calls import ToolCall
 
@@ -21,8 +21,8 @@ def read(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
     `text` is the turn without the token that ended it. Calls stand behind the thinking and end the
     turn; what is written while thinking calls nothing.
     """
-    spoken = text.rpartition(THINK_CLOSE)[2]
-    if THINK_OPEN in spoken or not _has_tag(spoken):
+    spoken = response.after_thinking(text)
+    if spoken is None or not _has_tag(spoken):
         return None
     found = tool_calls.read(spoken, schemas)
     if found.problem:
