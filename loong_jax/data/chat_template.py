@@ -80,8 +80,8 @@ class ChatTemplate:
     ) -> str:
         """The text behind the turn with which the assistant answered `messages`.
 
-        That is the end of the turn, the messages that are `new`, and the beginning of the next turn.
-        The turn itself is not written again: its tokens are there already.
+        That is its end, the messages that are `new`, and the beginning of the next turn. The turn
+        itself is not written again: its tokens are there already.
         """
         conversation = [*messages, {"role": "assistant", "content": _TURN}, *new]
         text = self.render(conversation, tools=tools, **variables)

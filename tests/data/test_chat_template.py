@@ -24,9 +24,18 @@ def test_every_text_is_that_of_transformers():
     assert len(expected) == len(cases)
     assert sum(text is not None for text in expected) >= 100
     for (name, case), text in zip(cases, expected, strict=True):
-        if text is None and '"{' in json.dumps(case.messages):
-            continue  # a call with a JSON text, which we give to the template as an object
-        assert text_of(chat_cases.TEMPLATES[name], case) == text, (name, case)
+        assert (
+            text is None
+            if is_read_as_object(name, case)
+            else text_of(chat_cases.TEMPLATES[name], case) == text
+        ), (name, case)
+
+
+def is_read_as_object(name, case):
+    """A call with a JSON text, on which this template fails in transformers."""
+    calls = [call for message in case.messages for call in message.get("tool_calls", ())]
+    is_text = any(isinstance(call["function"]["arguments"], str) for call in calls)
+    return name == "tagged_thinking" and is_text
 
 
 @pytest.mark.peers
@@ -36,7 +45,8 @@ def test_random_conversations_are_those_of_the_transformers_that_is_installed():
     for name, template in chat_cases.TEMPLATES.items():
         for case in (*chat_cases.CASES, *chat_cases.random_cases(name, 60)):
             expected = make_chat_fixture.transformers_text(template, case)
-            assert text_of(template, case) == expected, (name, case)
+            if not is_read_as_object(name, case):
+                assert text_of(template, case) == expected, (name, case)
             num_texts += expected is not None
     assert num_texts > 300
 
