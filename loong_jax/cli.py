@@ -85,19 +85,25 @@ def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
 
 def _without_log_level(words: list[str]) -> list[str]:
     """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
-    level, left = None, list[str]()
+    level, left = _take("--log-level", words)
+    logs.start(level)
+    return left
+
+
+def _take(option: str, words: Arguments) -> tuple[str | None, list[str]]:
+    """The value of an option that stands before `--`, None without it, and the other words."""
+    value, left = None, list[str]()
     rest = iter(words)
     for word in rest:
         if word == "--":
             left += [word, *rest]
-        elif word == "--log-level":
-            level = next(rest, "")
-        elif word.startswith("--log-level="):
-            level = word.partition("=")[2]
+        elif word == option:
+            value = next(rest, "")
+        elif word.startswith(f"{option}="):
+            value = word.partition("=")[2]
         else:
             left.append(word)
-    logs.start(level)
-    return left
+    return value, left
 
 
 def help_text() -> str:
@@ -130,7 +136,10 @@ def train(arguments: Arguments) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(train_help_text())
         return 0
-    name, *rest = arguments
+    profiled, words = _take("--profile-steps", arguments)
+    if profiled is not None:
+        os.environ["LOONG_PROFILE"] = profiled
+    name, *rest = words
     if name.startswith("-"):
         raise ConfigError(f"{name!r} stands where the recipe belongs. Write: loong train RECIPE.")
     from loong_jax import options
