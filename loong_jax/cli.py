@@ -141,18 +141,20 @@ def train(arguments: Arguments) -> int:
         os.environ["LOONG_PROFILE"] = profiled
     name, *rest = words
     if name.startswith("-"):
-        raise ConfigError(f"{name!r} stands where the recipe belongs. Write: loong train RECIPE.")
+        name, rest = None, list(arguments)
     from loong_jax import options
+    from loong_jax.launch import choosing
 
-    recipe = recipes.get_recipe(name)
-    config = recipe()
-    if name in recipes.ON_ALL_PROCESSES:
+    found = choosing.to_run(name, rest)
+    if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
         processes = distributed.Processes()
-        chosen = options.parse_train(name, recipe.__doc__ or "", config, rest, processes=processes)
+        chosen = options.parse_train(
+            found.name, found.text, found.config, rest, processes=processes
+        )
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    chosen = options.parse_train(name, recipe.__doc__ or "", config, rest)
+    chosen = options.parse_train(found.name, found.text, found.config, rest)
     from loong_jax.launch import run
 
     run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
@@ -162,11 +164,13 @@ def train(arguments: Arguments) -> int:
 def train_help_text() -> str:
     return "\n".join(
         [
-            "usage: loong train RECIPE [--run-dir DIR] [--only STAGE --from RUN] [overrides]",
+            "usage: loong train RECIPE [--run-dir DIR] [--start-from DIR] [--problems FILE]",
+            "                   [--data FILE] [--only STAGE --from RUN] [overrides]",
             "",
             "Runs a recipe's stages in order and leaves a run directory with checkpoints, metrics,",
-            "summary.json and report.html. Run it again and it resumes where it stopped; settings",
-            "that would change what is learnt are then refused.",
+            "summary.json and report.html. `loong train --run-dir DIR` goes on where it stopped;",
+            "settings that would change what is learnt are then refused. RECIPE may also be a",
+            "function of your own that returns a recipe: FILE.py:FUNCTION.",
             "",
             f"recipes: {', '.join(recipes.RECIPES)}",
             "",

@@ -19,9 +19,10 @@ import numpy as np
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.merge import checkpoints
+from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
-from loong_jax.models.moe import MoEConfig, abstract_weights
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe import abstract_weights
 from loong_jax.models.moe.convert import HfCheckpoint, files, save_weights_hf
 from loong_jax.rl import checkpoint
 
@@ -196,18 +197,21 @@ def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
         )
 
 
-def read_model(source: Path) -> tuple[MoEConfig, str | None]:
+def read_model(source: Path) -> tuple[ModelConfig, str | None]:
     """The config of the weights in `source`, and the config.json that they came with, if any."""
     if record := _model_record(source):
         return configs.from_json(record["config"]), record["hf_config"]
+    if published.is_published(source) and (source / "config.json").exists():
+        found = HfCheckpoint(source)
+        return found.config, found.config_text
     for directory in source.resolve().parents:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
-            if isinstance(config, MoEConfig):
+            if config is not None:
                 return config, None
     raise CheckpointError(
-        f"{source} has no model.json and is no stage of a run, so its config is unknown. Name a "
-        "stage of a run, or a directory that `loong import-hf` made."
+        f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
+        "(config.json and safetensors files), so its config is unknown. Name one of these."
     )
 
 

@@ -16,9 +16,10 @@ from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import convert, demonstrations, own_problems, places, serve, tools
+from loong_jax.launch import demonstrations, own_problems, places, serve, sources, tools
 from loong_jax.launch.judging import Judge
-from loong_jax.launch.recipe import PodSftRecipe, Recipe
+from loong_jax.launch.recipe import Recipe
+from loong_jax.launch.texts import Texts, form_of, texts_with
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
@@ -53,7 +54,7 @@ class EvalOptions:
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
     tokenizer: Path | None = None  # as of `loong serve`
-    chat_style: prompts.ChatStyle | None = None  # longcat for imported models, else plain
+    chat_style: prompts.ChatStyle | None = None  # instead of the model's own template
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
@@ -75,17 +76,15 @@ def evaluate(options: EvalOptions) -> int:
     console = Console()
     recipe = recipe_of(options.run_dir)
     problems = choose_problems(options, recipe, console)
-    source = serve.find_weights(options.run_dir)
-    config, hf_config = convert.read_model(source)
+    source = sources.find(options.run_dir)
     serving = serve_options(options)
-    tokenizer = serve.find_tokenizer(serving, config, hf_config)
-    style = options.chat_style or ("plain" if hf_config is None else "longcat")
-    encode = prompt_encoder(tokenizer, style)
+    tokenizer = serve.find_tokenizer(serving, source)
+    encode = prompt_encoder(options, recipe, tokenizer)
     drawn = sampling_of(options, recipe)
-    room = room_for(problems, encode, drawn.max_new_tokens, config.max_position)
+    room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
-    console.print(f"loading {source}")
-    engine, weights = serve.load(source, config, tokenizer, shapes)
+    console.print(f"loading {source.weights}")
+    engine, weights = serve.load(source, tokenizer, shapes)
     pool = LocalVerifierPool(options.num_verifiers)
     try:
         with Progress(console=console, transient=True) as progress:
@@ -110,7 +109,7 @@ def evaluate(options: EvalOptions) -> int:
                     judge,
                     {domain: posed},
                     settings_of(options, drawn, len(posed)),
-                    stage=source.name,
+                    stage=source.weights.name,
                 )
                 domains |= result.domains
                 samples += shown
@@ -118,7 +117,7 @@ def evaluate(options: EvalOptions) -> int:
         pool.close(timeout_s=10.0)
     tables.print_whole(console, tables.overview(domains, options.k, seed=options.seed))
     if options.json is not None:
-        json_files.write_json(options.json, _record(options, source, drawn, domains))
+        json_files.write_json(options.json, _record(options, source.weights, drawn, domains))
     if options.rollouts is not None:
         json_files.write_jsonl(options.rollouts, samples)
     return 0
@@ -128,10 +127,7 @@ def recipe_of(run_dir: Path) -> Recipe | None:
     """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
     for directory in (run_dir, *run_dir.resolve().parents[:2]):
         if (directory / "config.json").exists() and (directory / "stages").is_dir():
-            recipe = configs.load(directory)
-            if isinstance(recipe, PodSftRecipe):
-                return None
-            return own_problems.as_kept(recipe, directory)
+            return own_problems.as_kept(configs.load(directory), directory)
     return None
 
 
@@ -204,13 +200,23 @@ def serve_options(options: EvalOptions) -> serve.ServeOptions:
     )
 
 
-def prompt_encoder(tokenizer: Tokenizer, style: prompts.ChatStyle) -> EncodePrompt:
-    """A prompt as the one message of a user. Raises ConfigError for text without tokens."""
+def prompt_encoder(
+    options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer
+) -> EncodePrompt:
+    """Prompts as the recipe poses them, or in the style asked for.
+
+    The encoder raises ConfigError for text without tokens.
+    """
+    texts = Texts(tokenizer=tokenizer, form=form_of(tokenizer))
+    if recipe is not None:
+        texts = texts_with(recipe, tokenizer)
 
     def encode(problem: Problem):
-        text = prompts.chat_text([prompts.Message("user", problem.prompt)], style)
         try:
-            return prompts.text_tokens(tokenizer, text)
+            if options.chat_style is None:
+                return texts.prompt(problem)
+            message = prompts.Message("user", problem.prompt)
+            return prompts.text_tokens(tokenizer, prompts.chat_text([message], options.chat_style))
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"

@@ -1,7 +1,6 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import functools
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,24 +15,24 @@ from loong_jax.launch import (
     places,
     run_lock,
     samples,
+    sizes,
+    sources,
     stages,
     starting,
 )
 from loong_jax.launch.recipe import (
-    ControlsRecipe,
     FileProblems,
     FusionStage,
-    PackagedProblems,
-    PodSftRecipe,
     Recipe,
     RlStage,
     SampleStage,
     SftStage,
-    StageSettings,
+    Stage,
 )
 from loong_jax.launch.session import Session
+from loong_jax.launch.texts import texts_of
+from loong_jax.orchestrator import pipeline
 from loong_jax.orchestrator.pipeline import (
-    Stage,
     StageDirectories,
     is_done,
     refuse_missing,
@@ -55,17 +54,13 @@ def train(
     """
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
-    if not 0 <= recipe.bias_rate < math.inf:
-        raise ConfigError(
-            f"bias_rate={recipe.bias_rate} must be finite and at least 0. Use 0.01, or 0 to hold "
-            "the routers' biases."
-        )
-    recipe = starting.with_given_model(recipe)
+    recipe = starting.resolved(recipe)
+    texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
-    if isinstance(recipe.problems, PackagedProblems):
-        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
-    settings, given = recipe.stages(), starting.given(recipe)
+        own_problems.refuse_misfit(recipe, texts)
+    recipe = sizes.fitted(recipe, texts)  # refuses what holds no packages before there is a run
+    settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
     if source is not None:
@@ -100,7 +95,9 @@ def _train(
     source: Path | None,
 ) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
-    settings = recipe.stages()
+    if recipe.start_from is not None:
+        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
+    settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
@@ -119,7 +116,7 @@ def _train(
                 progress.finish(name)
 
         graph = [
-            Stage(
+            pipeline.Stage(
                 name=name,
                 after=needed[name],
                 run=functools.partial(_run_stage, session, name, stage, progress, usage),
@@ -149,15 +146,15 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
     from loong_jax.report import controls_page, page
 
     recipe = configs.load(run_dir)
-    if isinstance(recipe, PodSftRecipe):
+    if recipe.mesh is not None:
         raise ConfigError(
             f"{run_dir} is a run of {recipe.name}, which has no stages to report on. Look at its "
             "metrics.jsonl, summary.json or TensorBoard events."
         )
-    if isinstance(recipe, ControlsRecipe):
+    if recipe.controls:
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
-        runs = {name: run_dir for name in recipe.stands_for()}
-        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
+        runs = dict.fromkeys(recipe.controls, run_dir)
+        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
         print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
@@ -167,10 +164,10 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
 
 
 def _finished(run_dir: Path) -> list[str]:
-    return [name for name in configs.load(run_dir).stages() if is_done(run_dir, name)]
+    return [name for name in configs.load(run_dir).stages if is_done(run_dir, name)]
 
 
-def _inputs(stage: StageSettings) -> tuple[str, ...]:
+def _inputs(stage: Stage) -> tuple[str, ...]:
     match stage:
         case SftStage():
             named = (stage.after, stage.samples_of)
@@ -186,7 +183,7 @@ def _inputs(stage: StageSettings) -> tuple[str, ...]:
 def _run_stage(
     session: Session,
     name: str,
-    stage: StageSettings,
+    stage: Stage,
     progress: Progress,
     usage: "RunUsage",
     directories: StageDirectories,

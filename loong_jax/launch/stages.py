@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 from loong_jax import interrupts
 from loong_jax.data import json_files
-from loong_jax.environments import DOMAINS
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
 from loong_jax.launch.profiling import StepProfile
@@ -136,7 +135,7 @@ def run_sft(
             sft_settings,
             state,
             _pairs(session, settings, directories),
-            session.tokenizer,
+            session.texts.example,
             cursor=cursor,
             frozen=frozen,
             on_step=on_step,
@@ -349,7 +348,8 @@ def run_fusion(
     base = load_weights(directories.inputs[settings.base])
     experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
     problems = {
-        domain: session.held_out(domain, "validation", settings.num_problems) for domain in DOMAINS
+        domain: session.held_out(domain, "validation", settings.num_problems)
+        for domain in session.domains
     }
     progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
     sampling = session.recipe.evaluation.sampling
@@ -362,7 +362,7 @@ def run_fusion(
             found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
         return found
 
-    own_domain = {f"rl_{domain}": domain for domain in DOMAINS}
+    own_domain = dict(session.recipe.experts)
     expert_rate = {
         own_domain[expert]: pass_rates(weights)[own_domain[expert]]
         for expert, weights in experts.items()
@@ -392,7 +392,7 @@ def run_fusion(
     json_files.write_json(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
-    return _finish(session, name, fused, 0, own, progress, DOMAINS)
+    return _finish(session, name, fused, 0, own, progress)
 
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:

@@ -45,20 +45,19 @@ def recipe(scheduler, num_steps, **engine):
             **engine,
         ),
         evaluation=dataclasses.replace(full.evaluation, num_problems=4),
-        sft=dataclasses.replace(
-            full.sft,
-            num_steps=200,
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
-            rows=4,
-        ),
-        rl=dataclasses.replace(
-            full.rl,
-            num_steps=num_steps,
-            scheduler=scheduler,
-            objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=128),
-            group_size=GROUP_SIZE,
-            rows=4,
-        ),
+    )
+    return small.with_stage(
+        "sft",
+        num_steps=200,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
+        rows=4,
+    ).with_stage(
+        "rl",
+        num_steps=num_steps,
+        scheduler=scheduler,
+        objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=128),
+        group_size=GROUP_SIZE,
+        rows=4,
     )
 
 

@@ -4,13 +4,13 @@ import dataclasses
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
-    DistillRecipe,
+    START,
+    TEACHER,
     EngineSettings,
-    OwnProblemsRecipe,
-    RlRecipe,
+    FileProblems,
+    Recipe,
     RlStage,
     SampleStage,
-    SftRecipe,
     SftStage,
 )
 from loong_jax.launch.recipes import quickstart
@@ -24,7 +24,7 @@ GROUP_SIZE = 8
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
 
 
-def problems() -> OwnProblemsRecipe:
+def problems() -> Recipe:
     """Trains on a file of your own problems: cold start on its solutions, then RL.
 
     Command: loong train problems --problems FILE.jsonl; with --start-from RUN there is no cold
@@ -33,61 +33,65 @@ def problems() -> OwnProblemsRecipe:
     answer together 256 tokens, which are characters here.
     """
     sampling = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
-    return OwnProblemsRecipe(
+    return Recipe(
         name="problems",
         model=MoEConfig.tiny(),
+        problems=FileProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
-            cache_length=256,
-            prefill_length=32,
             prefill_members=64,
             chunked_prefill=True,
             narrow_slots=(16,),
             groups_per_replica=4,
         ),
         evaluation=EvaluationSettings(num_problems=128, sampling=sampling),
-        sft=SftStage(
-            num_steps=600,
-            optimizer=AdamW(
-                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1),
-                weight_decay=0.01,
+        stages={
+            "sft": SftStage(
+                is_cold_start=True,
+                num_steps=600,
+                optimizer=AdamW(
+                    schedule=WarmupCosine(
+                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
+                    ),
+                    weight_decay=0.01,
+                ),
+                rows=8,
             ),
-            rows=8,
-            row_length=256,
-        ),
-        rl=RlStage(
-            after="sft",
-            domains=(),
-            num_steps=20,
-            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
-            objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=8)),
-            group_size=GROUP_SIZE,
-            sampling=sampling,
-            rows=16,
-            row_length=256,
-        ),
+            "rl": RlStage(
+                after="sft",
+                domains=(),
+                num_steps=20,
+                scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+                objective=longcat_objective(
+                    group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
+                ),
+                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=8)),
+                group_size=GROUP_SIZE,
+                sampling=sampling,
+                rows=16,
+            ),
+        },
     )
 
 
-def sft() -> SftRecipe:
+def sft() -> Recipe:
     """The cold start of the quickstart alone, or more of it for a model that there is.
 
     Command: loong train sft; with --start-from RUN it goes on from those weights. Machine: 2 CPU
     cores, 3 GB.
     """
     real = quickstart.quickstart()
-    return SftRecipe(
+    return Recipe(
         name="sft",
         model=real.model,
         problems=real.problems,
         engine=real.engine,
         evaluation=real.evaluation,
-        sft=real.sft,
+        stages={"sft": real.stages["sft"]},
     )
 
 
-def rl() -> RlRecipe:
+def rl() -> Recipe:
     """Reinforcement learning alone, on the quickstart's three domains by turns.
 
     Command: loong train rl --start-from runs/sft. It takes a run (its last finished stage), a
@@ -95,17 +99,17 @@ def rl() -> RlRecipe:
     2 CPU cores, 3 GB.
     """
     real = quickstart.quickstart()
-    return RlRecipe(
+    return Recipe(
         name="rl",
         model=real.model,
         problems=real.problems,
         engine=real.engine,
         evaluation=real.evaluation,
-        rl=quickstart.rl_stage("start", ("stem", "logic", "code"), num_steps=50),
+        stages={"rl": quickstart.rl_stage(START, (), num_steps=50)},
     )
 
 
-def distill() -> DistillRecipe:
+def distill() -> Recipe:
     """A fresh student learns a teacher's right answers: rejection sampling, then SFT.
 
     Command: loong train distill --teacher runs/quickstart. The teacher answers problems of the
@@ -113,16 +117,20 @@ def distill() -> DistillRecipe:
     2 CPU cores, 3 GB.
     """
     real = quickstart.quickstart()
-    return DistillRecipe(
+    shown = real.stages["sft"]
+    assert isinstance(shown, SftStage)
+    return Recipe(
         name="distill",
         model=real.model,
         problems=real.problems,
         engine=real.engine,
         evaluation=real.evaluation,
-        samples=SampleStage(
-            teacher="teacher",
-            num_problems=1024,
-            sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
-        ),
-        sft=dataclasses.replace(real.sft, first_pairs=0),
+        stages={
+            "samples": SampleStage(
+                teacher=TEACHER,
+                num_problems=1024,
+                sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
+            ),
+            "sft": dataclasses.replace(shown, first_pairs=0, samples_of="samples"),
+        },
     )
