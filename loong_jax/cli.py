@@ -157,7 +157,10 @@ def train(arguments: Arguments) -> int:
     chosen = options.parse_train(found.name, found.text, found.config, rest)
     from loong_jax.launch import run
 
-    run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    config = chosen.config
+    if found.is_new:
+        config = choosing.finished(config, found.config, rest)
+    run.train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 

@@ -88,6 +88,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "growing_context": "orchestrator.curriculum:GrowingContext",
     "fusion_stage": "launch.recipe.stages:FusionStage",
     "longcat_fusion": "merge.methods.settings:LongcatFusion",
+    "evaluation_stage": "launch.recipe.stages:EvaluationStage",
     "sample_stage": "launch.recipe.stages:SampleStage",
 }
 

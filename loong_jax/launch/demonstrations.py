@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loong_jax import environments
-from loong_jax.data import tool_template
+from loong_jax.data import chat_records, tool_template
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.launch import own_problems, packaged, tools
@@ -73,8 +73,11 @@ def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Proble
 
 
 def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations | Pairs":
-    """Endless (prompt, response) pairs of a cold start on the recipe's own problems."""
+    """Endless examples: the recipe's conversations, or solutions of its problems as pairs."""
     problems = recipe.problems
+    if recipe.data is not None:
+        given = chat_records.taught(chat_records.read(recipe.data), texts.tokenizer)
+        return Pairs(given=tuple(given), seed=recipe.seed)
     assert problems is not None, "worked solutions are asked for, and there are no problems"
     if isinstance(problems, FileProblems):
         return own_problems.solutions(problems, recipe.seed, texts)

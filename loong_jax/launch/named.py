@@ -1,4 +1,4 @@
-"""Parts of a recipe by name: `--rl.objective dapo --sft.optimizer muon --rl.lora 16 --form boxed`.
+"""Parts of a stage by name: `--rl.objective dapo --sft.optimizer muon --rl.lora 16`.
 
 Each part is a dataclass of one kind or another, whose fields are options. What the command line
 names takes the place of the recipe's own. `FILE.py:FUNCTION` is one of your own: a function that
@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.launch import recipes
 from loong_jax.launch.choosing import value_of
@@ -49,10 +48,6 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
     Raises ConfigError where a name is none, or a function of one's own returns something else.
     """
     left = list(arguments)
-    if (name := value_of("--form", left)) is not None:
-        _refuse_unknown("--form", name, FORMS)
-        recipe = dataclasses.replace(recipe, form=FORMS[name])
-        left = _without("--form", left)
     stages = dict(recipe.stages)
     for stage_name, stage in recipe.stages.items():
         prefix = f"--{stage_name.replace('_', '-')}"
@@ -123,8 +118,8 @@ def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:
 def _refuse_unknown(option: str, name: str, names: Mapping[str, Any]) -> None:
     if name not in names:
         raise ConfigError(
-            f"{option}={name} names nothing. Choose one of: {', '.join(names)}; for a part of a "
-            "stage, or name a function of your own that takes the stage: FILE.py:FUNCTION."
+            f"{option}={name} names nothing. Choose one of: {', '.join(names)}; or a function of "
+            "your own that takes the stage: FILE.py:FUNCTION."
         )
 
 

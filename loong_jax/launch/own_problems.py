@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -128,19 +129,19 @@ def _order(count: int, seed: int, turn: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Endless (prompt, response) pairs: all of `given` again and again, each time in another order.
+    """Endless examples: all of `given` again and again, each time in another order.
 
     Iterating twice gives the same pairs.
     """
 
-    given: tuple[tuple[str, str], ...]
+    given: tuple[Any, ...]
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[Any]:
         return map(self.pair_at, itertools.count())
 
-    def pair_at(self, number: int) -> tuple[str, str]:
-        """Pair `number`, counted from 0."""
+    def pair_at(self, number: int) -> Any:
+        """Example `number`, counted from 0."""
         turn, place = divmod(number, len(self.given))
         return self.given[_order(len(self.given), self.seed, turn)[place]]
 

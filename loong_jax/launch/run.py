@@ -21,6 +21,7 @@ from loong_jax.launch import (
     starting,
 )
 from loong_jax.launch.recipe import (
+    EvaluationStage,
     FileProblems,
     FusionStage,
     Recipe,
@@ -178,6 +179,8 @@ def _inputs(stage: Stage) -> tuple[str, ...]:
             return (stage.teacher,)
         case FusionStage():
             return (stage.base, *stage.experts)
+        case EvaluationStage():
+            return (stage.of,)
 
 
 def _run_stage(
@@ -197,6 +200,8 @@ def _run_stage(
             done = stages.run_fusion(session, name, stage, directories, progress)
         case SampleStage():
             done = samples.run_samples(session, name, stage, directories, progress)
+        case EvaluationStage():
+            done = stages.run_evaluation(session, name, stage, directories, progress)
     return done | {"peak_gb": usage.stage_peak_gb()}
 
 

@@ -19,7 +19,14 @@ from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
 from loong_jax.launch.profiling import StepProfile
-from loong_jax.launch.recipe import START, TEACHER, FusionStage, RlStage, SftStage
+from loong_jax.launch.recipe import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    FusionStage,
+    RlStage,
+    SftStage,
+)
 from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -401,6 +408,19 @@ def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: 
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
 
 
+def run_evaluation(
+    session: Session,
+    name: str,
+    settings: EvaluationStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluates weights as they are, as engines sample them."""
+    progress.start(name, total_steps=None)
+    weights = session.policy.published(_weights_of(session, settings.of, directories))
+    return _evaluate(session, name, weights, 0, directories.own, progress, session.domains)
+
+
 def _known_steps(settings: SftStage | RlStage) -> int | None:
     """How many steps a stage takes; None where time ends it."""
     return None if settings.wall_time_of else settings.num_steps
@@ -466,10 +486,25 @@ def _finish(
 ) -> dict[str, Any]:
     """Saves the weights, evaluates them as engines sample them, and says what came of it."""
     save_weights(own, step, weights, session.abstract_weights)
+    published = session.policy.published(weights)
+    return _evaluate(session, name, published, step, own, progress, domains or session.domains)
+
+
+def _evaluate(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: Sequence[str],
+) -> dict[str, Any]:
+    if not domains:
+        progress.finish(name)
+        return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s = time.monotonic()
-    published = session.policy.published(weights)
-    result, samples = session.evaluate(published, stage=name, domains=domains or session.domains)
+    result, samples = session.evaluate(weights, stage=name, domains=domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

@@ -18,6 +18,7 @@ from loong_jax.launch import convert, sources
 from loong_jax.launch.recipe import (
     START,
     TEACHER,
+    EvaluationStage,
     Recipe,
     RlStage,
     SftStage,
@@ -122,7 +123,9 @@ def _with_ends_tied(recipe: Recipe) -> Recipe:
         stages = {
             name: _after_start(stage, cold) for name, stage in stages.items() if name not in cold
         }
-    elif any(START in _names_of(stage) for stage in stages.values()):
+    if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
+        stages = {n: stage for n, stage in stages.items() if not isinstance(stage, EvaluationStage)}
+    if recipe.start_from is None and any(START in _names_of(stage) for stage in stages.values()):
         raise ConfigError(
             "this recipe trains weights that there are already. Give --start-from a directory in "
             "the layout of Hugging Face, an import, a run, or a stage of one."

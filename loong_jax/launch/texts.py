@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.data import response
+from loong_jax.data import chat_records, response
+from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
 from loong_jax.environments.problem import Problem
@@ -39,9 +40,11 @@ class Texts:
         described = [tools.schema(tool) for tool in tools.toolbox(offered).values()] or None
         return self.tokenizer.prompt_ids([{"role": "user", "content": text}], tools=described)
 
-    def example(self, pair: tuple[str, str]) -> Example:
-        """Tokens and loss mask of a prompt with its response, which is written in the form."""
-        prompt, text = pair
+    def example(self, item: tuple[str, str] | Conversation) -> Example:
+        """Tokens and loss mask of a conversation, or of a prompt with its response."""
+        if isinstance(item, Conversation):
+            return chat_records.encode(self.tokenizer, item)
+        prompt, text = item
         return sft.encode_response(self.tokenizer, self.prompt_ids(prompt), text)
 
     def render(self, thinking: str, answer: str) -> str:

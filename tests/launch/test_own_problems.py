@@ -135,9 +135,11 @@ def test_without_a_cold_start_what_came_after_it_begins_with_the_weights_given(f
     recipe = dataclasses.replace(
         full, problems=settings(file), stages={**full.stages, "sft_continued": more}
     )
-    assert starting._with_ends_tied(recipe) == recipe
+    alone = starting._with_ends_tied(recipe).stages
+    assert list(alone) == ["sft", "rl", "sft_continued"]
+    assert alone["rl"] == recipe.stages["rl"]
     begun = starting._with_ends_tied(dataclasses.replace(recipe, start_from=Path("x"))).stages
-    assert list(begun) == ["rl", "sft_continued"]
+    assert list(begun) == ["before", "rl", "sft_continued"]
     assert begun["sft_continued"].after == begun["rl"].after == "start"
 
 
@@ -364,7 +366,8 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     lines = [{k: v for k, v in json.loads(x).items() if k != "solution"} for x in bare.open()]
     further = small(write(bare, lines), start_from=directory)
     run.train(further, tmp_path / "further")
-    assert sorted(path.name for path in (tmp_path / "further" / "stages").iterdir()) == ["rl"]
+    stages = sorted(path.name for path in (tmp_path / "further" / "stages").iterdir())
+    assert stages == ["before", "rl"]
     config = configs.load(tmp_path / "further")
     assert config.model == recipe.model
     other = dataclasses.replace(further, model=tiny.smallest_config(hidden_size=48))

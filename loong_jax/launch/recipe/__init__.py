@@ -25,6 +25,7 @@ from loong_jax.launch.recipe.recipe import Recipe, ToolSettings
 from loong_jax.launch.recipe.stages import (
     START,
     TEACHER,
+    EvaluationStage,
     FusionStage,
     RlStage,
     SampleStage,
@@ -38,6 +39,7 @@ __all__ = [
     "TEACHER",
     "DomainProblems",
     "EngineSettings",
+    "EvaluationStage",
     "FileProblems",
     "FusionStage",
     "GeneratedProblems",

@@ -65,9 +65,12 @@ class Recipe:
     form: ResponseForm | None = None  # of responses; None: that of the checkpoint's vocabulary
     bias: BiasController = BiasController(rate=0.01)  # of the routers
     problems: ProblemSource | None
+    data: Path | None = None  # JSON lines of conversations, which SFT learns instead of solutions
     engine: EngineSettings = EngineSettings()
     verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
     evaluation: EvaluationSettings = EvaluationSettings()
+    # of a response, in every stage and evaluation; None: what these say
+    max_new_tokens: int | None = None
     tools: ToolSettings | None = None
     mesh: MeshSettings | None = None  # of the trainer; None: one device
     replica_mesh: MeshSettings | None = None  # of each replica; None: one device

@@ -180,6 +180,16 @@ class SampleStage:
             )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationStage:
+    """Evaluates weights and trains nothing: what later stages are compared with.
+
+    Left out where the recipe names no such weights, or has no problems to pose.
+    """
+
+    of: str = START
+
+
 def _refuse_below(settings: object, least: int, *names: str) -> None:
     for name in names:
         if getattr(settings, name) < least:
@@ -188,4 +198,4 @@ def _refuse_below(settings: object, least: int, *names: str) -> None:
             )
 
 
-Stage = SftStage | RlStage | FusionStage | SampleStage
+Stage = SftStage | RlStage | FusionStage | SampleStage | EvaluationStage

@@ -7,6 +7,7 @@ from loong_jax.launch.recipe import (
     START,
     TEACHER,
     EngineSettings,
+    EvaluationStage,
     FileProblems,
     Recipe,
     RlStage,
@@ -24,13 +25,18 @@ GROUP_SIZE = 8
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
 
 
+def engine() -> EngineSettings:
+    """Replicas whose lengths follow from the problems."""
+    return EngineSettings(narrow_slots=(16, 64), groups_per_replica=2)
+
+
 def problems() -> Recipe:
     """Trains on a file of your own problems: cold start on its solutions, then RL.
 
-    Command: loong train problems --problems FILE.jsonl; with --start-from RUN there is no cold
+    Command: loong train problems --problems FILE.jsonl; with --start-from DIR there is no cold
     start, and the file needs no solutions. Machine: 2 CPU cores, 3 GB. docs/own_problems.md says
-    what the file holds and has an example. Prompts and answers are printable ASCII, prompt and
-    answer together 256 tokens, which are characters here.
+    what the file holds and has an example. Without --start-from the model is the quickstart's,
+    which reads and writes printable ASCII, a token per character.
     """
     sampling = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
     return Recipe(
@@ -46,6 +52,7 @@ def problems() -> Recipe:
         ),
         evaluation=EvaluationSettings(num_problems=128, sampling=sampling),
         stages={
+            "before": EvaluationStage(),
             "sft": SftStage(
                 is_cold_start=True,
                 num_steps=600,
@@ -75,37 +82,39 @@ def problems() -> Recipe:
 
 
 def sft() -> Recipe:
-    """The cold start of the quickstart alone, or more of it for a model that there is.
+    """Fine-tuning alone: the cold start of the quickstart, or conversations of your own.
 
-    Command: loong train sft; with --start-from RUN it goes on from those weights. Machine: 2 CPU
-    cores, 3 GB.
+    Command: loong train sft --start-from DIR --data chat.jsonl, where DIR is a checkpoint as
+    Hugging Face has it, a run, or an import; each line has `messages`, or `prompt` and `response`.
+    Without --start-from weights are fresh, without --data it learns the quickstart's solutions.
+    Machine: 2 CPU cores, 3 GB for a model of a million parameters.
     """
     real = quickstart.quickstart()
     return Recipe(
         name="sft",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
-        stages={"sft": real.stages["sft"]},
+        stages={"before": EvaluationStage(), "sft": real.stages["sft"]},
     )
 
 
 def rl() -> Recipe:
-    """Reinforcement learning alone, on the quickstart's three domains by turns.
+    """Reinforcement learning alone, on a file of problems or the quickstart's three domains.
 
-    Command: loong train rl --start-from runs/sft. It takes a run (its last finished stage), a
-    stage of one, or what `loong import-hf` made of a model with the quickstart's tokens. Machine:
-    2 CPU cores, 3 GB.
+    Command: loong train rl --start-from DIR --problems mine.jsonl, where DIR is a checkpoint as
+    Hugging Face has it, a run (its last finished stage), a stage of one, or an import. The weights
+    are evaluated before and after. Machine: 2 CPU cores, 3 GB for a model of a million parameters.
     """
     real = quickstart.quickstart()
     return Recipe(
         name="rl",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
-        stages={"rl": quickstart.rl_stage(START, (), num_steps=50)},
+        stages={"before": EvaluationStage(), "rl": quickstart.rl_stage(START, (), num_steps=50)},
     )
 
 
@@ -123,7 +132,7 @@ def distill() -> Recipe:
         name="distill",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
         stages={
             "samples": SampleStage(
