@@ -141,11 +141,19 @@ def train(arguments: Arguments) -> int:
         os.environ["LOONG_PROFILE"] = profiled
     name, *rest = words
     if name.startswith("-"):
-        name, rest = None, list(arguments)
+        name, rest = None, words
     from loong_jax import options
-    from loong_jax.launch import choosing
+    from loong_jax.launch import choosing, named, train_help
+    from loong_jax.launch.recipe import Recipe
 
     found = choosing.to_run(name, rest)
+    if isinstance(found.config, Recipe):
+        config, rest = named.choose(found.config, rest)
+        found = found._replace(config=config)
+        if {"-h", "--help"} & set(rest):
+            print(train_help.settings_that_matter(name or found.name, config, found.text))
+            return 0
+    rest = ["--help" if word == "--help-all" else word for word in rest]
     if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
@@ -182,7 +190,11 @@ def train_help_text() -> str:
             "  loong train quickstart --run-dir runs/seed1 --seed 1",
             "  loong train quickstart --run-dir runs/b --only rl_stem --from runs/quickstart",
             "",
-            "`loong train RECIPE --help` lists every setting that can be overridden.",
+            "  loong train rl --start-from MODEL --problems mine.jsonl --rl.objective dapo",
+            "  loong train sft --start-from MODEL --data chat.jsonl --sft.lora 16",
+            "  loong train --run-dir runs/rl",
+            "",
+            "`loong train RECIPE --help` shows the settings that matter, --help-all every one.",
         ]
     )
 
