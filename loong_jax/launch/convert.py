@@ -22,8 +22,8 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig
+from loong_jax.models.hf import HfCheckpoint, files, save_weights_hf
 from loong_jax.models.moe import abstract_weights
-from loong_jax.models.moe.convert import HfCheckpoint, files, save_weights_hf
 from loong_jax.rl import checkpoint
 
 FORMAT_VERSION = 1
@@ -163,9 +163,9 @@ def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:
 def _fingerprint(found: HfCheckpoint, dtype: str | None) -> str:
     """Changes when the config, a tensor's place or kind, or a file changes."""
     content: list[Any] = [found.config_text, dtype, BLOCK_BYTES]
+    stamps = {tensor.file: files.stamp(tensor.file) for tensor in found.found.values()}
     for name, tensor in sorted(found.found.items()):
-        status = tensor.file.stat()
-        content.append([name, str(tensor.dtype), tensor.shape, tensor.offset, status.st_mtime_ns])
+        content.append([name, str(tensor), stamps[tensor.file]])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

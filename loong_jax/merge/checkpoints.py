@@ -19,7 +19,7 @@ from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
 from loong_jax.merge.methods import LongcatFusion, Method
 from loong_jax.merge.tree import BatchAxes, PathRules, Weights
-from loong_jax.models.moe.convert import files, unfinished
+from loong_jax.models.hf import files, unfinished
 
 Load = Callable[[Path], Weights]
 Save = Callable[[Path, Weights, Mapping[str, Any]], None]

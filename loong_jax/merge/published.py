@@ -17,8 +17,8 @@ from loong_jax.errors import CheckpointError
 from loong_jax.merge import fusion, pieces
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.plan import Plan
-from loong_jax.models.moe.convert import files, unfinished
-from loong_jax.models.moe.convert.files import StoredTensor
+from loong_jax.models.hf import files, unfinished
+from loong_jax.models.hf.files import StoredTensor
 
 REPORT = "fusion.json"
 _SOURCE = "a merge"  # tells its unfinished files from those of an export

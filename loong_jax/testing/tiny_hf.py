@@ -8,8 +8,8 @@ import jax
 import tokenizers
 
 from loong_jax.models import moe
+from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe import MoEConfig
-from loong_jax.models.moe.convert import save_weights_hf
 from loong_jax.testing import tiny
 
 TEMPLATE = (

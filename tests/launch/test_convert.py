@@ -18,7 +18,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, stages
 from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.convert import HfCheckpoint
+from loong_jax.models.hf import HfCheckpoint
 from loong_jax.testing import tiny
 
 PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"

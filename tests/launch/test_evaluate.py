@@ -15,7 +15,7 @@ from loong_jax.launch import evaluate, recipes
 from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.evaluate import EvalOptions
 from loong_jax.models import moe
-from loong_jax.models.moe.convert import save_weights_hf
+from loong_jax.models.hf import save_weights_hf
 from loong_jax.testing import tiny
 
 CONFIG = tiny.smallest_config(chunk_tokens=None)

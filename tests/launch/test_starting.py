@@ -15,7 +15,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert, pod_sft, recipes, stages, starting
 from loong_jax.launch.recipe import MeshSettings, PodSettings
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.convert import save_weights_hf
+from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe.model import abstract_weights
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupConstant

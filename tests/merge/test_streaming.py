@@ -15,7 +15,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, on_host, pieces, published
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
-from loong_jax.models.moe.convert import unfinished
+from loong_jax.models.hf import unfinished
 from tests.merge import examples
 
 METHODS = {

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.hf.quantised import FLOATS
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.convert import hf_config, manifest
+from loong_jax.models.moe.convert import hf_config
 from loong_jax.models.rope import YarnScaling
 from loong_jax.sharding import MESH_AXES
 
@@ -24,7 +25,7 @@ _NESTED = {  # fields that hold a config, and its kind where there is one only
     "mixing": None,
     "exchange": None,
 }
-_DTYPES = [dtype.name for dtype in manifest.FLOATS]
+_DTYPES = [dtype.name for dtype in FLOATS]
 MODELS = {
     "longcat-flash": MoEConfig.flash,
     "longcat-flash-lite": MoEConfig.lite,

@@ -1,9 +1,10 @@
 """LongCat-Flash: latent attention, zero-computation experts, shortcut-connected layers."""
 
+from loong_jax.models.hf.checkpoint import load_hf
+from loong_jax.models.hf.writing import save_hf
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.models.moe.convert import load_hf, save_hf
 from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
 from loong_jax.models.moe.growth import stack_config, stack_layers
 from loong_jax.models.moe.model import (

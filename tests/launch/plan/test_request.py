@@ -16,8 +16,8 @@ from loong_jax.launch.plan import (
     request,
 )
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.hf import HfCheckpoint
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.convert import HfCheckpoint
 from loong_jax.models.rope import YarnScaling
 from tests.launch.plan.asking import V5P, asked, make_request
 

@@ -10,9 +10,8 @@ import safetensors.numpy
 from flax import nnx
 
 from loong_jax.errors import CheckpointError
-from loong_jax.models import moe
-from loong_jax.models.moe import convert
-from loong_jax.models.moe.convert import files
+from loong_jax.models import hf, moe
+from loong_jax.models.hf import files
 from tests.models.moe.published import PUBLISHED, assert_same_bytes, published, tensors_of
 
 
@@ -24,7 +23,7 @@ def contents(directory) -> dict[str, bytes]:
 
 
 def layout_of(directory) -> str | None:
-    return convert.HfCheckpoint(directory).layout
+    return hf.HfCheckpoint(directory).layout
 
 
 def test_round_trip_gives_the_same_files(tmp_path):
@@ -87,7 +86,7 @@ def test_other_tensors_get_files_of_our_own(tmp_path):
     config = dataclasses.replace(published().config, num_mtp_layers=0)
     weights = nnx.to_pure_dict(nnx.split(published(), graph=False)[1])
     without_head = {name: leaf for name, leaf in weights.items() if name != "mtp"}
-    convert.save_weights_hf(
+    hf.save_weights_hf(
         config, without_head, tmp_path / "headless", stored_layout=layout_of(PUBLISHED)
     )
     moe.save_hf(published(), tmp_path / "sized", max_shard_bytes=10**9)

@@ -13,7 +13,7 @@ from flax import nnx
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.models import moe
-from loong_jax.models.moe.convert import HfCheckpoint, files, hf_save, unfinished
+from loong_jax.models.hf import HfCheckpoint, files, unfinished, writing
 
 PUBLISHED = Path(__file__).parent / "fixtures" / "published"
 SHARD_BYTES = 40_000  # three files and an index
@@ -41,7 +41,7 @@ def save_of(source, directory, **changes: Any):
     """As `save` where the weights can be told from others: how many files were whole before."""
     model = published()
     _, state = nnx.split(model, graph=False)
-    return hf_save.save_weights_hf(
+    return writing.save_weights_hf(
         model.config,
         nnx.to_pure_dict(state),
         directory,
@@ -104,8 +104,8 @@ def test_an_export_of_the_same_weights_goes_on_after_its_whole_files(
     num_whole = {"ExportBegun": 0, "ShardWritten": number}.get(name, 3)
     killed(monkeypatch, tmp_path, point, functools.partial(save_of, "ours"))
     killed(monkeypatch, tmp_path, ("ExportBegun", 1), functools.partial(save_of, "ours"))
-    fetch, fetched = hf_save._fetch, []
-    monkeypatch.setattr(hf_save, "_fetch", lambda *a: fetched.append(a[1].name) or fetch(*a))
+    fetch, fetched = writing._fetch, []
+    monkeypatch.setattr(writing, "_fetch", lambda *a: fetched.append(a[1].name) or fetch(*a))
     assert save_of("ours", tmp_path) == num_whole
     assert contents(tmp_path) == whole
     index = json.loads(whole[files.INDEX])["weight_map"]
@@ -152,7 +152,7 @@ def test_an_export_is_killed_again_and_again(tmp_path, monkeypatch, whole):
 
 
 def test_an_export_killed_within_a_file_is_started_over(tmp_path, monkeypatch, whole):
-    fetch, fetched = hf_save._fetch, []
+    fetch, fetched = writing._fetch, []
 
     def dies(leaves, place):
         fetched.append(place)
@@ -161,7 +161,7 @@ def test_an_export_killed_within_a_file_is_started_over(tmp_path, monkeypatch, w
         return fetch(leaves, place)
 
     with monkeypatch.context() as patched:
-        patched.setattr(hf_save, "_fetch", dies)
+        patched.setattr(writing, "_fetch", dies)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path)
     save(tmp_path)
@@ -261,14 +261,14 @@ def test_what_others_finish_while_an_export_waits_for_the_lock_is_refused(tmp_pa
 
 @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00003.safetensors"])
 def test_what_others_put_there_during_an_export_is_not_replaced(tmp_path, monkeypatch, whole, name):
-    write = hf_save._write
+    write = writing._write
 
     def disturbed(*arguments):
         (tmp_path / name).write_text("mine")
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(hf_save, "_write", disturbed)
+        patched.setattr(writing, "_write", disturbed)
         with pytest.raises(CheckpointError, match=f"already holds {name}"):
             save_of("ours", tmp_path)
     assert (tmp_path / name).read_text() == "mine"
@@ -280,7 +280,7 @@ def test_what_others_put_there_during_an_export_is_not_replaced(tmp_path, monkey
 def test_a_file_that_is_deleted_during_an_export_is_named_and_written_again(
     tmp_path, monkeypatch, whole
 ):
-    write = hf_save._write
+    write = writing._write
 
     def robbed(directory, *arguments):
         num_kept = write(directory, *arguments)
@@ -288,7 +288,7 @@ def test_a_file_that_is_deleted_during_an_export_is_named_and_written_again(
         return num_kept
 
     with monkeypatch.context() as patched:
-        patched.setattr(hf_save, "_write", robbed)
+        patched.setattr(writing, "_write", robbed)
         with pytest.raises(CheckpointError, match=r"model-00001.* was deleted .*Repeat"):
             save_of("ours", tmp_path)
     # as a version before this one noted it

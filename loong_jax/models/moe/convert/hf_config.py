@@ -47,9 +47,11 @@ _ALIASES = {
     "intermediate_size": "ffn_hidden_size",
     "moe_intermediate_size": "expert_ffn_hidden_size",
 }
+ARCHITECTURES = ("LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM")
+MODEL_TYPES = ("longcat_flash", "longcat_flash_ngram")
 # Key -> the values under which the model is the one that is built here, the published first.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("longcat_flash", "longcat_flash_ngram"),
+    "model_type": MODEL_TYPES,
     "attention_method": ("MLA",),
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -61,6 +63,24 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "sliding_window": (None,),
     "n_shared_experts": (0,),
     "quantization_config": (None, {}),
+    "compression_config": (None, {}),
+    "rope_interleave": (True,),
+    "scoring_func": ("softmax",),
+    "n_group": (1, 0),
+    "topk_group": (1, 0),
+    "moe_group_size": (1, 0),
+    "grouped_moe_norm_scale": (1,),
+    "first_k_dense_replace": (0,),
+    "moe_layer_freq": (1,),
+    "mla_use_output_gate": (False,),
+    "attention_output_gate": (False,),
+    "attn_output_gate": (False,),
+    "qk_norm": (False,),
+    "use_qk_norm": (False,),
+    "logit_scale": (1,),
+    "final_logit_softcapping": (None,),
+    "attn_logit_softcapping": (None,),
+    "is_encoder_decoder": (False,),
 }
 # Beginnings of keys that belong to other members of the family.
 _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
@@ -258,6 +278,12 @@ def _object(record: Json, key: str) -> Json:
 
 
 def _refuse_other_models(record: Json) -> None:
+    named = record.get("architectures")
+    if named and not (isinstance(named, list) and all(name in ARCHITECTURES for name in named)):
+        raise ConfigError(
+            f"config.json has architectures={named!r}, and LongCat-Flash is {ARCHITECTURES[0]} or "
+            f"{ARCHITECTURES[1]}. Choose a checkpoint of one of them."
+        )
     zero_experts = record.get("zero_expert_num", _KEYS["num_zero_experts"][1])
     kinds = {"zero_expert_type": ("identity",) if zero_experts else ("identity", "")}
     for key, allowed in (_REQUIRED | kinds).items():
@@ -322,7 +348,14 @@ def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
             "Remove one of the two."
         )
     _check_number("rope_theta", theta)
-    kind = rope.pop("rope_type", None) or rope.get("type") or "default"
+    kind = rope.pop("rope_type", None) or rope.get("type")
+    if kind is None and (scaled := [key for key in _YARN_KEYS if rope.get(key) is not None]):
+        raise ConfigError(
+            f"config.json has {scaled[0]}={rope[scaled[0]]!r} among its rotary parameters and no "
+            'rope_type that says how they are stretched. Add "rope_type": "yarn" if it is YaRN, or '
+            "remove the parameters."
+        )
+    kind = kind or "default"
     rope.pop("type", None)
     known = {**dict.fromkeys(_YARN_KEYS), "attention_factor": None, **_ROPE_NEUTRAL}
     odd = [key for key in rope if key not in known]

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
-from loong_jax.models.moe.convert import files
+from loong_jax.models.hf import files
 
 MARK = ".loong_export"
 ASIDE = ".loong_export.files"  # a directory beside the mark

@@ -14,18 +14,16 @@ from flax import nnx
 from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
-from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.convert import files, hf_config, layout, names, unfinished
-from loong_jax.models.moe.convert.layout import FilePlan
-from loong_jax.models.moe.convert.names import Place
-from loong_jax.models.moe.model import LongcatFlash
+from loong_jax.models.hf import files, layout, publication, unfinished
+from loong_jax.models.hf import places as place_room
+from loong_jax.models.hf.files import Entry
+from loong_jax.models.hf.layout import FilePlan
+from loong_jax.models.hf.places import Place
 
 MAX_SHARD_BYTES = 5_000_000_000
 
 
-def save_hf(
-    model: LongcatFlash, directory: Path | str, *, max_shard_bytes: int | None = None
-) -> None:
+def save_hf(model: Any, directory: Path | str, *, max_shard_bytes: int | None = None) -> None:
     """Writes config.json and safetensors files, with an index where there are several.
 
     Tensors keep the dtypes they have. A model that came from `load_hf` has its config.json again,
@@ -37,25 +35,26 @@ def save_hf(
     CheckpointError where that already holds weights or another config.json or cannot be written to,
     where this process cannot see all of the model's weights, or where there are none.
     """
-    if not isinstance(model, LongcatFlash):
+    if not isinstance(model, nnx.Module):
         raise CheckpointError(
-            f"save_hf was given a {type(model).__name__}, and saves a LongcatFlash. Put what "
+            f"save_hf was given a {type(model).__name__}, and saves a model. Put what "
             "init_weights returns together with nnx.merge(graphdef, weights)."
         )
     _, state = nnx.split(model, graph=False)
+    imported: Any = model
     save_weights_hf(
-        model.config,
+        imported.config,
         nnx.to_pure_dict(state),
         directory,
-        config_text=model.imported_config,
-        stored_dtype=model.imported_dtype,
-        stored_layout=model.imported_layout,
+        config_text=imported.imported_config,
+        stored_dtype=imported.imported_dtype,
+        stored_layout=imported.imported_layout,
         max_shard_bytes=max_shard_bytes,
     )
 
 
 def save_weights_hf(
-    config: MoEConfig,
+    config: Any,
     weights: Mapping[str, Any],
     directory: Path | str,
     *,
@@ -76,8 +75,10 @@ def save_weights_hf(
     _check_shard_bytes(max_shard_bytes)
     leaves = parameters.by_path(weights)
     _check_leaves(leaves)
-    text = _config_text(config, np.dtype(leaves["embedding"].dtype), config_text, stored_dtype)
-    places = {place.name: place for place in names.places(config, leaves)}
+    published = publication.published_as(config)
+    places = {place.name: place for place in published.places(config, leaves)}
+    dtype = np.dtype(leaves[places[published.embedding].leaf].dtype)
+    text = _config_text(published, config, dtype, config_text, stored_dtype)
     plans, index = _plan(leaves, places, stored_layout, max_shard_bytes)
     with unfinished.begun(directory, text, source) as export:
         num_kept = _write(export.aside, leaves, places, plans)
@@ -120,12 +121,16 @@ def _check_leaves(leaves: Mapping[str, Any]) -> None:
 
 
 def _config_text(
-    config: MoEConfig, dtype: np.dtype, original: str | None, stored_dtype: str | None
+    published: publication.Publication,
+    config: Any,
+    dtype: np.dtype,
+    original: str | None,
+    stored_dtype: str | None,
 ) -> bytes:
     """config.json for weights of `dtype`; as it came, to the byte, where nothing has changed."""
     config = dataclasses.replace(config, param_dtype=dtype)
     known = json.loads(original) if original else None
-    record = hf_config.write_config(config, known, stored_dtype)
+    record = published.write_config(config, known, stored_dtype)
     if original and record == known:
         return original.encode()
     return (json.dumps(record, indent=2) + "\n").encode()
@@ -145,8 +150,13 @@ def _plan(
     known = stored_layout if max_shard_bytes is None else None
     if known is not None and (fitted := layout.fitted(known, entries)):
         return fitted
+    return divided(entries, max_shard_bytes or MAX_SHARD_BYTES)
+
+
+def divided(entries: Mapping[str, Entry], max_bytes: int) -> tuple[list[FilePlan], str | None]:
+    """The files of these tensors, of at most so many bytes, and their index where there is one."""
     sizes = {n: math.prod(shape) * dtype.itemsize for n, dtype, shape in entries.values()}
-    shards = _shards(sizes, max_shard_bytes or MAX_SHARD_BYTES)
+    shards = _shards(sizes, max_bytes)
     if len(shards) == 1:
         tensors = files.in_order(entries.values())
         return [FilePlan("model.safetensors", tensors, files.METADATA)], None
@@ -200,9 +210,9 @@ def _fetch(leaves: Mapping[str, Any], place: Place) -> np.ndarray:
         return place.turn_back(array[index])
     held = np.empty([stop - start for start, stop in place.region], array.dtype)
     for shard in array.addressable_shards:
-        region = names.region_of(shard.index, array.shape)
-        if shard.replica_id == 0 and (common := names.meet(region, place.region)):
-            with names.without_mesh():  # cut on the device, so that no whole shard is copied
-                part = np.asarray(shard.data[names.within(common, region)])
-            held[names.within(common, place.region)] = part
+        region = place_room.region_of(shard.index, array.shape)
+        if shard.replica_id == 0 and (common := place_room.meet(region, place.region)):
+            with place_room.without_mesh():  # cut on the device, so that no whole shard is copied
+                part = np.asarray(shard.data[place_room.within(common, region)])
+            held[place_room.within(common, place.region)] = part
     return place.turn_back(held)

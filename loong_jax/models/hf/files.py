@@ -1,23 +1,30 @@
 """safetensors files, read tensor by tensor without copies and written without holding a shard.
 
 A file is the length of its header (8 bytes, little-endian), the header as JSON, and the tensors one
-after the other. Everything that a header can tell is checked before any tensor is looked at.
+after the other. Everything that a header can tell is checked, by `safetensors` itself, before any
+tensor is looked at. Directories may lie wherever fsspec reads: gs://, s3://, memory://.
 """
 
 import json
 import math
 import os
+import posixpath
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import safetensors
 
 from loong_jax.errors import CheckpointError
+from loong_jax.models.hf.remote import RemotePath
 
 Entry = tuple[str, np.dtype, tuple[int, ...]]  # name, dtype and shape of a tensor
 Metadata = Mapping[str, str]  # what a header says beside its tensors
+AnyPath = Path | RemotePath
+Opened = dict[AnyPath, np.memmap]  # local files that are open
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself has it
@@ -30,6 +37,7 @@ DTYPES: dict[str, np.dtype] = {  # in the order in which safetensors lays them o
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F16": np.dtype(np.float16),
     "I16": np.dtype(np.int16),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "I8": np.dtype(np.int8),
@@ -44,7 +52,7 @@ METADATA: Metadata = {"format": "pt"}  # what transformers writes
 class StoredTensor(NamedTuple):
     """Where a tensor lies and what it is."""
 
-    file: Path
+    file: AnyPath
     dtype: np.dtype
     shape: tuple[int, ...]
     offset: int  # in the file, in bytes
@@ -54,14 +62,36 @@ class StoredTensor(NamedTuple):
         """In the file, in bytes."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
-    def view(self, mapped: dict[Path, np.memmap]) -> np.ndarray:
-        """The tensor as it lies on disk; `mapped` keeps the files that are open."""
-        if self.file not in mapped:
-            mapped[self.file] = np.memmap(self.file, np.uint8, mode="r")
-        return mapped[self.file][self.offset : self.end].view(self.dtype).reshape(self.shape)
+    def view(self, opened: Opened) -> np.ndarray:
+        """The tensor as it lies on disk, or fetched; `opened` keeps the files that are open."""
+        return self.rows(opened, 0, self.shape[0] if self.shape else 1)
+
+    def rows(self, opened: Opened, start: int, stop: int) -> np.ndarray:
+        """A run of its rows, along the first axis."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        first, last = self.offset + start * row, self.offset + stop * row
+        if isinstance(self.file, RemotePath):
+            held = np.frombuffer(self.file.read(first, last), np.uint8)
+        else:
+            if self.file not in opened:
+                opened[self.file] = np.memmap(self.file, np.uint8, mode="r")
+            held = opened[self.file][first:last]
+        return held.view(self.dtype).reshape((stop - start, *self.shape[1:])[: len(self.shape)])
 
 
-def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+def located(directory: AnyPath | str) -> AnyPath:
+    """A directory as a path; one with a protocol, such as gs://bucket/model, is fsspec's."""
+    if isinstance(directory, str) and "://" in directory:
+        return RemotePath.of(directory)
+    return Path(directory) if isinstance(directory, str) else directory
+
+
+def stamp(file: AnyPath) -> str:
+    """Changes when a file is written to."""
+    return file.stamp() if isinstance(file, RemotePath) else str(file.stat().st_mtime_ns)
+
+
+def stored_tensors(directory: AnyPath) -> dict[str, StoredTensor]:
     """Every tensor of a checkpoint by name, from the headers of its files.
 
     The files are those of the index where there is one, else all `*.safetensors`. Raises
@@ -98,73 +128,83 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     return found
 
 
-def unlisted(directory: Path) -> dict[str, Path]:
+def unlisted(directory: AnyPath) -> dict[str, AnyPath]:
     """The files of a directory without an index, by name; not those that begin with a dot."""
     found = sorted(directory.glob("*.safetensors"))
     return {file.name: file for file in found if not file.name.startswith(".")}
 
 
-def _spelled_once(directory: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
+def _spelled_once(directory: AnyPath, weight_map: Mapping[str, str]) -> dict[str, AnyPath]:
     """The file that each name in an index means; two names of one file give the same path."""
-    paths: dict[Path, Path] = {}
-    return {
-        name: paths.setdefault((directory / name).resolve(), directory / name)
-        for name in sorted(set(weight_map.values()))
-    }
+    paths = {}
+    for name in sorted(set(weight_map.values())):
+        plain = posixpath.normpath(name)
+        if plain.startswith(("/", "../")) or plain == "..":
+            raise CheckpointError(
+                f"{INDEX} names the file {name}, outside {directory}, and nothing there is read. "
+                "Take an index that names files beside it."
+            )
+        paths[name] = directory / plain
+    return paths
 
 
-def header_of(file: Path) -> bytes:
-    """What a file begins with: the length of its header, and the header, which is not looked at."""
+def header_of(file: AnyPath) -> bytes:
+    """The beginning of a file: the length of its header, and the header, not looked at."""
     try:
+        if isinstance(file, RemotePath):
+            size, length = file.size(), int.from_bytes(file.read(0, 8), "little")
+        else:
+            with file.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
+            raise CheckpointError(
+                f"{file} of {size} bytes says that its header has {length}: it is truncated or "
+                "no safetensors file. Fetch it again."
+            )
+        if isinstance(file, RemotePath):
+            return file.read(0, 8 + length)
         with file.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            length = int.from_bytes(stream.read(8), "little")
-            if not 2 <= length <= min(_MAX_HEADER_BYTES, max(size - 8, 0)):
-                raise CheckpointError(
-                    f"{file} of {size} bytes says that its header has {length}: it is truncated or "
-                    "no safetensors file. Fetch it again."
-                )
-            return length.to_bytes(8, "little") + stream.read(length)
+            return stream.read(8 + length)
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing. Fetch it again.") from None
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}. Correct it.") from error
+        raise CheckpointError(
+            f"{file} cannot be read: {error.strerror or error}. Correct it."
+        ) from error
 
 
-def read_header(file: Path) -> dict[str, StoredTensor]:
+def read_header(file: AnyPath) -> dict[str, StoredTensor]:
     """The tensors of one file. Raises CheckpointError where header and file do not agree."""
     beginning = header_of(file)
-    text, length, size = beginning[8:], len(beginning) - 8, file.stat().st_size
+    if not isinstance(file, RemotePath):
+        return _entries(file, file, len(beginning))
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as stand_in:  # all of it but tensors
+        stand_in.write(beginning)
+        stand_in.truncate(file.size())
+        stand_in.flush()
+        return _entries(file, Path(stand_in.name), len(beginning))
+
+
+def _entries(file: AnyPath, local: Path, offset: int) -> dict[str, StoredTensor]:
+    """The tensors of `file`, whose header `local` has; they begin at `offset`, without gaps."""
+    found = {}
     try:
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
-        entries = [(n, entry) for n, entry in header.items() if n != "__metadata__"]
-        entries.sort(key=lambda named: named[1]["data_offsets"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{file} has a damaged header: {error!r}. Fetch it again.") from error
-    found, end = {}, 0
-    for name, entry in entries:
-        try:
-            dtype, shape = DTYPES[entry["dtype"]], tuple(map(_whole, entry["shape"]))
-            start, stop = map(_whole, entry["data_offsets"])
-            size_wanted = math.prod(shape) * dtype.itemsize
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{file} describes {name} as {entry}, which is not understood ({error!r}). Convert "
-                "it to float32 or bfloat16, or fetch it again."
-            ) from error
-        if start != end or stop - start != size_wanted:
-            raise CheckpointError(
-                f"{file} is damaged: it places {name}, {entry['dtype']} {list(shape)}, at bytes "
-                f"{start} to {stop} after {end}, and tensors follow each other without gap. Fetch "
-                "it again."
-            )
-        found[name] = StoredTensor(file, dtype, shape, 8 + length + start)
-        end = stop
-    if size != 8 + length + end:
+        with safetensors.safe_open(local, framework="np") as opened:
+            for name in opened.offset_keys():
+                described = opened.get_slice(name)
+                code, shape = described.get_dtype(), tuple(described.get_shape())
+                if code not in DTYPES:
+                    raise CheckpointError(
+                        f"{file} holds {name} as {code}, and weights can be {', '.join(DTYPES)}. "
+                        "Convert it to float32 or bfloat16."
+                    )
+                found[name] = StoredTensor(file, DTYPES[code], shape, offset)
+                offset = found[name].end
+    except safetensors.SafetensorError as error:
         raise CheckpointError(
-            f"{file} has {size} bytes, and its header describes {8 + length + end}: it is "
-            "truncated or damaged. Fetch it again."
-        )
+            f"{file} is truncated or damaged: {error}. Fetch it again."
+        ) from error
     return found
 
 
@@ -253,7 +293,7 @@ def make_directory(directory: Path) -> None:
         )
 
 
-def read_text(path: Path) -> str:
+def read_text(path: AnyPath) -> str:
     """The text of a file with the line ends that it has.
 
     Raises CheckpointError where it is none, FileNotFoundError without it.
@@ -273,7 +313,7 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is no text: {error}. Fetch it again.") from error
 
 
-def _read_index(path: Path) -> Mapping[str, str] | None:
+def _read_index(path: AnyPath) -> Mapping[str, str] | None:
     try:
         weight_map = json.loads(read_text(path))["weight_map"]
     except FileNotFoundError:
@@ -294,19 +334,3 @@ def _is_file_name(value: object) -> bool:
     if not isinstance(value, str) or not value or "\0" in value:
         return False
     return not any("\ud800" <= letter <= "\udfff" for letter in value)  # in no file's name
-
-
-def _whole(number: Any) -> int:
-    """A size or an offset."""
-    if not isinstance(number, int) or number < 0:
-        raise ValueError(f"{number!r} is no whole number >= 0")
-    return number
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is described twice")
-    return found

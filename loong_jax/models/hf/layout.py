@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.models.moe.convert import files
-from loong_jax.models.moe.convert.files import Entry, Metadata, StoredTensor
+from loong_jax.models.hf import files
+from loong_jax.models.hf.files import AnyPath, Entry, Metadata, StoredTensor
 
 
 class FilePlan(NamedTuple):
@@ -26,13 +26,13 @@ class FilePlan(NamedTuple):
         return hashlib.sha256(header).hexdigest()
 
 
-def read(directory: Path, found: Mapping[str, StoredTensor]) -> str | None:
+def read(directory: AnyPath, found: Mapping[str, StoredTensor]) -> str | None:
     """The layout of the tensors `found` there, as JSON.
 
     None where files cannot be written again from it: their headers are not as safetensors writes
     them, or an index spells their names in other ways.
     """
-    entries: dict[Path, list[Entry]] = {}
+    entries: dict[AnyPath, list[Entry]] = {}
     for name, tensor in found.items():
         entries.setdefault(tensor.file, []).append((name, tensor.dtype, tensor.shape))
     record: dict[str, Any] = {}

@@ -1,0 +1,175 @@
+"""From a directory in the published layout to a model, one tensor at a time."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models import parameters
+from loong_jax.models.hf import files, layout, manifest, publication, quantised, unfinished
+from loong_jax.models.hf.files import AnyPath, Opened
+from loong_jax.models.hf.places import Region
+from loong_jax.models.hf.reading import Reader
+from loong_jax.sharding import ShardingRules
+
+
+class HfCheckpoint:
+    """A directory in the published layout whose manifest has been checked: its parts, unread.
+
+    Raises ConfigError or CheckpointError where the directory is not what `load_hf` can load.
+    """
+
+    def __init__(self, directory: AnyPath | str, dtype: DTypeLike | None = None):
+        directory = files.located(directory)
+        chosen = None if dtype is None else weight_dtype(dtype)
+        if isinstance(directory, Path):
+            unfinished.refuse_unfinished(directory)
+        self.config_text, record = read_config_json(directory)
+        self.publication = publication.publication_of(record)
+        stored = files.stored_tensors(directory)
+        found = quantised.dequantised(stored, record)
+        self.layout = layout.read(directory, stored)
+        if quantised.is_quantised(found):
+            record, self.layout = quantised.without_quantisation(record), None
+            self.config_text = json.dumps(record, indent=2) + "\n"
+        opened: Opened = {}
+        told, self.found = self.publication.select(found, opened)
+        embedding = self.found.get(self.publication.embedding)
+        activations = chosen or (embedding.dtype if embedding else np.dtype(np.float32))
+        self.config = self.publication.read_config(
+            record, dtype=activations, param_dtype=activations, **told
+        )
+        for size in ("num_layers", "num_experts"):  # else every tensor that is missing is named
+            if (wanted := getattr(self.config, size, 0)) > len(self.found):
+                raise CheckpointError(
+                    f"{directory} holds {len(self.found)} tensors, and its config.json describes "
+                    f"{size}={wanted}. Fetch config.json and files of one checkpoint."
+                )
+        _, abstract = self.publication.abstract_weights(self.config)
+        self.shapes = parameters.by_path(abstract)
+        self.places = list(self.publication.places(self.config, self.shapes))
+        stored_dtypes = manifest.check(self.places, self.found, self.config, self.publication)
+        self.publication.check_values(self.places, self.found, opened, record, self.config)
+        self.stored_dtype = self.found[self.publication.embedding].dtype.name
+        self.dtypes = {
+            leaf: kept if chosen is None else np.dtype(self.shapes[leaf].dtype)
+            for leaf, kept in stored_dtypes.items()
+        }
+        self._reader = Reader(self.found, self.places)
+
+    def read(self, leaf: str, region: Region, dtype: np.dtype | None = None) -> np.ndarray:
+        """A region of a leaf, put together from the tensors that meet it."""
+        return self._reader.read(leaf, region, dtype or self.dtypes[leaf])
+
+    def load(self, template: Mapping[str, Any]) -> dict[str, Any]:
+        """The weights in the dtypes and shardings of a tree of `jax.ShapeDtypeStruct`.
+
+        Raises CheckpointError where the tree is of another model.
+        """
+        wanted = parameters.by_path(template)
+        for path in sorted(wanted | self.shapes):
+            here, there = (
+                tuple(leaves[path].shape) if path in leaves else None
+                for leaves in (self.shapes, wanted)
+            )
+            if here != there:
+                raise CheckpointError(
+                    f"the checkpoint holds {path} of shape {here}, and the model has {there}. "
+                    "Give the model the sizes that config.json has, or take another checkpoint."
+                )
+        return parameters.as_tree({p: self._reader.load(p, spec) for p, spec in wanted.items()})
+
+
+def read_config_json(directory: AnyPath) -> tuple[str, dict[str, Any]]:
+    """The text of config.json and what it says. Raises CheckpointError where there is none."""
+    path = directory / "config.json"
+    try:
+        text = files.read_text(path)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{directory} holds no config.json. Name a directory in the published layout: "
+            "config.json and safetensors files."
+        ) from None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {error}. Fetch it again.") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(
+            f"{path} holds no JSON object but {str(record)[:40]!r}. Fetch it again."
+        )
+    return text, record
+
+
+def read_weights(
+    directory: AnyPath | str, config: Any, template: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The weights of a directory in the published layout as those of `config`.
+
+    `template`, the tree of weights as `jax.ShapeDtypeStruct`, gives dtypes and shardings; files are
+    cast leaf by leaf while they are read, and each process reads what its devices hold. Raises
+    ConfigError or CheckpointError as `load_hf`, and where files and `template` are of two models.
+    """
+    checkpoint = HfCheckpoint(directory)
+    if not isinstance(config, checkpoint.publication.config_type):
+        raise ConfigError(
+            f"{directory} holds a model of {type(checkpoint.config).__name__}, and the run's is of "
+            f"{type(config).__name__}. Take the config of the directory, or another directory."
+        )
+    return checkpoint.load(template)
+
+
+def load_hf(
+    directory: AnyPath | str,
+    *,
+    dtype: DTypeLike | None = None,
+    rules: ShardingRules | None = None,
+) -> Any:
+    """The model of a directory in the published layout: config.json and safetensors files.
+
+    With `dtype` None every tensor keeps the dtype it is stored in, and activations get that of the
+    embedding; else matrices and activations get `dtype`, and routers and norms float32. `rules` say
+    how weights are sharded. The directory may be a URL that fsspec reads.
+
+    Raises:
+      ConfigError: config.json describes a model that is not built here, or weights cannot have
+        this `dtype`.
+      CheckpointError: a file is missing, damaged or truncated; an export to the directory was not
+        finished; tensors are missing, extra, of another shape or dtype, not finite, or scaled
+        otherwise than the published ones.
+    """
+    checkpoint = HfCheckpoint(directory, dtype)
+    graphdef, abstract = checkpoint.publication.abstract_weights(checkpoint.config, rules)
+    placed = rules is not None and rules.mesh is not None
+    template = {
+        leaf: jax.ShapeDtypeStruct(
+            spec.shape, checkpoint.dtypes[leaf], sharding=spec.sharding if placed else None
+        )
+        for leaf, spec in parameters.by_path(abstract).items()
+    }
+    model = nnx.merge(graphdef, nnx.State(checkpoint.load(parameters.as_tree(template))))
+    model.imported_config = checkpoint.config_text
+    model.imported_dtype = checkpoint.stored_dtype
+    model.imported_layout = checkpoint.layout
+    return model
+
+
+def weight_dtype(dtype: DTypeLike) -> np.dtype:
+    """The dtype of that name. Raises ConfigError for one that weights cannot have."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found not in quantised.FLOATS:
+        allowed = ", ".join(known.name for known in quantised.FLOATS)
+        raise ConfigError(
+            f"dtype={dtype if found is None else found.name!r} is none that weights can have. "
+            f"Choose one of {allowed}."
+        )
+    return found
