@@ -240,6 +240,16 @@ def import_hf(arguments: Arguments) -> int:
     return 0
 
 
+def import_gguf(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ImportGgufOptions, "loong import-gguf", arguments)
+    from loong_jax.models.hf import from_gguf
+
+    from_gguf.import_gguf(chosen.source, chosen.destination, dtype=chosen.dtype)
+    return 0
+
+
 def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
@@ -576,6 +586,12 @@ COMMANDS = {
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
+        reads=("",),
+    ),
+    "import-gguf": Command(
+        usage="import-gguf SRC DST",
+        summary="make a directory in the published layout from a GGUF file",
+        run=import_gguf,
         reads=("",),
     ),
     "export-hf": Command(
