@@ -35,6 +35,7 @@ matplotlib.use("Agg")
 NAMES = {"stem": "vector_sum", "logic": "gates", "code": "masks"}
 PROMPT_LENGTH, MAX_NEW_TOKENS, GROUP_SIZE = 36, 56, 8
 TOKENIZER = AsciiTokenizer()
+ENCODE = sft.pair_encoder(TOKENIZER)
 SAMPLING = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
 
 
@@ -277,7 +278,9 @@ def main():
                 )
 
         state = trainer.initial_state(policy, optimizer, weights)
-        state, _ = sft.run(policy, settings, state, pairs, TOKENIZER, on_step=report)
+        state, _ = sft.run(
+            policy, settings, state, pairs, sft.pair_encoder(TOKENIZER), on_step=report
+        )
         weights = state.weights
         results["sft_cpu_s"] = time.process_time() - start
         if args.sft_weights:

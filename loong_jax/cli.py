@@ -132,32 +132,39 @@ def train(arguments: Arguments) -> int:
         return 0
     name, *rest = arguments
     if name.startswith("-"):
-        raise ConfigError(f"{name!r} stands where the recipe belongs. Write: loong train RECIPE.")
+        name, rest = None, list(arguments)
     from loong_jax import options
+    from loong_jax.launch import choosing
 
-    recipe = recipes.get_recipe(name)
-    config = recipe()
-    if name in recipes.ON_ALL_PROCESSES:
+    found = choosing.to_run(name, rest)
+    if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
         processes = distributed.Processes()
-        chosen = options.parse_train(name, recipe.__doc__ or "", config, rest, processes=processes)
+        chosen = options.parse_train(
+            found.name, found.text, found.config, rest, processes=processes
+        )
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    chosen = options.parse_train(name, recipe.__doc__ or "", config, rest)
+    chosen = options.parse_train(found.name, found.text, found.config, rest)
     from loong_jax.launch import run
 
-    run.train(chosen.config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    config = chosen.config
+    if found.is_new:
+        config = choosing.finished(config, found.config, rest)
+    run.train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 
 def train_help_text() -> str:
     return "\n".join(
         [
-            "usage: loong train RECIPE [--run-dir DIR] [--only STAGE --from RUN] [overrides]",
+            "usage: loong train RECIPE [--run-dir DIR] [--start-from DIR] [--problems FILE]",
+            "                   [--data FILE] [--only STAGE --from RUN] [overrides]",
             "",
             "Runs a recipe's stages in order and leaves a run directory with checkpoints, metrics,",
-            "summary.json and report.html. Run it again and it resumes where it stopped; settings",
-            "that would change what is learnt are then refused.",
+            "summary.json and report.html. `loong train --run-dir DIR` goes on where it stopped;",
+            "settings that would change what is learnt are then refused. RECIPE may also be a",
+            "function of your own that returns a recipe: FILE.py:FUNCTION.",
             "",
             f"recipes: {', '.join(recipes.RECIPES)}",
             "",
@@ -204,7 +211,10 @@ def merge(arguments: Arguments) -> int:
 
     method = getattr(loong_jax.merge, METHODS[name])()
     config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
-    return checkpoints.main(options.parse(config_type, f"loong merge {name}", rest))
+    chosen = options.parse(config_type, f"loong merge {name}", rest)
+    from loong_jax.launch import merging
+
+    return merging.merge(chosen)
 
 
 def merge_help_text() -> str:

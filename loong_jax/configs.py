@@ -2,7 +2,8 @@
 
 A config is a frozen dataclass of numbers, strings, booleans, None, paths, dtypes, tuples, mappings
 and further configs. Its JSON names the kind of every dataclass under `_kind`, so that it reads back
-as what it was. A list would come back as a tuple and is refused.
+as what it was: a tag of `config_kinds`, or the Python path of a class without one. A list would
+come back as a tuple and is refused.
 """
 
 import dataclasses
@@ -14,10 +15,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
+from loong_jax import config_kinds
 from loong_jax.errors import CheckpointError, ConfigError
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
@@ -37,11 +39,12 @@ FREE_ON_RESUME = (
     "*report.*",
     "*tensorboard*",
     "*progress*",
-    "checkpoints",
-    "keep_*",
+    "pod.checkpoints",
+    "pod.keep_*",
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
     "problems.file",  # a run keeps a copy and compares
+    "data",  # of which it keeps a digest
     "*collapse.*",  # when to stop, not what is learnt
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
@@ -117,6 +120,9 @@ def from_json(value: Json) -> Any:
         return Path(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
+    if _is_older(kind):
+        older: Any = importlib.import_module(f"{_PACKAGE}launch.recipe.older")
+        return from_json(older.convert(kind.rpartition(".")[2], fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)
@@ -132,8 +138,10 @@ def from_json(value: Json) -> Any:
 
 
 def kind_name(cls: type) -> str:
-    """`loong_jax.rl.trainer.TrainerConfig` is of the kind `rl.trainer.TrainerConfig`."""
-    return f"{cls.__module__}.{cls.__qualname__}".removeprefix(_PACKAGE)
+    """Its tag, or its Python path without `loong_jax.` where it has none."""
+    module = cls.__module__.removeprefix(_PACKAGE)
+    tag = config_kinds.TAG_OF_CLASS.get(f"{module}:{cls.__qualname__}")
+    return tag or f"{module}.{cls.__qualname__}"
 
 
 def differences(saved: Json, given: Json, key: str = "") -> list[Difference]:
@@ -248,27 +256,45 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
+def _is_older(kind: Json) -> TypeGuard[str]:
+    if not isinstance(kind, str) or not kind.startswith("launch.recipe"):
+        return False
+    return kind.rpartition(".")[2] in config_kinds.OLDER
+
+
 def _class_of_kind(kind: Json) -> type:
-    """Finds a kind among the modules of loong_jax; a file can make us import nothing else."""
+    """Finds a kind among the classes of loong_jax; a file can make us import nothing else.
+
+    That is a tag, or the path of a class: where none is there today, the one of its tag.
+    """
     if isinstance(kind, str):
-        parts = kind.split(".")
-        for split in range(len(parts) - 1, 0, -1):
-            name = _PACKAGE + ".".join(parts[:split])
-            try:
-                found: Any = importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if error.name and name.startswith(error.name):
-                    continue
-                raise
-            for part in parts[split:]:
-                found = getattr(found, part, None)
-            if isinstance(found, type) and dataclasses.is_dataclass(found):
-                return found
-            break
+        found = _class_at(kind) if "." in kind else None
+        if found is not None:
+            return found
+        tag = config_kinds.tag_of_path(kind) if "." in kind else kind
+        if place := config_kinds.KINDS.get(tag or ""):
+            module, name = place.split(":")
+            return getattr(importlib.import_module(_PACKAGE + module), name)
     raise ConfigError(
         f"config.json names the kind {kind!r}, which loong_jax does not have. Use the version that "
         "wrote it (its number is in the file)."
     )
+
+
+def _class_at(path: str) -> type | None:
+    parts = path.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        name = _PACKAGE + ".".join(parts[:split])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and name.startswith(error.name):
+                continue
+            raise
+        for part in parts[split:]:
+            found = getattr(found, part, None)
+        return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
+    return None
 
 
 def as_dtype(value: Any) -> np.dtype | None:

@@ -131,6 +131,12 @@ def parse_train(
                 name="from",
             ),
         ]
+        if hasattr(config, "form"):  # which is a part of the recipe by the time that this is read
+            text = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
+            besides.append(_option("form_name", str | None, None, text, name="form"))
+        if getattr(getattr(config, "problems", None), "file", "") == "":
+            text = "JSON lines of problems of your own, instead of the recipe's"
+            besides.append(_option("problems_file", Path | None, None, text, name="problems"))
     else:
         besides = [_option("processes", type(processes), processes, None)]
     options = dataclasses.make_dataclass(

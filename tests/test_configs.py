@@ -43,7 +43,7 @@ def test_every_kind_is_named():
     plain = to_json(Outer())
     assert plain[KIND] == "testing.nested_config.Outer"
     assert plain["optimizer"][KIND] == "testing.nested_config.Adam"
-    assert to_json(SamplingSettings())[KIND] == "rollout.records.SamplingSettings"
+    assert to_json(SamplingSettings())[KIND] == "sampling_settings"
 
 
 def test_dtypes_of_every_spelling_read_back_equal():

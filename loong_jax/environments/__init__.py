@@ -17,7 +17,7 @@ from loong_jax.environments.logic.largest import Largest
 from loong_jax.environments.logic.ranking import Ranking
 from loong_jax.environments.logic.truths import Truths
 from loong_jax.environments.masks import Masks
-from loong_jax.environments.problem import DOMAINS, Domain, Problem, split_of
+from loong_jax.environments.problem import Domain, Problem, split_of
 from loong_jax.environments.stem.addition import Addition
 from loong_jax.environments.stem.bases import Bases
 from loong_jax.environments.stem.divisor import Divisor
@@ -53,7 +53,7 @@ ENVIRONMENTS: dict[str, type] = {
 }
 
 __all__ = [
-    "DOMAINS", "ENVIRONMENTS", "LEVELS", "STYLES", "Domain", "Environment", "Problem",
+    "ENVIRONMENTS", "LEVELS", "STYLES", "Domain", "Environment", "Problem",
     "ProblemStream", "Style", "get_environment", "kind_of", "split_of",
 ]  # fmt: skip
 

@@ -5,16 +5,16 @@ Two files are written for the report, which itself knows nothing of evaluation:
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
+from loong_jax.data.run_experts import baseline_of, experts_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import metrics
 from loong_jax.eval.evaluation import DomainEvaluation, EvaluationResult
-
-BASELINE = "sft"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,12 +86,20 @@ def mean_gain(gains: Sequence[Gain]) -> Gain:
     )
 
 
-def gains(results: Mapping[str, EvaluationResult], *, baseline: str = BASELINE) -> dict[str, Any]:
+def gains(
+    results: Mapping[str, EvaluationResult],
+    *,
+    baseline: str | None = None,
+    experts: Mapping[str, str] = types.MappingProxyType({}),
+) -> dict[str, Any]:
     """Every comparison a report shows, as plain values.
 
     `over_sft`: each later stage minus the baseline in each domain. `fused_minus_expert`: the fused
-    model minus `rl_<domain>` in that domain; `general_minus_fused` likewise.
+    model minus the expert of the domain, of which `experts` says the stages; `general_minus_fused`
+    likewise.
     """
+    baseline = baseline or baseline_of(results)
+    expert_in = {domain: stage for stage, domain in experts.items()}
     table: dict[str, Any] = {"over_sft": {}, "fused_minus_expert": {}, "general_minus_fused": {}}
     base = results.get(baseline)
     for stage, result in results.items():
@@ -104,7 +112,7 @@ def gains(results: Mapping[str, EvaluationResult], *, baseline: str = BASELINE) 
         }
     for stage, name in (("fused", "fused_minus_expert"), ("general", "general_minus_fused")):
         for domain, part in results[stage].domains.items() if stage in results else ():
-            other = results.get(f"rl_{domain}" if stage == "fused" else "fused")
+            other = results.get(expert_in.get(domain, "") if stage == "fused" else "fused")
             if other is not None and domain in other.domains:
                 table[name][domain] = gain(part, other.domains[domain]).to_json()
     return table
@@ -119,9 +127,10 @@ def load_results(run_dir: Path | str) -> dict[str, EvaluationResult]:
     }
 
 
-def write_gains(run_dir: Path | str, *, baseline: str = BASELINE) -> dict[str, Any]:
+def write_gains(run_dir: Path | str, *, baseline: str | None = None) -> dict[str, Any]:
     """Computes `gains` of a run and writes them to `RUN/gains.json` for the report."""
-    table = json_files.without_nan(gains(load_results(run_dir), baseline=baseline))
+    found = gains(load_results(run_dir), baseline=baseline, experts=experts_of(run_dir))
+    table = json_files.without_nan(found)
     json_files.write_json(Path(run_dir) / "gains.json", table)
     return table
 
@@ -131,39 +140,38 @@ def write_controls(
     real_run: Path | str,
     controls: Mapping[str, Path | str],
     *,
-    stages: Sequence[str] = ("rl_stem", "rl_logic", "rl_code"),
     control_stages: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> dict[str, Any]:
     """Sets the experts of a real run beside those of its controls; writes `controls.json`.
 
     `controls` maps a name to a run directory. `control_stages` tells which of its stages stand
-    for each of `stages`, where names differ: {"continued SFT": {"rl_stem": ("sft_continued",)}}.
+    for each expert, where names differ: {"continued SFT": {"rl_stem": ("sft_continued",)}}.
     Several stages are repetitions of one control: the figures are means over them, and their
     intervals hold the scatter between them. Differences are paired by problem, in the domain of
     the stage. `runs` has steps and training time of each repetition, `real` those of the expert.
     By control: `domains` has all that for each domain, and `over_all_runs`, where a control is
     repeated, the mean gain over the runs of all domains.
     """
-    real = load_results(real_run)
+    real, experts = load_results(real_run), experts_of(real_run)
+    baseline = baseline_of(real)
     table: dict[str, Any] = {}
     for name, run in controls.items():
         control = load_results(run)
         names = (control_stages or {}).get(name, {})
         domains: dict[str, Any] = {}
         repeated: list[metrics.Estimate] = []
-        for stage in stages:
+        for stage, domain in experts.items():
             repetitions = [there for there in names.get(stage, (stage,)) if there in control]
             if stage not in real or not repetitions:
                 continue
-            domain = stage.removeprefix("rl_")
             ours = real[stage].domains[domain]
             theirs = [control[there].domains[domain] for there in repetitions]
-            before = control.get(BASELINE, real[BASELINE]).domains[domain]
+            before = control.get(baseline, real[baseline]).domains[domain]
             of_each = [gain(one, before) for one in theirs]
             repeated += [one.sampled for one in of_each if len(of_each) > 1]
             domains[domain] = {
                 "control_gain": mean_gain(of_each).to_json(),
-                "real_gain": gain(ours, real[BASELINE].domains[domain]).to_json(),
+                "real_gain": gain(ours, real[baseline].domains[domain]).to_json(),
                 "real_minus_control": mean_gain([gain(ours, one) for one in theirs]).to_json(),
                 "real": _training(real_run, stage),
                 "runs": [

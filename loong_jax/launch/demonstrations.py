@@ -7,20 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from loong_jax import environments
-from loong_jax.data import tool_template
-from loong_jax.data.response import render_response
+from loong_jax.data import chat_records, tool_template
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.launch import own_problems, packaged, tools
-from loong_jax.launch.own_problems import FileStream
+from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.recipe import (
     DomainProblems,
     FileProblems,
     GeneratedProblems,
+    PackagedProblems,
+    ProblemSource,
     Recipe,
     SftStage,
-    SomeProblems,
 )
+from loong_jax.launch.texts import Texts
 
 TOOL_S = 10.0
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
@@ -41,8 +42,10 @@ def problem_stream(
     )
 
 
-def domains_of(problems: SomeProblems) -> tuple[str, ...]:
+def domains_of(problems: ProblemSource | None) -> tuple[str, ...]:
     """Those there are problems of."""
+    if problems is None:
+        return ()
     if isinstance(problems, FileProblems):
         return own_problems.domains(problems)
     return tuple(problems.by_domain())
@@ -55,6 +58,7 @@ def stream_of(
     problems, seed = recipe.problems, recipe.seed if seed is None else seed
     if isinstance(problems, FileProblems):
         return own_problems.stream(problems, domain, split, seed)
+    assert problems is not None, f"problems of {domain} are asked for, and there are none"
     return problem_stream(
         problems.by_domain()[domain], split, seed, describes_tools=tools.are_described(recipe)
     )
@@ -66,6 +70,24 @@ def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Proble
     A file may have fewer than `count`, and none of some domain.
     """
     return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
+
+
+def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations | Pairs":
+    """Endless examples: the recipe's conversations, or solutions of its problems as pairs."""
+    problems = recipe.problems
+    if recipe.data is not None:
+        given = chat_records.taught(chat_records.read(recipe.data), texts.tokenizer)
+        return Pairs(given=tuple(given), seed=recipe.seed)
+    assert problems is not None, "worked solutions are asked for, and there are no problems"
+    if isinstance(problems, FileProblems):
+        return own_problems.solutions(problems, recipe.seed, texts)
+    return Demonstrations(
+        problems=problems,
+        settings=stage,
+        seed=recipe.seed,
+        texts=texts,
+        describes_tools=tools.are_described(recipe) and not texts.describes_tools,
+    )
 
 
 def _description(problem: Problem) -> str:
@@ -87,9 +109,10 @@ class Demonstrations:
     Iterating twice gives the same pairs.
     """
 
-    problems: GeneratedProblems
+    problems: GeneratedProblems | PackagedProblems
     settings: SftStage
     seed: int
+    texts: Texts  # whose form the responses have
     describes_tools: bool = False
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -109,7 +132,7 @@ class Demonstrations:
         style = "careful" if rng.random() < share else "hurried"
         solution = stream.environment.solve(problem, rng, style)
         asked = _turns_before(stream.environment, problem)
-        return problem.prompt, asked + render_response(solution.thinking, solution.answer)
+        return problem.prompt, asked + self.texts.render(solution.thinking, solution.answer)
 
     @functools.cached_property
     def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:

@@ -25,22 +25,26 @@ def keep(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()) -> l
     return copied
 
 
-def found(path: Path) -> Path | None:
-    """Where the files of the weights in `path` are: there, or kept by the run that they are of."""
+def places(path: Path) -> list[Path]:
+    """Where the files of the weights in `path` may be: there, or kept by the run they are of."""
     path = path.resolve()
-    run = path.parent.parent
-    places = (path, path / KEPT, path.parent, path.parent / KEPT, run / KEPT, run.parent / KEPT)
-    return next((p for p in places if any((p / name).is_file() for name in TOKENIZER_FILES)), None)
+    top = path.parent if path.name in ("weights", "checkpoints") else path
+    runs = [above for above in top.parents[1:2] if (above / "stages").is_dir()]
+    return [path, top, top / KEPT, *(run / KEPT for run in runs)]
+
+
+def found(path: Path) -> Path | None:
+    """Where the files of the weights in `path` are."""
+    return next(
+        (place for place in places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
+        None,
+    )
 
 
 def config_text(path: Path) -> str | None:
     """The config.json that the weights of a run came with, as it came."""
-    path = path.resolve()
-    run = path.parent.parent
-    for place in (path / KEPT, path.parent / KEPT, run / KEPT, run.parent / KEPT):
-        if (place / "config.json").is_file():
-            return (place / "config.json").read_text("utf-8")
-    return None
+    kept = (place / "config.json" for place in places(path) if place.name == KEPT)
+    return next((file.read_text("utf-8") for file in kept if file.is_file()), None)
 
 
 def write_config(directory: Path, text: str) -> None:

@@ -3,18 +3,20 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from loong_jax.data import json_files, problem_files
+from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.problem_files import Posed, ProblemFile
-from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments.problem import Problem, split_of
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import FileProblems, OwnProblemsRecipe, Recipe
-from loong_jax.rl import sft
+from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage
+from loong_jax.launch.texts import Texts
 
 COPY = "problems.jsonl"  # in the run directory: the file as the run began with it
 MAX_NAMED = 8  # lines that one error names
@@ -127,25 +129,27 @@ def _order(count: int, seed: int, turn: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Endless (prompt, response) pairs: all of `given` again and again, each time in another order.
+    """Endless examples: all of `given` again and again, each time in another order.
 
     Iterating twice gives the same pairs.
     """
 
-    given: tuple[tuple[str, str], ...]
+    given: tuple[Any, ...]
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        turn = 0
-        while True:
-            yield from (self.given[i] for i in _order(len(self.given), self.seed, turn))
-            turn += 1
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.pair_at, itertools.count())
+
+    def pair_at(self, number: int) -> Any:
+        """Example `number`, counted from 0."""
+        turn, place = divmod(number, len(self.given))
+        return self.given[_order(len(self.given), self.seed, turn)[place]]
 
 
-def solutions(settings: FileProblems, seed: int) -> Pairs:
+def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
     """Worked solutions of problems to train on. ConfigError where the file has none."""
     found = tuple(
-        (posed.problem.prompt, posed.solution)
+        (posed.problem.prompt, in_form(posed.solution, texts))
         for domain in domains(settings)
         for posed in side(settings, domain, "train")
         if posed.solution is not None
@@ -158,36 +162,38 @@ def solutions(settings: FileProblems, seed: int) -> Pairs:
     return Pairs(given=found, seed=seed)
 
 
+def in_form(solution: str, texts: Texts) -> str:
+    """A solution, which files hold in LongCat's tags, as the model is to write it."""
+    thinking, answer, *_ = response.read(solution)
+    return texts.render(thinking, answer)
+
+
 # ---- fitting the recipe -------------------------------------------------------------------------
 
 
-def refuse_misfit(recipe: OwnProblemsRecipe, tokenizer: Tokenizer) -> None:
+def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
     """Raises ConfigError where there is nothing to measure on.
 
     And by line for what has no tokens or is too long for the recipe.
     """
-    named, held_out = domains(recipe.problems), recipe.evaluation.side
-    if not any(side(recipe.problems, domain, held_out) for domain in named):
+    problems = recipe.problems
+    assert isinstance(problems, FileProblems)
+    named, held_out = domains(problems), recipe.evaluation.side
+    if not any(side(problems, domain, held_out) for domain in named):
         raise ConfigError(
-            f"{recipe.problems.file} holds no problem on the {held_out} side of its split, and "
+            f"{problems.file} holds no problem on the {held_out} side of its split, and "
             f"evaluation.side={held_out} measures there. Add problems, raise "
             "--problems.held-out-share, or change --evaluation.side."
         )
-    limit = min(
-        recipe.engine.cache_length - recipe.rl.sampling.max_new_tokens,
-        recipe.engine.cache_length - recipe.evaluation.sampling.max_new_tokens,
-        recipe.rl.row_length - recipe.rl.sampling.max_new_tokens,
-    )
+    limit, row_length = _room(recipe)
     bad = []
-    for posed in read(recipe.problems).posed:
+    for posed in read(problems).posed:
         if posed.problem.domain in named:
             try:
-                num_tokens = 1 + len(tokenizer.encode(posed.problem.prompt))
-                pair = 0
-                if posed.solution is not None and recipe.start_from is None:
-                    pair = len(
-                        sft.encode_pair(tokenizer, posed.problem.prompt, posed.solution)["tokens"]
-                    )
+                num_tokens, pair = len(texts.prompt(posed.problem)), 0
+                if posed.solution is not None and row_length is not None:
+                    example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
+                    pair = len(example["tokens"])
             except ValueError as error:
                 bad.append((posed, f"cannot be written in tokens: {error}"))
                 continue
@@ -199,15 +205,32 @@ def refuse_misfit(recipe: OwnProblemsRecipe, tokenizer: Tokenizer) -> None:
                         f"for {limit}. Raise --engine.cache-length and --rl.row-length",
                     )
                 )
-            if pair > recipe.sft.row_length:
+            if row_length is not None and pair > row_length:
                 bad.append(
                     (
                         posed,
                         f"has {pair} tokens of prompt and solution, and sft.row_length is "
-                        f"{recipe.sft.row_length}. Raise it, or shorten the solution",
+                        f"{row_length}. Raise it, or shorten the solution",
                     )
                 )
-    refuse_lines(recipe.problems, bad)
+    refuse_lines(problems, bad)
+
+
+def _room(recipe: Recipe) -> tuple[int, int | None]:
+    """Tokens that there are for a prompt, and for a prompt with its solution where these are read.
+
+    What a recipe leaves open (0) bounds nothing.
+    """
+    cache = recipe.engine.cache_length or math.inf
+    rooms: list[float] = [cache - recipe.evaluation.sampling.max_new_tokens]
+    row_length = None
+    for stage in recipe.stages.values():
+        if isinstance(stage, RlStage):
+            row = stage.row_length or math.inf
+            rooms.append(min(cache, row) - stage.sampling.max_new_tokens)
+        if isinstance(stage, SftStage) and stage.samples_of is None and stage.row_length:
+            row_length = min(stage.row_length, row_length or stage.row_length)
+    return int(min(*rooms, recipe.model.max_position)), row_length
 
 
 def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> None:
@@ -221,7 +244,7 @@ def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> No
 
 def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:
     """The recipe of a run, with the copy of its problems that the run directory holds."""
-    if isinstance(recipe, OwnProblemsRecipe) and (run_dir / COPY).exists():
+    if isinstance(recipe.problems, FileProblems) and (run_dir / COPY).exists():
         kept = dataclasses.replace(recipe.problems, file=run_dir / COPY)
         return dataclasses.replace(recipe, problems=kept)
     return recipe

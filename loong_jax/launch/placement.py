@@ -3,11 +3,11 @@
 import dataclasses
 import functools
 
-from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.launch import recipe as recipes
 from loong_jax.launch import tools
 from loong_jax.launch.recipe import ProcessReplicas, RayReplicas, Recipe, RlStage, ThreadReplicas
-from loong_jax.models import moe
+from loong_jax.launch.texts import RecipePrompts, texts_of
+from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
@@ -25,7 +25,7 @@ from loong_jax.rollout.versions import VersionStore
 
 def engine_shapes(recipe: Recipe) -> EngineConfig:
     """What the engines of all stages compile: they record routing if a stage replays it."""
-    stages = [stage for stage in recipe.stages().values() if isinstance(stage, RlStage)]
+    stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
     replays = any(stage.replays_routing for stage in stages)
     return dataclasses.replace(recipe.engine.shapes, routing=replays)
 
@@ -56,16 +56,18 @@ def start_replicas(
             group_size=settings.group_size,
             sampling=settings.sampling,
             seed=recipe.seed,
+            encode_prompt=RecipePrompts(recipe),
             agent=agent,
         )
     slots = shapes.slots_per_replica
     setup = HostSetup(
-        make_engine=functools.partial(make_engine, recipe.model, engine_shapes(recipe)),
+        make_engine=functools.partial(make_engine, recipe),
         group_size=settings.group_size,
         sampling=settings.sampling,
         seed=recipe.seed,
         groups_per_replica=shapes.groups_per_replica or max(1, slots // settings.group_size),
         max_staleness=settings.scheduler.max_staleness,
+        encode_prompt=RecipePrompts(recipe),
         num_replicas=shapes.replicas_per_host,
         make_agent=None if agent is None else functools.partial(tools.agent_of, recipe),
         make_scorer=functools.partial(make_scorer, recipe.model, trainer_settings),
@@ -90,15 +92,16 @@ def place_of(placement: ProcessReplicas | RayReplicas) -> Placement:
             )
 
 
-def make_engine(model: moe.MoEConfig, shapes: EngineConfig) -> Engine:
+def make_engine(recipe: Recipe) -> Engine:
     """In a host: the engine that a session makes in the trainer's process."""
-    graphdef, _ = moe.abstract_weights(model)
-    return paged_engine.engine_for(graphdef, model, AsciiTokenizer(), shapes)
+    graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model)
+    tokenizer = texts_of(recipe).tokenizer
+    return paged_engine.engine_for(graphdef, recipe.model, tokenizer, engine_shapes(recipe))
 
 
-def make_scorer(model: moe.MoEConfig, settings: TrainerSettings) -> ScoreGroup:
+def make_scorer(model: ModelConfig, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
-    graphdef, _ = moe.abstract_weights(model)
+    graphdef, _ = family_of(model).abstract_weights(model)
     programs = trainer.make_programs(
         policy_of(graphdef, model, 0.0),
         settings.objective,

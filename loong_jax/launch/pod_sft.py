@@ -1,6 +1,7 @@
 """Supervised fine-tuning over the devices of all processes, each of which calls `train` alike."""
 
 import contextlib
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -16,12 +17,11 @@ from jax.experimental import multihost_utils
 
 from loong_jax import configs
 from loong_jax.data import json_files
-from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import distributed, places, run_lock, starting
-from loong_jax.launch.demonstrations import Demonstrations
+from loong_jax.launch import demonstrations, distributed, places, run_lock, starting
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
-from loong_jax.launch.recipe import PodSftRecipe
+from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
+from loong_jax.launch.texts import texts_of
 from loong_jax.models import moe
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
@@ -35,7 +35,7 @@ from loong_jax.sharding import ShardingRules, make_mesh
 SUMMARY = "summary.json"
 
 
-def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) -> int:
+def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) -> int:
     """Runs, or resumes, `recipe`; returns the exit status.
 
     That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) before the
@@ -46,14 +46,14 @@ def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_T
     """
     distributed.initialize(processes)
     distributed.first_does(lambda: _refuse_places(recipe, run_dir))
-    if recipe.mesh.num_devices != jax.device_count():
+    given = recipe.mesh or MeshSettings()
+    if given.num_devices != jax.device_count():
         raise ConfigError(
-            f"the mesh {recipe.mesh} is for {recipe.mesh.num_devices} devices, and all processes "
-            f"together have {jax.device_count()}. Give --mesh.* sizes with that product."
+            f"the mesh {given} is for {given.num_devices} devices, and all processes together "
+            f"have {jax.device_count()}. Give --mesh.* sizes with that product."
         )
-    sizes = {name: getattr(recipe.mesh, name) for name in ("data", "fsdp", "expert", "tensor")}
-    mesh = make_mesh(**sizes, context=recipe.mesh.context)
-    directory = recipe.checkpoints or str(run_dir / "checkpoints")
+    mesh = make_mesh(**dataclasses.asdict(given))
+    directory = _pod(recipe).checkpoints or str(run_dir / "checkpoints")
     with contextlib.ExitStack() as lock:
         distributed.first_does(lambda: lock.enter_context(run_lock.holding(run_dir)))
         _refuse_separate_disks(directory)
@@ -62,23 +62,23 @@ def train(recipe: PodSftRecipe, run_dir: Path, processes: Processes = ALONE_OR_T
     return status
 
 
-def _train_on(mesh: jax.sharding.Mesh, recipe: PodSftRecipe, run_dir: Path, directory: str) -> int:
+def _train_on(mesh: jax.sharding.Mesh, recipe: Recipe, run_dir: Path, directory: str) -> int:
     with (
         jax.set_mesh(mesh),
         Preemption() as preemption,
-        ShardedCheckpoints(directory, keep=recipe.keep_checkpoints) as checkpoints,
+        ShardedCheckpoints(directory, keep=_pod(recipe).keep_checkpoints) as checkpoints,
     ):
         return _train(recipe, run_dir, ShardingRules(mesh=mesh), checkpoints, preemption)
 
 
 def _train(
-    recipe: PodSftRecipe,
+    recipe: Recipe,
     run_dir: Path,
     rules: ShardingRules,
     checkpoints: ShardedCheckpoints,
     preemption: Preemption,
 ) -> int:
-    stage = recipe.sft
+    stage = _stage(recipe)
     given = configs.to_json(recipe)
     last = checkpoints.latest()
     if last is not None:
@@ -94,7 +94,7 @@ def _train(
         num_steps=stage.num_steps,
         rows=stage.rows,
         row_length=stage.row_length,
-        routing_every=recipe.routing_every,
+        routing_every=_pod(recipe).routing_every,
     )
     programs = _compile(recipe, settings, rules)
     distributed.meet("compiled")
@@ -105,8 +105,9 @@ def _train(
     else:
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
-    pairs = Demonstrations(problems=recipe.problems, settings=stage, seed=recipe.seed)
-    feed = ShardedFeed(pairs.pair_at, AsciiTokenizer(), settings, rules, cursors)
+    texts = texts_of(recipe)
+    pairs = demonstrations.pairs_of(recipe, stage, texts)
+    feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
     step, numbers = last or 0, {}
 
     def save() -> None:
@@ -130,14 +131,14 @@ def _train(
     return 0
 
 
-def _start_from(recipe: PodSftRecipe, fresh: TrainState) -> TrainState:
+def _start_from(recipe: Recipe, fresh: TrainState) -> TrainState:
     """`fresh` with the weights that the recipe names, and nothing kept of its own."""
     template = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), fresh.weights
     )
     jax.tree.map(lambda a: a.delete(), fresh.weights)
-    source = Path(recipe.start_from or "")
-    weights = starting.load(source, recipe.model, template, stack=recipe.stack_start)
+    source = recipe.start_from or Path()
+    weights = starting.load(source, recipe.model, template, stack=_pod(recipe).stack_start)
     distributed.say(f"starts from {source}")
     return fresh._replace(weights=weights)
 
@@ -175,7 +176,7 @@ class _Programs(NamedTuple):
     routing_metrics: Callable[..., Any]  # see sft.make_routing_metrics; compiled at its first use
 
 
-def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
+def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
     def init():
         rngs = nnx.Rngs(jax.random.key(recipe.seed))
         return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
@@ -186,8 +187,8 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
         graphs[0],
         recipe.model,
         recipe.bias,
-        recipe.losses,
-        rates_of=recipe.rates_of,
+        _pod(recipe).losses,
+        rates_of=_pod(recipe).rates_of,
         watches_exchange=rules.parts("expert") > 1,
     )
 
@@ -211,12 +212,22 @@ def _compile(recipe: PodSftRecipe, settings: sft.SftSettings, rules: ShardingRul
     )
 
 
-def _open_run(recipe: PodSftRecipe, run_dir: Path) -> None:
+def _pod(recipe: Recipe) -> PodSettings:
+    return recipe.pod or PodSettings()
+
+
+def _stage(recipe: Recipe) -> SftStage:
+    (stage,) = recipe.stages.values()
+    assert isinstance(stage, SftStage)
+    return stage
+
+
+def _open_run(recipe: Recipe, run_dir: Path) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
 
 
-def _refuse_places(recipe: PodSftRecipe, run_dir: Path) -> None:
-    places.try_directories(run_dir=run_dir, checkpoints=recipe.checkpoints)
+def _refuse_places(recipe: Recipe, run_dir: Path) -> None:
+    places.try_directories(run_dir=run_dir, checkpoints=_pod(recipe).checkpoints)
 
 
 def _refuse_separate_disks(directory: str) -> None:
@@ -241,7 +252,7 @@ def _refuse_separate_disks(directory: str) -> None:
         )
 
 
-def _complete_summary(recipe: PodSftRecipe, run_dir: Path, step: int) -> None:
+def _complete_summary(recipe: Recipe, run_dir: Path, step: int) -> None:
     """Writes the summary of a run that ended without one, or with that of fewer steps.
 
     Its numbers are those of the log, {} where that lacks the last step. What made that step is no
@@ -264,7 +275,7 @@ def _this_program() -> dict[str, Any]:
 
 
 def _write_summary(
-    recipe: PodSftRecipe,
+    recipe: Recipe,
     run_dir: Path,
     step: int,
     numbers: Mapping[str, float | None],
@@ -277,7 +288,7 @@ def _write_summary(
             "recipe": recipe.name,
             "steps": step,
             "num_processes": made_by.get("num_processes"),
-            "num_devices": recipe.mesh.num_devices,
+            "num_devices": (recipe.mesh or MeshSettings()).num_devices,
             "platform": made_by.get("platform"),
             "versions": made_by.get("versions"),
             "last_step": numbers,

@@ -1,39 +1,41 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import functools
-import math
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax import configs
-from loong_jax.data import json_files
+from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
+    model_files,
     own_admission,
     own_problems,
     places,
     run_lock,
     samples,
+    sizes,
+    sources,
     stages,
     starting,
 )
 from loong_jax.launch.recipe import (
-    ControlsRecipe,
+    EvaluationStage,
     FileProblems,
     FusionStage,
-    PackagedProblems,
-    PodSftRecipe,
     Recipe,
     RlStage,
     SampleStage,
     SftStage,
-    StageSettings,
+    Stage,
 )
 from loong_jax.launch.session import Session
+from loong_jax.launch.texts import texts_of
+from loong_jax.orchestrator import pipeline
 from loong_jax.orchestrator.pipeline import (
-    Stage,
     StageDirectories,
     is_done,
     refuse_missing,
@@ -42,6 +44,8 @@ from loong_jax.orchestrator.pipeline import (
 from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
+
+DATA = "data.json"  # in the run directory: which conversations it began with
 
 
 def train(
@@ -55,17 +59,15 @@ def train(
     """
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
-    if not 0 <= recipe.bias_rate < math.inf:
-        raise ConfigError(
-            f"bias_rate={recipe.bias_rate} must be finite and at least 0. Use 0.01, or 0 to hold "
-            "the routers' biases."
-        )
-    recipe = starting.with_given_model(recipe)
+    recipe = starting.resolved(recipe)
+    texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
-    if isinstance(recipe.problems, PackagedProblems):
-        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
-    settings, given = recipe.stages(), starting.given(recipe)
+        own_problems.refuse_misfit(recipe, texts)
+    if recipe.data is not None:
+        _refuse_other_data(recipe.data, run_dir)
+    recipe = sizes.fitted(recipe, texts)  # refuses what holds no packages before there is a run
+    settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
     if source is not None:
@@ -74,6 +76,22 @@ def train(
     places.try_directories(run_dir=run_dir)
     with run_lock.holding(run_dir):
         _train(recipe, run_dir, needed, given, only=only, source=source)
+
+
+def _refuse_other_data(file: Path, run_dir: Path) -> None:
+    """ConfigError where the run began with conversations of another file."""
+    chat_records.read(file)  # says what is wrong with it
+    began = json_files.read_json(run_dir / DATA, None)
+    if began is not None and began["digest"] != _digest(file)["digest"]:
+        raise ConfigError(
+            f"{file} is not the file that {run_dir} began with: its digest is "
+            f"{_digest(file)['digest']}, that of {began['file']} was {began['digest']}. Give the "
+            "same --data, or name another --run-dir."
+        )
+
+
+def _digest(file: Path) -> dict[str, str]:
+    return {"digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
 def _refuse_unused(
@@ -100,7 +118,11 @@ def _train(
     source: Path | None,
 ) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
-    settings = recipe.stages()
+    if recipe.data is not None:
+        json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
+    if recipe.start_from is not None:
+        sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
+    settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
@@ -119,7 +141,7 @@ def _train(
                 progress.finish(name)
 
         graph = [
-            Stage(
+            pipeline.Stage(
                 name=name,
                 after=needed[name],
                 run=functools.partial(_run_stage, session, name, stage, progress, usage),
@@ -149,15 +171,15 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
     from loong_jax.report import controls_page, page
 
     recipe = configs.load(run_dir)
-    if isinstance(recipe, PodSftRecipe):
+    if recipe.mesh is not None:
         raise ConfigError(
             f"{run_dir} is a run of {recipe.name}, which has no stages to report on. Look at its "
             "metrics.jsonl, summary.json or TensorBoard events."
         )
-    if isinstance(recipe, ControlsRecipe):
+    if recipe.controls:
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
-        runs = {name: run_dir for name in recipe.stands_for()}
-        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.stands_for())
+        runs = dict.fromkeys(recipe.controls, run_dir)
+        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
         print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
@@ -167,10 +189,10 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
 
 
 def _finished(run_dir: Path) -> list[str]:
-    return [name for name in configs.load(run_dir).stages() if is_done(run_dir, name)]
+    return [name for name in configs.load(run_dir).stages if is_done(run_dir, name)]
 
 
-def _inputs(stage: StageSettings) -> tuple[str, ...]:
+def _inputs(stage: Stage) -> tuple[str, ...]:
     match stage:
         case SftStage():
             named = (stage.after, stage.samples_of)
@@ -181,12 +203,14 @@ def _inputs(stage: StageSettings) -> tuple[str, ...]:
             return (stage.teacher,)
         case FusionStage():
             return (stage.base, *stage.experts)
+        case EvaluationStage():
+            return (stage.of,)
 
 
 def _run_stage(
     session: Session,
     name: str,
-    stage: StageSettings,
+    stage: Stage,
     progress: Progress,
     usage: "RunUsage",
     directories: StageDirectories,
@@ -200,6 +224,8 @@ def _run_stage(
             done = stages.run_fusion(session, name, stage, directories, progress)
         case SampleStage():
             done = samples.run_samples(session, name, stage, directories, progress)
+        case EvaluationStage():
+            done = stages.run_evaluation(session, name, stage, directories, progress)
     return done | {"peak_gb": usage.stage_peak_gb()}
 
 

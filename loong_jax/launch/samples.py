@@ -13,11 +13,12 @@ from typing import Any
 from loong_jax.data import json_files
 from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.launch import convert, starting
+from loong_jax.launch import sources, starting
 from loong_jax.launch.own_problems import Pairs
 from loong_jax.launch.recipe import SampleStage
 from loong_jax.launch.session import Session
-from loong_jax.models import moe
+from loong_jax.launch.texts import Texts
+from loong_jax.models import families
 from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.report.progress import Progress
 from loong_jax.rollout import paged_engine, sampling
@@ -75,12 +76,30 @@ def run_samples(
 
 def _sampler(session: Session, teacher: Path) -> sampling.ProblemSampler:
     """Of weights whose sizes need not be those of the recipe's model."""
-    config, _ = convert.read_model(teacher)
-    graphdef, _ = moe.abstract_weights(config)
+    source = sources.find(teacher)
+    texts = _texts_of(session, source)
+    graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
     shapes = session.recipe.engine.shapes
-    engine = paged_engine.engine_for(graphdef, config, session.tokenizer, shapes)
-    weights = starting.load_whole(teacher, config)
-    return sampling.ProblemSampler(engine, weights, seed=session.recipe.seed, num_threads=2)
+    engine = paged_engine.engine_for(graphdef, source.config, texts.tokenizer, shapes)
+    weights = starting.load_whole(source.weights, source.config)
+    return sampling.ProblemSampler(
+        engine,
+        weights,
+        seed=session.recipe.seed,
+        num_threads=2,
+        encode_prompt=texts.prompt,
+    )
+
+
+def _texts_of(session: Session, source: sources.Source) -> Texts:
+    """Of the teacher; the student's where it has none of its own."""
+    own = session.texts
+    if source.files is None and source.config.vocab_size == own.tokenizer.vocab_size:
+        return own
+    tokenizer = sources.tokenizer_of(
+        source.config, source.hf_config, source.files, where=str(source.weights)
+    )
+    return dataclasses.replace(own, tokenizer=tokenizer, form=own.form)
 
 
 def pairs(directory: Path, seed: int) -> Pairs:

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import tyro
 
-from loong_jax import configs
-from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
-from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import convert
-from loong_jax.merge import checkpoints
-from loong_jax.models import moe, parameters
-from loong_jax.orchestrator import pipeline
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.launch import sources, starting
+from loong_jax.models import families
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving import prompts
@@ -42,7 +39,7 @@ class ServeOptions:
     grpc_port: int | None = None  # of gRPC; without it there is none
     name: str | None = None  # of the model; the directory's unless given
     tokenizer: Path | None = None  # a tokenizer.json; RUN_DIR's unless given
-    chat_style: prompts.ChatStyle | None = None  # longcat for imported models, else plain
+    chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key
     num_slots: int = 16  # samples that are written at the same time
@@ -99,11 +96,11 @@ def serve(options: ServeOptions) -> int:
         )
     server.refuse_busy(address)  # before minutes of loading and compiling
     shapes = options.engine_config()
-    source = find_weights(options.run_dir)
-    config, hf_config = convert.read_model(source)
-    tokenizer = find_tokenizer(options, config, hf_config)
-    print(f"loading {source}", flush=True)
-    engine, weights = load(source, config, tokenizer, shapes)
+    source = sources.find(options.run_dir)
+    tokenizer = find_tokenizer(options, source)
+    chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
+    print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
+    engine, weights = load(source, tokenizer, shapes)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
     engine.warm_up(weights)
@@ -115,7 +112,7 @@ def serve(options: ServeOptions) -> int:
         tokenizer=tokenizer,
         limits=options.limits,
         model_name=options.name or options.run_dir.resolve().name,
-        chat_style=options.chat_style or ("plain" if hf_config is None else "longcat"),
+        chat_style=chat_style,
         api_key=key,
         started_s=int(time.time()),
     )
@@ -150,50 +147,24 @@ def read_key(options: ServeOptions) -> str | None:
     return key
 
 
-def find_weights(run_dir: Path) -> Path:
-    """The last finished stage of a run; any other directory is taken as it is."""
-    if not run_dir.is_dir():
-        raise CheckpointError(f"{run_dir} is no directory. Name a run or a checkpoint.")
-    if not (run_dir / "stages").is_dir():
-        return run_dir
-    names = configs.load(run_dir).stages()
-    finished = [name for name in names if pipeline.is_done(run_dir, name)]
-    if not finished:
-        raise CheckpointError(f"{run_dir} has no finished stage of {', '.join(names)} yet.")
-    return run_dir / "stages" / finished[-1]
-
-
-def find_tokenizer(options: ServeOptions, config: moe.MoEConfig, hf_config: str | None):
-    """The tokenizer of an imported model, or that of our own recipes."""
-    path = options.tokenizer or options.run_dir
-    if options.tokenizer is not None or (path / "tokenizer.json").exists():
-        if hf_config is None:
-            raise ConfigError(
-                f"{path} was given, and {options.run_dir} does not say which tokens begin and end "
-                "a text. Serve what `loong import-hf` made."
-            )
-        return prompts.load_tokenizer(path, hf_config)
-    if config.vocab_size != AsciiTokenizer.vocab_size:
-        raise CheckpointError(
-            f"{options.run_dir} has no tokenizer.json, and its model has {config.vocab_size} "
-            "tokens. Name one with --tokenizer."
+def find_tokenizer(options: ServeOptions, source: sources.Source) -> Tokenizer:
+    """The tokenizer asked for, that of an imported model, or that of our own recipes."""
+    path = options.tokenizer
+    if path is not None and source.hf_config is None and not (path / "config.json").exists():
+        raise ConfigError(
+            f"{path} was given, and {options.run_dir} does not say which tokens begin and end a "
+            "text. Serve what `loong import-hf` made."
         )
-    return AsciiTokenizer()
+    return sources.tokenizer_of(
+        source.config, source.hf_config, path or source.files, where=str(options.run_dir)
+    )
 
 
 def load(
-    source: Path, config: moe.MoEConfig, tokenizer: Tokenizer, shapes: EngineConfig
-) -> tuple[SlotEngine, moe.Weights]:
+    source: sources.Source, tokenizer: Tokenizer, shapes: EngineConfig
+) -> tuple[SlotEngine, starting.Weights]:
     """An engine, and weights on the device. Raises CheckpointError where they do not fit."""
-    graphdef, abstract = moe.abstract_weights(config)
-    weights = checkpoints.load_weights(source)
-    wanted = {path: leaf.shape for path, leaf in parameters.by_path(abstract).items()}
-    found = {path: leaf.shape for path, leaf in parameters.by_path(weights).items()}
-    if wanted != found:
-        odd = next(path for path in (wanted | found) if wanted.get(path) != found.get(path))
-        raise CheckpointError(
-            f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
-            f"{wanted.get(odd)}. Put the model.json beside it that belongs to the weights."
-        )
-    engine = PagedEngine.for_model(graphdef, config, tokenizer, shapes)
+    graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
+    weights = starting.load_whole(source.weights, source.config)
+    engine = PagedEngine.for_model(graphdef, source.config, tokenizer, shapes)
     return engine, engine.load_params(weights)

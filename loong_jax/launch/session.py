@@ -9,24 +9,23 @@ from typing import Any
 
 import jax
 
-from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments import DOMAINS, Problem, ProblemStream
+from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, own_problems, packaged, tools
+from loong_jax.launch import demonstrations, packaged, tools
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.placement import engine_shapes, group_kind
 from loong_jax.launch.recipe import (
     FileProblems,
-    OwnProblemsRecipe,
     RayVerifiers,
     Recipe,
     RlStage,
     SftStage,
 )
-from loong_jax.models import moe
+from loong_jax.launch.texts import texts_of
+from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
@@ -41,7 +40,7 @@ class Session:
     """Use as a context manager; `close` ends the verifier pool."""
 
     def __init__(self, recipe: Recipe):
-        for name, stage in recipe.stages().items():
+        for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
                 refuse_unable(
                     stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
@@ -51,10 +50,9 @@ class Session:
                 )
         self.recipe = recipe
         self.agent = tools.agent_of(recipe)
-        self.tokenizer = AsciiTokenizer()
-        if isinstance(recipe, OwnProblemsRecipe):
-            own_problems.refuse_misfit(recipe, self.tokenizer)
-        else:
+        self.texts = texts_of(recipe)
+        self.tokenizer = self.texts.tokenizer
+        if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()
             admission.require_environments(
                 (domain.environment, domain.levels)
@@ -66,8 +64,8 @@ class Session:
         _refuse_unfit(recipe, self.domains)
         self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.judge = Judge(self.pool)
-        graphdef, self.abstract_weights = moe.abstract_weights(recipe.model)
-        self.policy = policy_of(graphdef, recipe.model, recipe.bias_rate)
+        graphdef, self.abstract_weights = family_of(recipe.model).abstract_weights(recipe.model)
+        self.policy = policy_of(graphdef, recipe.model, recipe.bias)
         self.engine = paged_engine.engine_for(
             graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
         )
@@ -84,7 +82,8 @@ class Session:
     @property
     def fresh_weights(self) -> Weights:
         """Made anew at every look, so that a run which starts from others does not hold them."""
-        return moe.init_weights(self.recipe.model, jax.random.key(self.recipe.seed))[1]
+        model = self.recipe.model
+        return family_of(model).init_weights(model, jax.random.key(self.recipe.seed))[1]
 
     # ---- problems -----------------------------------------------------------------------------
 
@@ -100,20 +99,12 @@ class Session:
 
     def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
         """Endless (prompt, response) pairs of the cold start."""
-        problems = self.recipe.problems
-        if isinstance(problems, FileProblems):
-            return own_problems.solutions(problems, self.recipe.seed)
-        return Demonstrations(
-            problems=problems,
-            settings=settings,
-            seed=self.recipe.seed,
-            describes_tools=tools.are_described(self.recipe),
-        )
+        return demonstrations.pairs_of(self.recipe, settings, self.texts)
 
     # ---- evaluation ---------------------------------------------------------------------------
 
     def evaluate(
-        self, weights: Weights, *, stage: str, domains: Sequence[str] = DOMAINS
+        self, weights: Weights, *, stage: str, domains: Sequence[str]
     ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
         """Held-out problems of `domains`, the same for every stage.
 
@@ -135,14 +126,19 @@ class Session:
     def sampler(self, weights: Weights) -> sampling.ProblemSampler:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
         return sampling.ProblemSampler(
-            self.engine, weights, seed=self.recipe.seed, num_threads=2, agent=self.agent
+            self.engine,
+            weights,
+            seed=self.recipe.seed,
+            num_threads=2,
+            agent=self.agent,
+            encode_prompt=self.texts.prompt,
         )
 
 
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
     """Raises ConfigError where stages ask for domains or lengths that the recipe does not have."""
     drawn = {"evaluation": recipe.evaluation.sampling}
-    for name, stage in recipe.stages().items():
+    for name, stage in recipe.stages.items():
         if isinstance(stage, RlStage):
             drawn[name] = stage.sampling
             if unknown := sorted(set(stage.domains) - set(domains)):

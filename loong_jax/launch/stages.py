@@ -16,10 +16,16 @@ import jax.numpy as jnp
 
 from loong_jax import interrupts
 from loong_jax.data import json_files
-from loong_jax.environments import DOMAINS
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
-from loong_jax.launch.recipe import START, TEACHER, FusionStage, RlStage, SftStage
+from loong_jax.launch.recipe import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    FusionStage,
+    RlStage,
+    SftStage,
+)
 from loong_jax.launch.session import Session, Weights
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -133,7 +139,7 @@ def run_sft(
             sft_settings,
             state,
             _pairs(session, settings, directories),
-            session.tokenizer,
+            session.texts.example,
             cursor=cursor,
             frozen=frozen,
             on_step=on_step,
@@ -342,7 +348,8 @@ def run_fusion(
     base = load_weights(directories.inputs[settings.base])
     experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
     problems = {
-        domain: session.held_out(domain, "validation", settings.num_problems) for domain in DOMAINS
+        domain: session.held_out(domain, "validation", settings.num_problems)
+        for domain in session.domains
     }
     progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
     sampling = session.recipe.evaluation.sampling
@@ -355,7 +362,7 @@ def run_fusion(
             found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
         return found
 
-    own_domain = {f"rl_{domain}": domain for domain in DOMAINS}
+    own_domain = dict(session.recipe.experts)
     expert_rate = {
         own_domain[expert]: pass_rates(weights)[own_domain[expert]]
         for expert, weights in experts.items()
@@ -385,13 +392,26 @@ def run_fusion(
     json_files.write_json(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
-    return _finish(session, name, fused, 0, own, progress, DOMAINS)
+    return _finish(session, name, fused, 0, own, progress)
 
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
     """`adapter/` of a stage: what it trained, as the peft library reads it."""
     places = names.places(session.recipe.model, parameters.by_path(session.abstract_weights))
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
+
+
+def run_evaluation(
+    session: Session,
+    name: str,
+    settings: EvaluationStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluates weights as they are, as engines sample them."""
+    progress.start(name, total_steps=None)
+    weights = session.policy.published(_weights_of(session, settings.of, directories))
+    return _evaluate(session, name, weights, 0, directories.own, progress, session.domains)
 
 
 def _known_steps(settings: SftStage | RlStage) -> int | None:
@@ -451,10 +471,25 @@ def _finish(
 ) -> dict[str, Any]:
     """Saves the weights, evaluates them as engines sample them, and says what came of it."""
     save_weights(own, step, weights, session.abstract_weights)
+    published = session.policy.published(weights)
+    return _evaluate(session, name, published, step, own, progress, domains or session.domains)
+
+
+def _evaluate(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: Sequence[str],
+) -> dict[str, Any]:
+    if not domains:
+        progress.finish(name)
+        return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s = time.monotonic()
-    published = session.policy.published(weights)
-    result, samples = session.evaluate(published, stage=name, domains=domains or session.domains)
+    result, samples = session.evaluate(weights, stage=name, domains=domains)
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

@@ -5,31 +5,35 @@ model, so no host ever holds more. Layers may be stacked on the way: `loong_jax.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import convert, serve
+from loong_jax.launch import convert, sources
 from loong_jax.launch.recipe import (
     START,
     TEACHER,
-    DistillRecipe,
-    OwnProblemsRecipe,
+    EvaluationStage,
     Recipe,
-    RlRecipe,
-    SftRecipe,
+    RlStage,
+    SftStage,
+    Stage,
 )
+from loong_jax.merge import checkpoints
 from loong_jax.models import parameters
-from loong_jax.models.moe import MoEConfig, abstract_weights, growth
+from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.models.hf import read_weights
+from loong_jax.models.moe import MoEConfig, growth
 from loong_jax.rl import checkpoint
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
 # only fresh weights or the bias controller ask for.
+Weights = dict[str, Any]
+
 _FREE = {
     "chunk_tokens",
     "dtype",
@@ -47,7 +51,7 @@ _FREE = {
 
 
 def load(
-    directory: Path, config: MoEConfig, template: Mapping[str, Any], *, stack: int = 1
+    directory: Path, config: ModelConfig, template: Mapping[str, Any], *, stack: int = 1
 ) -> dict[str, Any]:
     """The weights in `directory` as those of `config`, in the dtypes and shardings of `template`.
 
@@ -58,81 +62,127 @@ def load(
     what their config says.
     """
     found, _ = convert.read_model(directory)
-    refuse_other_model(directory, growth.stack_config(found, stack), config)
+    if stack > 1:
+        found = growth.stack_config(found, stack)
+    refuse_other_model(directory, found, config)
     wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
-    flat = _read(directory, unstacked)
-    weights = parameters.as_tree({name.removeprefix("weights/"): a for name, a in flat.items()})
+    if sources.is_published(directory):
+        tree = parameters.as_tree({n.removeprefix("weights/"): a for n, a in unstacked.items()})
+        weights = read_weights(directory, found, tree)
+    else:
+        flat = _read(directory, unstacked)
+        weights = parameters.as_tree({n.removeprefix("weights/"): a for n, a in flat.items()})
     return weights if stack == 1 else growth.stack_layers(weights, stack)
 
 
-def load_whole(directory: Path, config: MoEConfig) -> dict[str, Any]:
+def load_whole(directory: Path, config: ModelConfig) -> dict[str, Any]:
     """As `load`, all on the first device."""
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        abstract_weights(config)[1],
+        family_of(config).abstract_weights(config)[1],
     )
     return load(directory, config, template)
 
 
-def with_given_model(recipe: Recipe) -> Recipe:
-    """The recipe with the model that its `start_from` brings, and with all that it must name.
+def resolved(recipe: Recipe) -> Recipe:
+    """The recipe as it runs: with the model of its `start_from`, and stages that begin there.
 
-    A model that the command line sized otherwise is refused with ConfigError.
+    Doing it again changes nothing. ConfigError where it does not name what it needs, or where the
+    command line sized the model otherwise than it was found.
     """
-    if isinstance(recipe, RlRecipe) and recipe.start_from is None:
-        raise ConfigError(
-            "this recipe trains weights that there are already. Give --start-from a run, a stage "
-            "of one, or what `loong import-hf` made."
-        )
-    learns_from_teacher = isinstance(recipe, DistillRecipe) or (
-        isinstance(recipe, RlRecipe) and recipe.rl.learns_from_all
-    )
-    if isinstance(recipe, DistillRecipe | RlRecipe) and learns_from_teacher and not recipe.teacher:
-        raise ConfigError(
-            "this recipe needs a teacher. Give --teacher a run, a stage of one, or what "
-            "`loong import-hf` made."
-        )
+    recipe = _with_ends_tied(recipe)
     found = given(recipe)
-    if START in found and isinstance(recipe, _StartsFrom):
+    if START in found:
         model, _ = convert.read_model(found[START])
-        _refuse_other_tokens(found[START], model)
         if recipe.model == MoEConfig.tiny():  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
+    if recipe.dtype is not None:
+        model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
+        recipe = dataclasses.replace(recipe, model=model)
     if TEACHER in found:
         model, _ = convert.read_model(found[TEACHER])
-        _refuse_other_tokens(found[TEACHER], model)
-        if isinstance(recipe, RlRecipe):
+        if _is_reference(recipe):
             refuse_other_model(found[TEACHER], model, recipe.model)
     return recipe
 
 
-def _refuse_other_tokens(directory: Path, model: MoEConfig) -> None:
-    if model.vocab_size != AsciiTokenizer.vocab_size:
+def _with_ends_tied(recipe: Recipe) -> Recipe:
+    """With stages that begin at `start_from` where it is given, and refer to a teacher's weights.
+
+    A cold start is left out then, and what came after it begins there too.
+    """
+    stages = dict(recipe.stages)
+    if recipe.start_from is not None:
+        cold = {
+            name
+            for name, stage in stages.items()
+            if isinstance(stage, SftStage) and stage.is_cold_start
+        }
+        stages = {
+            name: _after_start(stage, cold) for name, stage in stages.items() if name not in cold
+        }
+    if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
+        stages = {n: stage for n, stage in stages.items() if not isinstance(stage, EvaluationStage)}
+    if recipe.start_from is None and any(START in _names_of(stage) for stage in stages.values()):
         raise ConfigError(
-            f"the model in {directory} has {model.vocab_size} tokens, and this recipe writes in "
-            f"the {AsciiTokenizer.vocab_size} of the quickstart. Name weights of such a model."
+            "this recipe trains weights that there are already. Give --start-from a directory in "
+            "the layout of Hugging Face, an import, a run, or a stage of one."
         )
+    if recipe.teacher is None and recipe.learns_from_teacher:
+        raise ConfigError(
+            "this recipe needs a teacher. Give --teacher a directory in the layout of Hugging "
+            "Face, an import, a run, or a stage of one."
+        )
+    if recipe.teacher is not None and not any(TEACHER in _names_of(s) for s in stages.values()):
+        pulled = {
+            name: dataclasses.replace(stage, reference=TEACHER)
+            for name, stage in stages.items()
+            if isinstance(stage, RlStage) and stage.objective.kl is not None
+        }
+        if not pulled:
+            raise ConfigError(
+                f"teacher={recipe.teacher} would teach nothing: no stage samples it, and no "
+                "objective has a penalty. Use an objective with one, such as "
+                "grpo_objective(beta=...)."
+            )
+        stages |= pulled
+    return dataclasses.replace(recipe, stages=stages)
 
 
-_StartsFrom = OwnProblemsRecipe | SftRecipe | RlRecipe | DistillRecipe
+def _after_start(stage: Stage, cold: Set[str]) -> Stage:
+    is_first = isinstance(stage, SftStage) and stage.after is None
+    if isinstance(stage, SftStage | RlStage) and (is_first or stage.after in cold):
+        return dataclasses.replace(stage, after=START)
+    return stage
+
+
+def _names_of(stage: Stage) -> tuple[str | None, ...]:
+    names = ("after", "reference", "teacher", "base")
+    return tuple(getattr(stage, name, None) for name in names)
+
+
+def _is_reference(recipe: Recipe) -> bool:
+    stages = recipe.stages.values()
+    return any(isinstance(stage, RlStage) and stage.reference == TEACHER for stage in stages)
 
 
 def given(recipe: Recipe) -> dict[str, Path]:
     """Directories with the weights that a recipe names, by what its stages call them."""
-    found = {}
-    if isinstance(recipe, _StartsFrom) and recipe.start_from is not None:
-        found[START] = serve.find_weights(recipe.start_from)
-    if isinstance(recipe, RlRecipe | DistillRecipe) and recipe.teacher is not None:
-        found[TEACHER] = serve.find_weights(recipe.teacher)
-    return found
+    named = {START: recipe.start_from, TEACHER: recipe.teacher}
+    return {name: sources.find_weights(path) for name, path in named.items() if path is not None}
 
 
-def refuse_other_model(directory: Path, found: MoEConfig, config: MoEConfig) -> None:
+def refuse_other_model(directory: Path, found: ModelConfig, config: ModelConfig) -> None:
     """ConfigError where weights of `found` are none of `config`."""
-    for field in dataclasses.fields(MoEConfig):
+    if type(found) is not type(config):
+        raise ConfigError(
+            f"the weights in {directory} are of a {type(found).__name__}, and the recipe's model "
+            f"is a {type(config).__name__}. Leave --model.* out, or name other weights."
+        )
+    for field in dataclasses.fields(config):
         have, want = getattr(found, field.name), getattr(config, field.name)
         if field.name not in _FREE and have != want:
             raise ConfigError(
@@ -149,13 +199,14 @@ def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
 
 
 def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    steps = checkpoint.steps(directory / "weights")
+    place = checkpoints.weight_directories(directory)[0]
+    steps = checkpoint.steps(place)
     if not steps:
         raise CheckpointError(
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (directory / "weights" / str(steps[-1]) / "arrays").absolute()
+    path = (place / str(steps[-1]) / "arrays").absolute()
     with ocp.PyTreeCheckpointer() as reader:
         there = reader.metadata(path).item_metadata.tree
         there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}

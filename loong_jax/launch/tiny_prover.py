@@ -136,7 +136,7 @@ class TinyProver:
             settings,
             state,
             pairs(examples, seed),
-            self._tokenizer,
+            sft.pair_encoder(self._tokenizer),
             on_step=on_step,
         )
         checkpoint.save(directory, settings.num_steps, {"weights": state.weights}, keep=1)

@@ -2,9 +2,11 @@
 
 import importlib
 from collections.abc import Iterable
+from typing import Any
 
+from loong_jax.data.tool_template import Described
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import AgenticRecipe, Recipe
+from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.tools import Toolbox
 
@@ -21,9 +23,9 @@ def toolbox(names: Iterable[str]) -> Toolbox:
 
 def agent_of(recipe: Recipe) -> Agent | None:
     """The agent of a recipe with tools; None for one without."""
-    if not isinstance(recipe, AgenticRecipe):
-        return None
     settings = recipe.tools
+    if settings is None:
+        return None
     return Agent(
         toolbox=toolbox(settings.names),
         limits=settings.limits,
@@ -32,9 +34,15 @@ def agent_of(recipe: Recipe) -> Agent | None:
     )
 
 
+def schema(tool: Described) -> dict[str, Any]:
+    """A tool as chat templates take it."""
+    function = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": function | {"parameters": dict(tool.parameters)}}
+
+
 def are_described(recipe: Recipe) -> bool:
     """Whether prompts say what the tools are."""
-    return isinstance(recipe, AgenticRecipe) and recipe.tools.describe
+    return recipe.tools is not None and recipe.tools.describe
 
 
 def _make(name: str):

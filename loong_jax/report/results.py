@@ -8,19 +8,19 @@ from loong_jax.report import charts, theme
 from loong_jax.report import html_parts as h
 from loong_jax.report.charts import Row
 from loong_jax.report.html_parts import Markup
-from loong_jax.report.run_record import LABELS, RunRecord
+from loong_jax.report.run_record import RunRecord, label_of
 
 BAR_POINTS = 0.05  # how much the fused model may lose against an expert
 
 
-def expert_stage(run: RunRecord, domain: str) -> str:
-    """The stage of RL in a domain: its own, or that of a recipe with one expert for all."""
-    return "rl" if "rl" in run.stages else f"rl_{domain}"
-
-
 def expert_gain(run: RunRecord, domain: str) -> dict[str, Any]:
     """Paired gain of the expert over SFT in its own domain, or {}."""
-    return run.gains.get("over_sft", {}).get(expert_stage(run, domain), {}).get(domain, {})
+    return run.gains.get("over_sft", {}).get(run.expert_in(domain), {}).get(domain, {})
+
+
+def _before_and_after(run: RunRecord, domain: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures of the start and of the expert of a domain."""
+    return run.figures(run.baseline, domain), run.figures(run.expert_in(domain), domain)
 
 
 def fused_loss(run: RunRecord, domain: str) -> dict[str, Any]:
@@ -69,7 +69,10 @@ def cards(run: RunRecord) -> Markup:
     parts = []
     for domain in run.domains:
         gain = expert_gain(run, domain)
-        before, after = run.figures("sft", domain), run.figures(expert_stage(run, domain), domain)
+        before, after = (
+            run.figures(run.baseline, domain),
+            run.figures(run.expert_in(domain), domain),
+        )
         if not before or not after:
             continue
         lines = [
@@ -92,7 +95,7 @@ def cards(run: RunRecord) -> Markup:
         )
     if not parts:
         return Markup("")
-    first = next(iter(run.figures("sft", d) for d in run.domains))
+    first = next(iter(run.figures(run.baseline, d) for d in run.domains))
     return Markup(
         f'<div class="cards">{"".join(parts)}</div>'
         + h.paragraph(
@@ -118,7 +121,7 @@ def pipeline(run: RunRecord) -> Markup:
         record = run.stages.get(name)
         accent = theme.domain_color(domains[0]) if len(domains) == 1 else "var(--muted)"
         if record is None:
-            return f'<div class="stage absent"><b>{LABELS[name]}</b><span>not run</span></div>'
+            return f'<div class="stage absent"><b>{label_of(name)}</b><span>not run</span></div>'
         reached = " · ".join(
             f"<em>{h.escape(d)} {h.percent(run.figures(name, d).get('pass@1'), 0)}</em>"
             for d in domains
@@ -134,12 +137,8 @@ def pipeline(run: RunRecord) -> Markup:
 
     arrow = '<div class="arrow" aria-hidden="true">→</div>'
     if run.fuses_experts:
-        experts = "".join(
-            stage(f"rl_{d}", [d])
-            for d in run.domains
-            if f"rl_{d}" in LABELS or f"rl_{d}" in run.stages
-        )
-        columns = [stage("sft", run.domains), experts]
+        experts = "".join(stage(name, [domain]) for name, domain in run.experts.items())
+        columns = [stage(run.baseline, run.domains), experts]
         columns += [stage(name, run.domains) for name in ("fused", "general")]
     else:
         columns = [stage(name, run.domains) for name in run.stages]
@@ -159,11 +158,11 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
             figures = stage.evaluation.get(domain, {})
             if not h.is_number(figures.get("pass@1")):
                 continue
-            if name == "sft":
+            if name == run.baseline:
                 role = "before"
-            elif name == expert_stage(run, domain):
+            elif name == run.expert_in(domain):
                 role = "own expert"
-            elif name.startswith("rl_"):
+            elif name in run.experts:
                 role = "other expert"
             else:
                 role = "result"
@@ -223,7 +222,10 @@ def gains_table(run: RunRecord) -> Markup:
         gain = expert_gain(run, domain)
         if not gain:
             continue
-        before, after = run.figures("sft", domain), run.figures(expert_stage(run, domain), domain)
+        before, after = (
+            run.figures(run.baseline, domain),
+            run.figures(run.expert_in(domain), domain),
+        )
         rows.append(
             [
                 h.dot(domain),

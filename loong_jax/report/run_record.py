@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loong_jax.data import json_files
+from loong_jax.data import json_files, run_experts
 from loong_jax.errors import LoongError
 from loong_jax.report import metrics_log
 
-STAGES = ("sft", "rl_stem", "rl_logic", "rl_code", "fused", "general")
 TICKET_KEYS = (
     "issued",
     "trained",
@@ -22,12 +21,15 @@ TICKET_KEYS = (
 LABELS = {
     "sft": "SFT",
     "rl": "RL",
-    "rl_stem": "RL stem",
-    "rl_logic": "RL logic",
-    "rl_code": "RL code",
     "fused": "fused",
     "general": "general RL",
 }
+
+
+def label_of(stage: str) -> str:
+    """The name of a stage as people read it: `rl_stem` is RL stem."""
+    head, *rest = stage.split("_")
+    return LABELS.get(stage) or " ".join([LABELS.get(head, head), *rest])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class StageRecord:
 
     @property
     def label(self) -> str:
-        return LABELS.get(self.name, self.name.replace("_", " "))
+        return label_of(self.name)
 
     @property
     def is_rl(self) -> bool:
@@ -79,6 +81,18 @@ class RunRecord:
     gains: dict[str, Any]  # of `loong_jax.eval.compare`; {} where it was not computed
     summary: dict[str, Any]
     stages: Mapping[str, StageRecord]
+    experts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # stage -> domain
+
+    @property
+    def baseline(self) -> str:
+        """The stage that gains are counted from."""
+        return run_experts.baseline_of(self.stages)
+
+    def expert_in(self, domain: str) -> str:
+        """The stage of RL in a domain: its expert's, or the only one; "" where there is none."""
+        named = [stage for stage, own in self.experts.items() if own == domain]
+        only = [stage.name for stage in self.rl_stages] if not self.experts else []
+        return next(iter(named or only), "")
 
     @property
     def rl_stages(self) -> list[StageRecord]:
@@ -86,8 +100,8 @@ class RunRecord:
 
     @property
     def fuses_experts(self) -> bool:
-        """Whether its stages are those of LongCat-Flash-Thinking's recipe, RL or later included."""
-        return set(self.stages) <= set(STAGES) and set(self.stages) != {"sft"}
+        """Whether several experts come out of one start, RL or later included."""
+        return len(self.experts) > 1 and set(self.stages) != {self.baseline}
 
     @property
     def domains(self) -> list[str]:
@@ -115,7 +129,7 @@ def read_stage(directory: Path) -> StageRecord:
 
 
 def read_run(run_dir: Path | str) -> RunRecord:
-    """Reads all stages present, the known ones first; LoongError where there is none."""
+    """Reads all stages present, in the order of the recipe; LoongError where there is none."""
     run_dir = Path(run_dir)
     found = {path.name: path for path in sorted((run_dir / "stages").glob("*")) if path.is_dir()}
     if not found:
@@ -123,12 +137,19 @@ def read_run(run_dir: Path | str) -> RunRecord:
             f"{run_dir} holds no stages, so there is nothing to report. Give the directory of a "
             "run that `loong train` has begun."
         )
-    names = [name for name in STAGES if name in found]
-    names += [name for name in found if name not in STAGES]
+    config = json_files.read_json(run_dir / "config.json", {})
+    names = [name for name in _order(config.get("config", {})) if name in found]
+    names += [name for name in found if name not in names]
     return RunRecord(
         directory=run_dir,
-        config=json_files.read_json(run_dir / "config.json", {}),
+        config=config,
         gains=json_files.read_json(run_dir / "gains.json", {}),
         summary=json_files.read_json(run_dir / "summary.json", {}),
         stages={name: read_stage(found[name]) for name in names},
+        experts=run_experts.experts_of(run_dir),
     )
+
+
+def _order(config: Mapping[str, Any]) -> list[str]:
+    """The stages of a recipe, which older files hold among its other fields."""
+    return list(config.get("stages", config))

@@ -8,7 +8,7 @@ from loong_jax.environments.environment import EXACT, LEAP
 from loong_jax.report import html_parts as h
 from loong_jax.report import theme
 from loong_jax.report.html_parts import Markup
-from loong_jax.report.run_record import LABELS, RunRecord
+from loong_jax.report.run_record import RunRecord, label_of
 
 NUM_SHOWN = 10
 LONGEST = 1500  # characters of thinking or text
@@ -81,7 +81,7 @@ def rollouts(run: RunRecord) -> Markup:
 def _rollout(record: Mapping[str, Any]) -> str:
     outcome = record.get("outcome") or "ungradable"
     facts = [
-        f"{LABELS.get(record['stage'], record['stage'])}, step {record['step']}",
+        f"{label_of(record['stage'])}, step {record['step']}",
         f"level {record['level']}",
         f"version {record['version']}",
         f"staleness {record['staleness']}",

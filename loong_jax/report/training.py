@@ -7,14 +7,14 @@ from loong_jax.report import charts, theme, timeline
 from loong_jax.report import html_parts as h
 from loong_jax.report.charts import Series, over_steps
 from loong_jax.report.html_parts import Markup
-from loong_jax.report.run_record import LABELS, TICKET_KEYS, RunRecord, StageRecord
+from loong_jax.report.run_record import TICKET_KEYS, RunRecord, StageRecord, label_of
 from loong_jax.report.theme import PAGE
 
 
-def stage_color(stage: StageRecord) -> str:
+def stage_color(run: RunRecord, stage: StageRecord) -> str:
     """An expert has the accent of its domain; a stage over all domains has ink."""
-    domain = stage.name.removeprefix("rl_")
-    return theme.domain_color(domain) if domain in theme.DOMAIN_COLORS else PAGE.ink
+    domain = run.experts.get(stage.name)
+    return PAGE.ink if domain is None else theme.domain_color(domain)
 
 
 def learning_curves(run: RunRecord) -> Markup:
@@ -28,7 +28,7 @@ def learning_curves(run: RunRecord) -> Markup:
         ]
         if not series:
             x, y = over_steps(stage.metrics, "rewards/all_groups_mean")
-            series = [Series("reward", x, y, stage_color(stage))] if x else []
+            series = [Series("reward", x, y, stage_color(run, stage))] if x else []
         if series:
             drawn[stage.name] = series
     legend = h.legend([(theme.domain_color(d), d) for d in run.domains])
@@ -50,7 +50,7 @@ def reward_curves(run: RunRecord) -> Markup:
             Series(label, *over_steps(stage.metrics, name), color)
             for name, label, color in (
                 ("rewards/mean", "trained on", PAGE.muted),
-                ("rewards/all_groups_mean", "all groups", stage_color(stage)),
+                ("rewards/all_groups_mean", "all groups", stage_color(run, stage)),
             )
         ]
         if any(one.x for one in series):
@@ -87,7 +87,7 @@ def _row_of_charts(
     for name, series in drawn.items():
         stage = run.stages[name]
         figure = charts.lines(
-            stage.label, series, ylabel=ylabel, color=stage_color(stage), width=charts.NARROW,
+            stage.label, series, ylabel=ylabel, color=stage_color(run, stage), width=charts.NARROW,
             **kwargs,
         )  # fmt: skip
         parts.append(h.chart(figure, f"{ylabel} over steps, {stage.label}"))
@@ -110,7 +110,7 @@ def across_stages(run: RunRecord) -> Markup:
         for stage in run.rl_stages:
             x, y = over_steps(stage.metrics, name)
             if x:
-                series.append(Series(stage.label, x, y, stage_color(stage)))
+                series.append(Series(stage.label, x, y, stage_color(run, stage)))
         if series:
             figure = charts.lines(title, series, ylabel=ylabel, scale=scale, floor=floor)
             parts.append(h.chart(figure, title))
@@ -120,7 +120,7 @@ def across_stages(run: RunRecord) -> Markup:
         series = [Series("SFT", x, y, PAGE.ink)]
         figure = charts.lines("Loss of SFT", series, ylabel="nats per token", floor=0.0)
         parts.append(h.chart(figure, "loss of SFT"))
-    legend = h.legend([(stage_color(s), s.label) for s in run.rl_stages])
+    legend = h.legend([(stage_color(run, s), s.label) for s in run.rl_stages])
     return Markup(legend + h.grid(parts) if parts else "")
 
 
@@ -215,7 +215,7 @@ def fusion_report(run: RunRecord) -> Markup:
     parts, notes = [], ""
     experts, measured = record.get("experts") or [], record.get("global") or {}
     if experts and measured:
-        labels = [LABELS.get(name, name) for name in experts]
+        labels = [label_of(name) for name in experts]
         columns = (
             ("norm", h.number, "norm"),
             ("moved", h.percent, "entries moved"),

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 
 Batch = dict[str, Any]
+Encode = Callable[[Any], dict[str, np.ndarray]]  # an example as tokens and loss mask
 StepReport = Callable[[TrainState, int, dict[str, float]], None]
 
 
@@ -45,7 +46,14 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
 
     What tools wrote in a response of several turns is not under the loss.
     """
-    tokens = tokenizer.prompt_ids(prompt)
+    return encode_response(tokenizer, tokenizer.prompt_ids(prompt), response)
+
+
+def encode_response(
+    tokenizer: Tokenizer, prompt_ids: Sequence[int], response: str
+) -> dict[str, np.ndarray]:
+    """As `encode_pair`, of a prompt that is tokens already."""
+    tokens = list(prompt_ids)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
         written = tokenizer.encode(piece)
@@ -57,18 +65,23 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
     return {"tokens": np.array(tokens, np.int32), "loss_mask": np.array(mask)}
 
 
+def pair_encoder(tokenizer: Tokenizer) -> Encode:
+    """Of (prompt, response) pairs."""
+    return lambda pair: encode_pair(tokenizer, *pair)
+
+
 def batches(
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
+    examples: Iterable[Any],
+    encode: Encode,
     settings: SftSettings,
     *,
     lists: bool = False,
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many pairs it holds; ends with the pairs. Order is kept.
+    """Packed batches, each with how many examples it holds; ends with these. Order is kept.
 
     With `lists` they name the tokens under the loss, so that no logits are made for others.
     """
-    stream: Iterator[Any] = (encode_pair(tokenizer, *pair) for pair in pairs)
+    stream: Iterator[Any] = map(encode, examples)
     while True:
         first = next(stream, None)
         if first is None:
@@ -162,30 +175,30 @@ def run(
     model: PolicyModel,
     settings: SftSettings,
     state: TrainState,
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
+    examples: Iterable[Any],
+    encode: Encode,
     *,
     cursor: int = 0,
     frozen: Any = (),
     on_step: StepReport | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> tuple[TrainState, int]:
-    """Trains to step `settings.num_steps`; returns the state and how many pairs were used.
+    """Trains to step `settings.num_steps`; returns the state and how many examples were used.
 
-    `pairs` starts at the first pair, also on resume: `cursor` of them are passed over.
+    `examples` starts at the first one, also on resume: `cursor` of them are passed over.
     `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
-    the state, which the next step consumes. Raises ValueError where the pairs end too soon.
+    the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
     lists = model.states is not None and model.forward_with_losses is None
-    later = itertools.islice(iter(pairs), cursor, None)
-    stream = batches(later, tokenizer, settings, lists=lists)
+    later = itertools.islice(iter(examples), cursor, None)
+    stream = batches(later, encode, settings, lists=lists)
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
         if batch is None:
             raise ValueError(
-                f"the pairs ended after {cursor}, at step {int(state.step)} of "
+                f"the examples ended after {cursor}, at step {int(state.step)} of "
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
         looked = {}

@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Int
 
-from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import sft
 from loong_jax.sharding import ShardingRules
@@ -60,7 +59,7 @@ class ShardedFeed:
     def __init__(
         self,
         pair_at: PairAt,
-        tokenizer: Tokenizer,
+        encode: sft.Encode,
         settings: sft.SftSettings,
         rules: ShardingRules,
         cursors: Int[Array, "F"],
@@ -88,7 +87,7 @@ class ShardedFeed:
                 rows=self._rows_per_part,
                 row_length=settings.row_length,
             )
-            self._streams[part] = sft.batches(map(pair_at, numbers), tokenizer, own)
+            self._streams[part] = sft.batches(map(pair_at, numbers), encode, own)
 
     def __next__(self) -> dict[str, Array]:
         made: dict[int, Any] = {}

@@ -85,7 +85,7 @@ def test_recipes_of_arms_read_back_and_consume_alike():
             recipe = arms.recipe_of(arm, 5, Size())
             written = json.loads(json.dumps(configs.to_json(recipe)))
             assert configs.from_json(written) == recipe
-            stage = recipe.rl_stem
+            stage = recipe.stages[arms.STAGE]
             num_fresh = stage.scheduler.groups_per_step
             assert num_fresh + round(stage.reuse.num_old(num_fresh)) == Size().groups_per_step
             assert stage.num_steps == Size().steps

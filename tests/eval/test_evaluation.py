@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from loong_jax.data import json_files
 from loong_jax.data.response import render_response
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
@@ -151,8 +152,13 @@ def test_bad_settings_are_refused(change):
         EvaluationSettings(**change)
 
 
+def say_experts(run_dir):
+    json_files.write_json(run_dir / "config.json", {"config": {"experts": [["rl_stem", "stem"]]}})
+
+
 def test_gains_are_paired_and_written(tmp_path):
     stages = {"sft": 0.2, "rl_stem": 0.6, "fused": 0.5, "general": 0.55}
+    say_experts(tmp_path)
     for stage, skill in stages.items():
         run(Policy(skill, seed=len(stage)), stage)[0].save(tmp_path / "stages" / stage)
     table = compare.write_gains(tmp_path)
@@ -189,6 +195,7 @@ def test_controls_stand_beside_the_real_run(tmp_path):
         for stage, skill in skills.items():
             result, _ = run(Policy(skill, seed=len(name + stage)), stage)
             result.save(tmp_path / name / "stages" / stage)
+    say_experts(tmp_path / "real")
     table = compare.write_controls(
         tmp_path / "controls",
         tmp_path / "real",

@@ -7,12 +7,14 @@ import pytest
 
 from loong_jax.data import packages
 from loong_jax.data.packages import Package
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
 from loong_jax.launch import packaged, run
-from loong_jax.launch.demonstrations import Demonstrations, held_out
+from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.recipe import EngineSettings, PackagedProblems
 from loong_jax.launch.recipes import get_recipe
+from loong_jax.launch.texts import Texts
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -21,6 +23,7 @@ from loong_jax.synth.scripted import resyn_digits, resyn_search
 from loong_jax.testing import tiny
 
 pytestmark = pytest.mark.bubblewrap
+TEXTS = Texts(tokenizer=AsciiTokenizer())
 FAMILIES = {f.name: f for f in (*resyn_digits.FAMILIES, *resyn_search.FAMILIES)}
 LONGEST = {"double": (8, 9, 10, 11, 12), "product": (9, 11, 13, 15, 17),
            "assignment": (900, 900, 900, 900, 900)}  # fmt: skip
@@ -41,10 +44,17 @@ def directory(tmp_path_factory):
 
 def recipe(directory):
     full = get_recipe("environments")()
+    full = full.with_stage(
+        "sft", num_steps=60, rows=4, row_length=112,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
+    ).with_stage(
+        "rl", num_steps=1, group_size=4, rows=4, row_length=112,
+        scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
+        objective=longcat_objective(group_size=4, max_response_tokens=96),
+    )  # fmt: skip
     return dataclasses.replace(
         full,
-        packages=str(directory),
-        levels=(1, 2),
+        problems=PackagedProblems(directory=str(directory), levels=(1, 2)),
         model=tiny.smallest_config(),
         verifiers=dataclasses.replace(full.verifiers, num_workers=1),
         engine=EngineSettings(
@@ -52,15 +62,6 @@ def recipe(directory):
             prefill_members=8, chunked_prefill=True, pages=PageConfig(num_pages=112, page_size=8),
         ),
         evaluation=dataclasses.replace(full.evaluation, num_problems=2),
-        sft=dataclasses.replace(
-            full.sft, num_steps=60, rows=4, row_length=112,
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
-        ),
-        rl=dataclasses.replace(
-            full.rl, num_steps=1, group_size=4, rows=4, row_length=112,
-            scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
-            objective=longcat_objective(group_size=4, max_response_tokens=96),
-        ),
     )  # fmt: skip
 
 
@@ -75,8 +76,9 @@ def test_packages_are_domains(directory):
 
 def test_the_longest_questions_and_responses_fit():
     full = get_recipe("environments")()
-    longest = full.max_prompt_chars + 2 + full.rl.sampling.max_new_tokens  # and marks around it
-    assert longest <= min(full.engine.cache_length, full.rl.row_length, full.sft.row_length)
+    shown, posed = full.stages["sft"], full.stages["rl"]
+    longest = full.problems.max_prompt_chars + 2 + posed.sampling.max_new_tokens  # with marks
+    assert longest <= min(full.engine.cache_length, posed.row_length, shown.row_length)
     assert longest <= full.model.max_position
 
 
@@ -100,7 +102,7 @@ def test_sides_of_the_split_and_demonstrations(directory):
     settings = recipe(directory)
     posed = held_out(settings, "product", "test", 6)
     assert len({problem.canonical for problem in posed}) == 6
-    taught = iter(Demonstrations(problems=settings.problems, settings=settings.sft, seed=0))
+    taught = iter(demonstrations.pairs_of(settings, settings.stages["sft"], TEXTS))
     pairs = [next(taught) for _ in range(12)]
     assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
     assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -84,7 +85,7 @@ def test_misuse_is_refused(imported, tmp_path):
         evaluate.choose_problems(options, None, Console(file=io.StringIO()))
     with pytest.raises(ConfigError, match=r"temperature=0\.0"):
         evaluate.sampling_of(dataclasses.replace(options, temperature=0.0), None)
-    encode = evaluate.prompt_encoder(AsciiTokenizer(), "plain")
+    encode = evaluate.prompt_encoder(EvalOptions(run_dir=Path("x")), None, AsciiTokenizer())
     problem = held_out(recipes.get_recipe("quickstart")(), "stem", "test", 1)[0]
     with pytest.raises(ConfigError, match="cannot read"):
         encode(dataclasses.replace(problem, prompt="\u2207"))

@@ -15,10 +15,11 @@ from loong_jax import cli, configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.launch import evaluate, own_admission, own_problems, recipes, run
+from loong_jax.launch import evaluate, own_admission, own_problems, recipes, run, starting
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import FileProblems, LocalVerifiers
 from loong_jax.launch.session import Session
+from loong_jax.launch.texts import Texts
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
@@ -28,6 +29,7 @@ from loong_jax.testing import tiny
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
 
+TEXTS = Texts(tokenizer=AsciiTokenizer())
 DOCS = Path(__file__).parents[2] / "docs" / "own_problems.md"
 
 
@@ -79,7 +81,7 @@ def test_a_stream_poses_every_problem_before_it_poses_one_again(file):
 
 
 def test_solutions_of_the_training_side_alone_are_shown(file):
-    pairs = own_problems.solutions(settings(file), seed=0)
+    pairs = own_problems.solutions(settings(file), seed=0, texts=TEXTS)
     held_out = {
         posed.problem.prompt
         for split in ("validation", "test")
@@ -99,7 +101,7 @@ def test_a_file_that_cannot_be_split_or_shown_is_refused(tmp_path):
         own_problems.domains(settings(few))
     bare = write(tmp_path / "bare.jsonl", [{"prompt": f"{n}?", "gold": "1"} for n in range(60)])
     with pytest.raises(ConfigError, match=r"no problem of .* has a solution.*--start-from"):
-        own_problems.solutions(settings(bare), seed=0)
+        own_problems.solutions(settings(bare), seed=0, texts=TEXTS)
     with pytest.raises(ConfigError, match="--problems FILE"):
         own_problems.read(FileProblems())
     with pytest.raises(ConfigError, match=r"held_out_share=0\.5"):
@@ -121,19 +123,24 @@ def test_the_side_that_is_measured_on_must_hold_problems(tmp_path):
             evaluation=dataclasses.replace(full.evaluation, side=side),
         )
         if side == there:
-            own_problems.refuse_misfit(recipe, AsciiTokenizer())
+            own_problems.refuse_misfit(recipe, TEXTS)
             continue
         with pytest.raises(ConfigError, match=rf"the {side} side.*--evaluation\.side"):
-            own_problems.refuse_misfit(recipe, AsciiTokenizer())
+            own_problems.refuse_misfit(recipe, TEXTS)
 
 
-def test_more_fine_tuning_starts_from_the_cold_start_too(file):
+def test_without_a_cold_start_what_came_after_it_begins_with_the_weights_given(file):
     full = recipes.get_recipe("problems")()
-    recipe = dataclasses.replace(full, problems=settings(file), sft_continued=full.sft)
-    stages = recipe.stages()
-    assert list(stages) == ["sft", "rl", "sft_continued"]
-    assert stages["sft_continued"].after == stages["rl"].after == "sft"
-    assert list(dataclasses.replace(recipe, start_from=Path("x")).stages()) == ["rl"]
+    more = dataclasses.replace(full.stages["sft"], after="sft", is_cold_start=False)
+    recipe = dataclasses.replace(
+        full, problems=settings(file), stages={**full.stages, "sft_continued": more}
+    )
+    alone = starting._with_ends_tied(recipe).stages
+    assert list(alone) == ["sft", "rl", "sft_continued"]
+    assert alone["rl"] == recipe.stages["rl"]
+    begun = starting._with_ends_tied(dataclasses.replace(recipe, start_from=Path("x"))).stages
+    assert list(begun) == ["before", "rl", "sft_continued"]
+    assert begun["sft_continued"].after == begun["rl"].after == "start"
 
 
 def test_lines_without_tokens_or_room_are_named(tmp_path):
@@ -144,8 +151,12 @@ def test_lines_without_tokens_or_room_are_named(tmp_path):
     ]
     file = write(tmp_path / "mine.jsonl", [*sums(60), *bad])
     recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
+    recipe = dataclasses.replace(
+        recipe.with_stage("sft", row_length=256),
+        engine=dataclasses.replace(recipe.engine, cache_length=256),
+    )
     with pytest.raises(ConfigError) as caught:
-        own_problems.refuse_misfit(recipe, AsciiTokenizer())
+        own_problems.refuse_misfit(recipe, TEXTS)
     tokens, prompt, solution = str(caught.value).splitlines()
     assert "line 61 of" in tokens
     assert "has no token" in tokens
@@ -154,9 +165,9 @@ def test_lines_without_tokens_or_room_are_named(tmp_path):
     assert "room for 160" in prompt
     assert "line 63" in solution
     assert "sft.row_length is 256" in solution
-    elsewhere = dataclasses.replace(recipe, start_from=tmp_path)  # solutions are not read then
+    elsewhere = dataclasses.replace(recipe, stages={"rl": recipe.stages["rl"]})  # solutions unread
     with pytest.raises(ConfigError) as caught:
-        own_problems.refuse_misfit(elsewhere, AsciiTokenizer())
+        own_problems.refuse_misfit(elsewhere, TEXTS)
     assert len(str(caught.value).splitlines()) == 2
 
 
@@ -211,27 +222,35 @@ def test_a_verifier_that_rewards_what_it_should_not_is_refused(file, tmp_path, m
 def small(file, **changes):
     """The recipe, made so small that it runs in seconds and learns next to nothing."""
     full = recipes.get_recipe("problems")()
-    sampling = dataclasses.replace(full.rl.sampling, max_new_tokens=20)
+    posed = full.stages["rl"]
+    sampling = dataclasses.replace(posed.sampling, max_new_tokens=20)
     engine = dataclasses.replace(
         full.engine, slots_per_replica=8, cache_length=48, prefill_length=16, prefill_members=8,
         narrow_slots=(), groups_per_replica=2, num_replicas=1,
     )  # fmt: skip
-    rl = dataclasses.replace(
-        full.rl,
+    full = full.with_stage(
+        "rl",
         num_steps=2,
         checkpoint_every=1,
         curriculum=Curriculum(
             pass_rates=PassRates(ceilings=((0, 0.5),)),
             context=GrowingContext(limits=(16, 20), window=100_000),  # never grows; answers have 15
         ),
-        scheduler=dataclasses.replace(full.rl.scheduler, groups_per_step=2),
+        scheduler=dataclasses.replace(posed.scheduler, groups_per_step=2),
         objective=longcat_objective(group_size=4, max_response_tokens=20),
         group_size=4,
         sampling=sampling,
         rows=4,
         row_length=48,
         learns_from_all=True,  # nothing is right yet
-        reward=dataclasses.replace(full.rl.reward, malformed=-0.5),
+        reward=dataclasses.replace(posed.reward, malformed=-0.5),
+    )
+    full = full.with_stage(
+        "sft",
+        num_steps=150,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
+        rows=4,
+        row_length=64,
     )
     return dataclasses.replace(
         full,
@@ -240,14 +259,6 @@ def small(file, **changes):
         engine=engine,
         verifiers=LocalVerifiers(num_workers=1),
         evaluation=dataclasses.replace(full.evaluation, num_problems=4, sampling=sampling),
-        sft=dataclasses.replace(
-            full.sft,
-            num_steps=150,
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
-            rows=4,
-            row_length=64,
-        ),
-        rl=rl,
         **changes,
     )
 
@@ -347,15 +358,16 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     again = json.loads((directory / "stages" / "rl" / "done.json").read_text())
     assert again["wall_s"] > again["earlier_s"] >= json.loads(lines[0])["time_s"] > 0
-    other = dataclasses.replace(recipe, rl=dataclasses.replace(recipe.rl, max_issues=7))
-    with pytest.raises(ConfigError, match=r"rl\.max_issues: the run has \d, you gave 7"):
+    other = recipe.with_stage("rl", max_issues=7)
+    with pytest.raises(ConfigError, match=r"stages\.rl\.max_issues: the run has \d, you gave 7"):
         run.train(other, directory)
 
     bare = write(tmp_path / "bare.jsonl", [{**r, "solution": r["gold"]} for r in sums(60)])
     lines = [{k: v for k, v in json.loads(x).items() if k != "solution"} for x in bare.open()]
     further = small(write(bare, lines), start_from=directory)
     run.train(further, tmp_path / "further")
-    assert sorted(path.name for path in (tmp_path / "further" / "stages").iterdir()) == ["rl"]
+    stages = sorted(path.name for path in (tmp_path / "further" / "stages").iterdir())
+    assert stages == ["before", "rl"]
     config = configs.load(tmp_path / "further")
     assert config.model == recipe.model
     other = dataclasses.replace(further, model=tiny.smallest_config(hidden_size=48))

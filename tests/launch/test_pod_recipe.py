@@ -13,15 +13,17 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.demonstrations import Demonstrations
-from loong_jax.launch.recipe import MeshSettings, PodSftRecipe
+from loong_jax.launch.recipe import MeshSettings, Recipe
+from loong_jax.launch.texts import Texts
 from loong_jax.models import moe
 from loong_jax.rl import sft
 
 TOKENIZER = AsciiTokenizer()
+TEXTS = Texts(tokenizer=TOKENIZER)
 
 
 @pytest.fixture(params=recipes.ON_ALL_PROCESSES)
-def recipe(request) -> PodSftRecipe:
+def recipe(request) -> Recipe:
     return recipes.get_recipe(request.param)()
 
 
@@ -29,14 +31,16 @@ def test_it_holds_together(recipe):
     assert recipes.get_recipe(recipe.name)() == recipe
     assert configs.from_json(json.loads(json.dumps(configs.to_json(recipe)))) == recipe
     assert recipe.model.vocab_size >= TOKENIZER.vocab_size
-    assert recipe.sft.row_length <= recipe.model.max_position
-    assert recipe.sft.optimizer.schedule.num_steps == recipe.sft.num_steps
+    assert recipe.stages["sft"].row_length <= recipe.model.max_position
+    assert recipe.stages["sft"].optimizer.schedule.num_steps == recipe.stages["sft"].num_steps
     parts = recipe.mesh.data * recipe.mesh.fsdp * recipe.mesh.expert
-    assert recipe.sft.rows % parts == 0
-    pairs = Demonstrations(problems=recipe.problems, settings=recipe.sft, seed=recipe.seed)
+    assert recipe.stages["sft"].rows % parts == 0
+    pairs = Demonstrations(
+        problems=recipe.problems, settings=recipe.stages["sft"], seed=recipe.seed, texts=TEXTS
+    )
     for prompt, response in itertools.islice(pairs, 200):
         tokens = sft.encode_pair(TOKENIZER, prompt, response)["tokens"]
-        assert len(tokens) <= recipe.sft.row_length
+        assert len(tokens) <= recipe.stages["sft"].row_length
     assert pairs.pair_at(7) == next(itertools.islice(iter(pairs), 7, None))
 
 
@@ -69,17 +73,21 @@ def test_a_mesh_that_does_not_fit_is_refused(mesh, message):
 def test_settings_that_cannot_be_are_refused(tmp_path):
     recipe = recipes.get_recipe("pod-sft")()
     with pytest.raises(ConfigError, match="this recipe has one stage"):
-        dataclasses.replace(recipe, sft=dataclasses.replace(recipe.sft, after="sft"))
+        recipe.with_stage("sft", after="sft")
     with pytest.raises(ConfigError, match="keep_checkpoints=0"):
-        dataclasses.replace(recipe, keep_checkpoints=0)
+        dataclasses.replace(recipe.pod, keep_checkpoints=0)
     with pytest.raises(ConfigError, match=r"is for 16 devices.*together have 8"):
         pod_sft.train(recipe, tmp_path / "run")
+
+
+def moved_to(recipe, place):
+    return dataclasses.replace(recipe, pod=dataclasses.replace(recipe.pod, checkpoints=place))
 
 
 def test_the_place_of_checkpoints_may_change_on_resume_and_the_mesh_may_not(tmp_path):
     recipe = recipes.get_recipe("pod-sft")()
     saved = configs.to_json(recipe)
-    moved = configs.to_json(dataclasses.replace(recipe, checkpoints="gs://other/place"))
+    moved = configs.to_json(moved_to(recipe, "gs://other/place"))
     assert len(configs.refuse_changes(saved, moved, run_dir=tmp_path)) == 1
     other = configs.to_json(dataclasses.replace(recipe, mesh=MeshSettings(data=16)))
     with pytest.raises(ConfigError, match=r"mesh\.data: the run has 1, you gave 16"):

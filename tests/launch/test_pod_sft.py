@@ -20,7 +20,7 @@ import pytest
 from loong_jax import cli
 from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.distributed import PREEMPTED
-from loong_jax.launch.recipe import MeshSettings, PodSftRecipe
+from loong_jax.launch.recipe import MeshSettings, Recipe
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.sharded_feed import first_cursors
 from loong_jax.testing import tiny
@@ -135,10 +135,10 @@ def final_arrays(pod: Pod) -> dict[str, np.ndarray]:
 # ---- one process
 
 
-def two_steps() -> PodSftRecipe:
+def two_steps() -> Recipe:
     recipe = recipes.get_recipe("pod-sft")()
-    stage = dataclasses.replace(recipe.sft, num_steps=2, rows=8, checkpoint_every=1000)
-    return dataclasses.replace(recipe, mesh=MeshSettings(fsdp=8), sft=stage)
+    recipe = recipe.with_stage("sft", num_steps=2, rows=8, checkpoint_every=1000)
+    return dataclasses.replace(recipe, mesh=MeshSettings(fsdp=8))
 
 
 @pytest.fixture

@@ -13,21 +13,20 @@ from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes, run
+from loong_jax.launch import recipes, run, sizes
 from loong_jax.launch.demonstrations import domains_of
 from loong_jax.launch.recipe import (
-    ControlsRecipe,
     DomainProblems,
     EngineSettings,
+    EvaluationStage,
     FileProblems,
     FusionStage,
-    LongcatRecipe,
-    OwnProblemsRecipe,
     RlStage,
     SampleStage,
     SftStage,
 )
 from loong_jax.launch.session import Session
+from loong_jax.launch.texts import Texts
 from loong_jax.models import moe
 from loong_jax.rl import sft
 from loong_jax.rl.objectives import TokenSumOverConstant
@@ -42,6 +41,7 @@ GIVEN = {  # what stages start from that no stage made
     "distill": ("teacher",),
 }
 TOKENIZER = AsciiTokenizer()
+TEXTS = Texts(tokenizer=TOKENIZER)
 
 
 NEEDS_PACKAGES = ("environments",)  # its problems are the user's: test_environments_recipe
@@ -58,23 +58,24 @@ def name(request):
 @pytest.fixture
 def recipe(name, tmp_path):
     made = recipes.get_recipe(name)()
-    if not isinstance(made, OwnProblemsRecipe):
-        return made
+    if not isinstance(made.problems, FileProblems):
+        return sizes.fitted(made, TEXTS)
     lines = (
         {"prompt": f"{n}+{n}=", "gold": str(2 * n), "solution": f"{n} and {n}"} for n in range(500)
     )
     file = json_files.write_jsonl(tmp_path / "mine.jsonl", lines)
-    return dataclasses.replace(made, problems=FileProblems(file=file))
+    made = dataclasses.replace(made, problems=FileProblems(file=file))
+    return sizes.fitted(made, TEXTS)
 
 
 def stages_of(recipe, kind):
-    return [stage for stage in recipe.stages().values() if isinstance(stage, kind)]
+    return [stage for stage in recipe.stages.values() if isinstance(stage, kind)]
 
 
 def session_of(recipe):
     """A session with neither pool nor model: its problems depend on the recipe alone."""
     session = object.__new__(Session)
-    session.recipe = recipe
+    session.recipe, session.texts = recipe, TEXTS
     return session
 
 
@@ -178,52 +179,48 @@ def test_held_out_problems_are_the_same_for_every_seed_and_never_trained_on(reci
         assert min(sizes) > 20 * 10 * recipe.evaluation.num_problems  # a tenth is for tests
 
 
-def test_its_stages_are_its_fields_and_read_what_earlier_ones_made(name, recipe):
-    stages = recipe.stages()
-    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
-    kinds = SftStage | RlStage | FusionStage
-    if isinstance(recipe, LongcatRecipe):
-        assert stages == {key: value for key, value in fields.items() if isinstance(value, kinds)}
-    made = dict(recipes.get_recipe(SOURCE_OF[name])().stages()) if name in SOURCE_OF else {}
+def test_its_stages_read_what_earlier_ones_made(name, recipe):
+    stages = recipe.stages
+    made = dict(recipes.get_recipe(SOURCE_OF[name])().stages) if name in SOURCE_OF else {}
     assert not set(made) & set(stages)
     made |= dict.fromkeys(GIVEN.get(name, ()))
     for key, stage in stages.items():
         match stage:
             case FusionStage():
+                assert {name for name, _ in recipe.experts} == set(stage.experts)
                 assert {made[expert].after for expert in stage.experts} == {stage.base}
                 assert all(isinstance(made[expert], RlStage) for expert in stage.experts)
                 needed = {stage.base, *stage.experts}
             case RlStage():
-                assert stage.domains or isinstance(recipe, OwnProblemsRecipe)
                 assert set(stage.domains) <= set(domains_of(recipe.problems))
                 needed = {stage.after, stage.reference, *stage.wall_time_of} - {None}
             case SftStage():
                 needed = {stage.after, stage.samples_of, *stage.wall_time_of} - {None}
             case SampleStage():
                 needed = {stage.teacher}
+            case EvaluationStage():
+                needed = set()  # it is left out where there are no weights to start from
         assert needed <= set(made), key
         made[key] = stage
 
 
 def test_controls_are_compared_with_experts_of_their_domain(recipe):
-    if not isinstance(recipe, ControlsRecipe):
+    if not recipe.controls:
         return
     real = recipes.get_recipe(SOURCE_OF[recipe.name])()
     compared = set()
-    for control in recipe.stands_for().values():
+    for control in recipe.controls.values():
         for expert, names in control.items():
             compared |= set(names)
             for name in names:
-                stage, meant = recipe.stages()[name], real.stages()[expert]
+                stage, meant = recipe.stages[name], real.stages[expert]
                 assert expert in stage.wall_time_of
                 assert stage.after == meant.after
                 assert isinstance(stage, SftStage) or stage.domains == meant.domains
-    assert compared == set(recipe.stages())
-    rewards = [stage.reward for stage in recipe.stages().values() if isinstance(stage, RlStage)]
-    assert {reward.seed for reward in rewards} == set(recipe.noise_seeds)
-    with pytest.raises(ConfigError, match="is no NoiseReward"):
-        dataclasses.replace(recipe, noise_code=real.rl_code)
-    shared = ("model", "problems", "evaluation", "seed", "bias_rate")
+    assert compared == set(recipe.stages)
+    rewards = [stage.reward for stage in recipe.stages.values() if isinstance(stage, RlStage)]
+    assert {reward.seed for reward in rewards} == set(range(6))
+    shared = ("model", "problems", "evaluation", "seed", "bias")
     assert [getattr(recipe, key) for key in shared] == [getattr(real, key) for key in shared]
 
 
@@ -235,26 +232,35 @@ def test_settings_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="num_replicas=0 must be at least 1"):
         EngineSettings(num_replicas=0)
     real = recipes.get_recipe("quickstart")()
-    drawn = dataclasses.replace(real.rl_stem.sampling, top_k=3)
+    shown, stem, fused = (real.stages[name] for name in ("sft", "rl_stem", "fused"))
+    drawn = dataclasses.replace(stem.sampling, top_k=3)
     scored = RewardRule(score_weights=(("form", 0.5),))
     for stage, changes, message in (
-        (real.sft, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
-        (real.sft, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
-        (real.rl_stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
-        (real.rl_stem, {"group_size": 1}, "group_size=1 must be at least 2"),
-        (real.rl_stem, {"group_size": 4}, r"objective\.reduction\.group_size=8 divides"),
-        (real.problems.stem, {"demonstration_share": math.nan}, "demonstration_share=nan must be"),
-        (real.problems.stem, {"level_shares": (math.nan,)}, r"level_shares=\(nan,\) must be"),
-        (real.sft.optimizer, {"weight_decay": math.nan}, "weight_decay=nan finite"),
-        (real.sft.optimizer.schedule, {"peak": math.inf}, "peak=inf must be positive and finite"),
-        (real.rl_stem, {"reward": scored}, "score_weights=.* asks for scores"),
-        (real.rl_stem, {"reward": NoiseReward(rule=scored)}, "score_weights=.* asks for scores"),
-        (real.rl_stem, {"verdict_deadline_s": 0.0}, "must be positive"),
-        (real.rl_stem, {"row_length": 40}, "row_length=40 has no room"),
-        (real.rl_stem, {"sampling": drawn}, "cannot train"),
-        (real.fused, {"num_problems": 0}, "num_problems=0 must be at least 1"),
-        (real.fused, {"scales": ()}, "must not be empty"),
-        (real.fused, {"keep_rates": (1.0, 2.0)}, "keep_rate=2"),
+        (shown, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
+        (shown, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
+        (stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
+        (stem, {"group_size": 1}, "group_size=1 must be at least 2"),
+        (stem, {"group_size": 4}, r"objective\.reduction\.group_size=8 divides"),
+        (
+            real.problems.domains["stem"],
+            {"demonstration_share": math.nan},
+            "demonstration_share=nan must be",
+        ),
+        (
+            real.problems.domains["stem"],
+            {"level_shares": (math.nan,)},
+            r"level_shares=\(nan,\) must be",
+        ),
+        (shown.optimizer, {"weight_decay": math.nan}, "weight_decay=nan finite"),
+        (shown.optimizer.schedule, {"peak": math.inf}, "peak=inf must be positive and finite"),
+        (stem, {"reward": scored}, "score_weights=.* asks for scores"),
+        (stem, {"reward": NoiseReward(rule=scored)}, "score_weights=.* asks for scores"),
+        (stem, {"verdict_deadline_s": 0.0}, "must be positive"),
+        (stem, {"row_length": 40}, "row_length=40 has no room"),
+        (stem, {"sampling": drawn}, "cannot train"),
+        (fused, {"num_problems": 0}, "num_problems=0 must be at least 1"),
+        (fused, {"scales": ()}, "must not be empty"),
+        (fused, {"keep_rates": (1.0, 2.0)}, "keep_rate=2"),
     ):
         with pytest.raises(ConfigError, match=message):
             dataclasses.replace(stage, **changes)
@@ -268,16 +274,19 @@ def test_what_stages_cannot_do_is_said_before_they_start():
     short = dataclasses.replace(real, engine=dataclasses.replace(real.engine, cache_length=48))
     with pytest.raises(ConfigError, match=r"cache_length=48 has no room .*max_new_tokens=48"):
         Session(short)
-    astray = dataclasses.replace(real.rl_stem, domains=("stem", "art"))
+    astray = real.with_stage("rl_stem", domains=("stem", "art"))
     with pytest.raises(ConfigError, match=r"rl_stem\.domains=.* names \['art'\].*'stem', 'logic'"):
-        Session(dataclasses.replace(real, rl_stem=astray))
+        Session(astray)
 
 
 def test_prompts_describe_their_tools_where_the_recipe_says_so():
     plain = recipes.get_recipe("agentic-mini")()
     told = dataclasses.replace(plain, tools=dataclasses.replace(plain.tools, describe=True))
     problems = [session_of(recipe).held_out("stem", "test", 3) for recipe in (plain, told)]
-    pairs = [session_of(recipe).demonstrations(recipe.sft).pair_at(0) for recipe in (plain, told)]
+    pairs = [
+        session_of(recipe).demonstrations(recipe.stages["sft"]).pair_at(0)
+        for recipe in (plain, told)
+    ]
     prompts = [*((a.prompt, b.prompt) for a, b in zip(*problems, strict=True))]
     for short, long in (*prompts, (pairs[0][0], pairs[1][0])):
         assert long.endswith(f"## Messages\n{short}")
@@ -295,7 +304,6 @@ def test_a_source_that_no_stage_starts_from_and_a_rate_that_is_no_number_are_ref
     for only in (None, "sft"):
         with pytest.raises(ConfigError, match=f"--from {source} would go unused"):
             run.train(real, tmp_path / "run", only=only, source=source)
-    endless = dataclasses.replace(real, bias_rate=math.nan)
-    with pytest.raises(ConfigError, match="bias_rate=nan must be finite"):
-        run.train(endless, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"rate=nan.* must be finite"):
+        dataclasses.replace(real.bias, rate=math.nan)
     assert not (tmp_path / "run").exists()

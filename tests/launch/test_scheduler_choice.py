@@ -27,10 +27,7 @@ POLICIES = (
 
 
 def with_scheduler(policy):
-    recipe = recipes.get_recipe("quickstart")()
-    return dataclasses.replace(
-        recipe, rl_logic=dataclasses.replace(recipe.rl_logic, scheduler=policy)
-    )
+    return recipes.get_recipe("quickstart")().with_stage("rl_logic", scheduler=policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
@@ -50,7 +47,7 @@ def test_what_waits_is_kept_ahead_and_is_read_again_is_for_the_recipe_to_say():
     arguments += ["--rl-logic.scheduler.over-provision", "0.25", "--rl-logic.reuse.share", "0.25"]
     arguments += ["--rl-logic.replays-routing", "--engine.mantissa-bits", "7"]
     changed = options.parse_train("quickstart", "text", recipe, arguments).config
-    stage = changed.rl_logic
+    stage = changed.stages["rl_logic"]
     assert stage.scheduler == dora.MultiVersionPolicy(
         groups_per_step=3, over_stale="regenerate", over_provision=0.25
     )
@@ -73,7 +70,7 @@ def test_a_run_of_before_there_was_a_choice_goes_on(tmp_path):
     configs.open_run(recipe, tmp_path)
     path = tmp_path / "config.json"
     record = json.loads(path.read_text())
-    record["config"]["rl_logic"]["scheduler"] = {
+    record["config"]["stages"]["rl_logic"]["scheduler"] = {
         "_kind": "orchestrator.policy.DoraPolicy",
         "groups_per_step": 32,
         "max_staleness": 2,

@@ -13,7 +13,7 @@ import pytest
 from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert, pod_sft, recipes, stages, starting
-from loong_jax.launch.recipe import MeshSettings
+from loong_jax.launch.recipe import MeshSettings, PodSettings
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe.model import abstract_weights
@@ -100,8 +100,8 @@ def test_other_models_and_torn_files_are_refused(imported, tmp_path):
 def test_a_run_starts_from_them_with_all_losses_and_controllers(imported, tmp_path):
     """After two steps its weights are two steps away from those imported."""
     recipe = recipes.get_recipe("pod-sft")()
-    stage = dataclasses.replace(
-        recipe.sft,
+    recipe = recipe.with_stage(
+        "sft",
         num_steps=2,
         rows=8,
         row_length=160,
@@ -110,13 +110,14 @@ def test_a_run_starts_from_them_with_all_losses_and_controllers(imported, tmp_pa
     recipe = dataclasses.replace(
         recipe,
         model=dataclasses.replace(read_config(imported), num_layers=4),
-        start_from=str(imported),
-        stack_start=2,
-        rates_of=tiny.smallest_config(hidden_size=16),
-        losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7),
-        routing_every=2,
+        start_from=imported,
+        pod=PodSettings(
+            stack_start=2,
+            rates_of=tiny.smallest_config(hidden_size=16),
+            losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7),
+            routing_every=2,
+        ),
         mesh=MeshSettings(fsdp=2, expert=2, context=2),
-        sft=stage,
     )
     assert pod_sft.train(recipe, tmp_path / "run") == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]

@@ -31,6 +31,8 @@ def write_synthetic_run(run_dir, *, skill=None, num_problems=300, num_steps=40, 
     json_files.write_json(
         run_dir / "config.json",
         {"kind": "Quickstart", "recipe": "synthetic (invented figures)", "seed": seed,
+         "config": {"stages": dict.fromkeys(SKILL),
+                    "experts": [[f"rl_{domain}", domain] for domain in DOMAINS]},
          "rl": {"kind": "RlConfig", "num_steps": num_steps, "max_staleness": 2,
                 "reward": {"kind": "RewardRule", "correct": 1.0}}},
     )  # fmt: skip

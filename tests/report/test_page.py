@@ -11,7 +11,7 @@ from loong_jax.data import json_files
 from loong_jax.errors import LoongError
 from loong_jax.eval import compare
 from loong_jax.report import controls_page, html_parts, page, results, samples, training
-from loong_jax.report.run_record import LABELS, read_run
+from loong_jax.report.run_record import label_of, read_run
 
 VOID = {"meta", "br", "link", "path", "use", "rect", "line"}
 
@@ -102,7 +102,7 @@ def test_the_fusion_shows_what_was_measured_and_which_setting_was_chosen(written
     record = json_files.read_json(written / "stages" / "fused" / "fusion.json")
     table, grid = re.findall(r"<table.*?</table>", str(training.fusion_report(read_run(written))))
     for name in ("rl_stem", "rl_logic", "rl_code"):
-        assert LABELS[name] in table
+        assert label_of(name) in table
         assert html_parts.percent(record["global"]["erased"][name]) in table
         assert html_parts.number(record["global"]["norm"][name]) in table
     assert html_parts.number(record["global"]["cosine"][0][1], 3) in table
@@ -139,6 +139,7 @@ def test_a_recipe_of_two_stages_has_a_page_of_two(run_dir):
     for name in ("rl_logic", "rl_code", "fused", "general"):
         shutil.rmtree(stages / name)
     (stages / "rl_stem").rename(stages / "rl")
+    json_files.write_json(run_dir / "config.json", {"config": {"stages": {"sft": {}, "rl": {}}}})
     compare.write_gains(run_dir)
     words = " ".join(check(page.write_report(run_dir).read_text()).text)
     gain = json_files.read_json(run_dir / "gains.json")["over_sft"]["rl"]["stem"]["gain"]

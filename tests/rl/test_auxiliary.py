@@ -25,6 +25,7 @@ ALL = AuxiliaryLosses(mtp=0.5, balance=DeviceBalance(num_groups=2, weight=0.3), 
 LAW = BiasController(rate=0.01)
 PID = BiasController(rate=0.01, proportional=0.02, derivative=0.01)
 OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=3e-3))
+ENCODE = sft.pair_encoder(AsciiTokenizer())
 SETTINGS = sft.SftSettings(
     optimizer=OPTIMIZER, num_steps=8, rows=4, row_length=32, routing_every=4
 )  # fmt: skip
@@ -42,7 +43,7 @@ def fresh():
 
 @functools.cache
 def batch():
-    found, _ = next(sft.batches(pairs(), AsciiTokenizer(), SETTINGS))
+    found, _ = next(sft.batches(pairs(), ENCODE, SETTINGS))
     return {name: jnp.asarray(array) for name, array in found.items()}
 
 
@@ -102,7 +103,7 @@ def whole():
             third.append((jax.tree.map(np.asarray, trainer.to_arrays(state)), cursor))
 
     start = trainer.initial_state(model, OPTIMIZER, fresh()[1])
-    state, _ = sft.run(model, SETTINGS, start, pairs(), AsciiTokenizer(), on_step=look)
+    state, _ = sft.run(model, SETTINGS, start, pairs(), ENCODE, on_step=look)
     return state, seen, third[0]
 
 
@@ -124,7 +125,7 @@ def test_a_resumed_run_has_the_controllers_memory(whole, tmp_path):
     checkpoint.save(tmp_path, 3, arrays)
     found = checkpoint.restore(tmp_path).arrays
     third = trainer.from_arrays(model, OPTIMIZER, fresh()[1], found)
-    resumed, _ = sft.run(model, SETTINGS, third, pairs(), AsciiTokenizer(), cursor=cursor)
+    resumed, _ = sft.run(model, SETTINGS, third, pairs(), ENCODE, cursor=cursor)
     jax.tree.map(np.testing.assert_array_equal, resumed, state)
 
 

@@ -11,6 +11,7 @@ from loong_jax.rl import checkpoint, optimizers, sft, trainer
 from loong_jax.testing.toy_policy import toy_policy, toy_weights
 
 TOKENIZER = AsciiTokenizer()
+ENCODE = sft.pair_encoder(TOKENIZER)
 
 
 def pairs():
@@ -30,7 +31,7 @@ def start():
 
 
 def run(state, num_steps=8, **kwargs):
-    return sft.run(toy_policy(), settings(num_steps), state, pairs(), TOKENIZER, **kwargs)
+    return sft.run(toy_policy(), settings(num_steps), state, pairs(), ENCODE, **kwargs)
 
 
 def test_the_loss_is_on_the_response_and_its_end():
@@ -45,7 +46,7 @@ def test_the_loss_is_on_the_response_and_its_end():
 def test_batches_hold_every_pair_once_in_order():
     given = list(itertools.islice(pairs(), 40))
     found, total = [], 0
-    for batch, taken in sft.batches(iter(given), TOKENIZER, settings()):
+    for batch, taken in sft.batches(iter(given), ENCODE, settings()):
         texts = [TOKENIZER.decode(t) for t in packing.unpack(batch, "tokens")]
         assert len(texts) == taken
         found += texts
@@ -58,7 +59,7 @@ def test_loss_falls_and_equals_the_mean_over_response_tokens():
     losses = []
     run(start(), on_step=lambda state, cursor, metrics: losses.append(metrics["loss"]))
     assert losses[-1] < losses[0] - 0.3
-    batch, _ = next(sft.batches(pairs(), TOKENIZER, settings()))
+    batch, _ = next(sft.batches(pairs(), ENCODE, settings()))
     weights = jax.tree.map(lambda w: np.asarray(w, np.float64), toy_weights())
     total = []
     for tokens, mask in zip(
@@ -87,5 +88,5 @@ def test_resume_equals_uninterrupted_bit_for_bit(tmp_path):
 
 
 def test_pairs_that_end_too_soon_are_an_error():
-    with pytest.raises(ValueError, match="the pairs ended after 5, at step 1 of 8"):
-        sft.run(toy_policy(), settings(), start(), list(itertools.islice(pairs(), 5)), TOKENIZER)
+    with pytest.raises(ValueError, match="the examples ended after 5, at step 1 of 8"):
+        sft.run(toy_policy(), settings(), start(), list(itertools.islice(pairs(), 5)), ENCODE)

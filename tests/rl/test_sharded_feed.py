@@ -19,6 +19,7 @@ from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing.toy_policy import toy_policy, toy_weights
 
 TOKENIZER = AsciiTokenizer()
+ENCODE = sft.pair_encoder(TOKENIZER)
 RULES = ShardingRules(mesh=make_mesh(fsdp=2, expert=2, tensor=2))
 
 
@@ -34,7 +35,7 @@ def settings(rows=8):
 def make_feed(cursors=None, **changes):
     with jax.set_mesh(RULES.mesh):
         cursors = first_cursors(RULES) if cursors is None else cursors
-        return ShardedFeed(pair_at, TOKENIZER, settings(**changes), RULES, cursors)
+        return ShardedFeed(pair_at, ENCODE, settings(**changes), RULES, cursors)
 
 
 def texts_of(batch):
@@ -54,7 +55,7 @@ def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
     assert sorted(found) == sorted(given)
     assert len(set(found)) == len(found)
     first_rows = {n: np.asarray(a)[:2] for n, a in batches[0].items()}  # two rows to each part
-    own = sft.batches((pair_at(n) for n in itertools.count(0, 4)), TOKENIZER, settings(rows=2))
+    own = sft.batches((pair_at(n) for n in itertools.count(0, 4)), ENCODE, settings(rows=2))
     expected, _ = next(own)
     for name, array in expected.items():
         np.testing.assert_array_equal(first_rows[name], array)
@@ -79,7 +80,7 @@ def test_rows_are_cut_and_devices_hold_them_whole():
 
 def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
     rules = ShardingRules(mesh=make_mesh(data=2, context=4))
-    batch = next(iter(sft.batches(map(pair_at, itertools.count()), TOKENIZER, settings())))[0]
+    batch = next(iter(sft.batches(map(pair_at, itertools.count()), ENCODE, settings())))[0]
     table = jax.random.normal(jax.random.key(0), (TOKENIZER.vocab_size, TOKENIZER.vocab_size))
 
     def forward(weights, tokens, positions, segment_ids):

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch.recipe import LocalVerifiers, LongcatRecipe, RlStage
+from loong_jax.launch.recipe import LocalVerifiers, Recipe, RlStage, Stage
 from loong_jax.launch.recipes.quickstart import GROUP_SIZE, MAX_NEW_TOKENS, quickstart
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl import objectives
@@ -113,7 +113,7 @@ GROUPS: dict[str, Group] = {
 }
 
 
-def recipe_of(arm: Arm, seed: int, size: Size) -> LongcatRecipe:
+def recipe_of(arm: Arm, seed: int, size: Size) -> Recipe:
     """The quickstart with `STAGE` as the arm and the size say. The seed draws problems and tokens;
     weights come from the cold start.
     """
@@ -130,11 +130,12 @@ def recipe_of(arm: Arm, seed: int, size: Size) -> LongcatRecipe:
             greedy=False,
             pass_at=0,
         ),
-        rl_stem=_stage(whole.rl_stem, arm, size),
+        stages={**whole.stages, STAGE: _stage(whole.stages[STAGE], arm, size)},
     )
 
 
-def _stage(stage: RlStage, arm: Arm, size: Size) -> RlStage:
+def _stage(stage: Stage, arm: Arm, size: Size) -> RlStage:
+    assert isinstance(stage, RlStage)
     num_fresh = round(size.groups_per_step * (1 - arm.reuse_share))
     return dataclasses.replace(
         stage,

@@ -15,7 +15,7 @@ from loong_jax.bench.synth.settings import ResynSize, Size
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
-from loong_jax.launch.recipe import OwnProblemsRecipe
+from loong_jax.launch.recipe import Recipe
 
 PARTS = ("learning", "breadth", "loong", "calibration")
 Say = running.Say
@@ -123,7 +123,7 @@ def _loong(chosen: Options, say: Say) -> dict[str, Any]:
 
 
 def _trained(
-    chosen: Options, place: Path, cold_start: OwnProblemsRecipe, arms: Sequence[Arm], say: Say
+    chosen: Options, place: Path, cold_start: Recipe, arms: Sequence[Arm], say: Say
 ) -> Trained:
     return train(
         place / "trained", cold_start, arms, chosen.seeds,

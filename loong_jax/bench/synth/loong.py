@@ -18,7 +18,7 @@ from loong_jax.data import json_files, problem_files
 from loong_jax.data.response import NUM_MARKS, parse_response, render_response
 from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import OwnProblemsRecipe
+from loong_jax.launch.recipe import Recipe
 from loong_jax.synth.loongenv import command, outputs, seeds
 from loong_jax.synth.loongenv.command import LoongEnvOptions
 from loong_jax.synth.scripted import families, world
@@ -145,7 +145,7 @@ def _fits(line: Mapping[str, Any]) -> bool:
     return is_short and all(text.isascii() for text in texts)
 
 
-def cold_start(directory: Path, found: Material, size: LoongSize) -> OwnProblemsRecipe:
+def cold_start(directory: Path, found: Material, size: LoongSize) -> Recipe:
     return _recipe(directory / "cold_start.jsonl", found.worked, found, size)(0)
 
 
@@ -162,6 +162,6 @@ def arms(directory: Path, found: Material, size: LoongSize) -> list[Arm]:
 
 def _recipe(
     file: Path, lines: Sequence[Line], found: Material, size: LoongSize
-) -> Callable[[int], OwnProblemsRecipe]:
+) -> Callable[[int], Recipe]:
     json_files.write_jsonl(file, [*lines, *found.tests])
     return lambda seed: settings.recipe(file, len(found.tests), LOONGENV, size, seed)

@@ -20,7 +20,7 @@ from loong_jax.data.packages import Package
 from loong_jax.environments import modules
 from loong_jax.environments.modules import ModuleRunner
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import OwnProblemsRecipe
+from loong_jax.launch.recipe import Recipe
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
 
@@ -202,7 +202,7 @@ def instances(found: Material, num_environments: int, size: ResynSize) -> list[I
     ]
 
 
-def cold_start(directory: Path, found: Material, size: ResynSize) -> OwnProblemsRecipe:
+def cold_start(directory: Path, found: Material, size: ResynSize) -> Recipe:
     """The recipe of the cold start, whose file is written below `directory`."""
     shown = [
         one
@@ -233,7 +233,7 @@ def arms(directory: Path, found: Material, size: ResynSize) -> list[Arm]:
 
 def _recipe(
     file: Path, lines: Sequence[Mapping[str, Any]], found: Material, size: ResynSize
-) -> Callable[[int], OwnProblemsRecipe]:
+) -> Callable[[int], Recipe]:
     """By seed. The order of lines says nothing, so that what is tried of a file is of all of it."""
     tests = [one.line(DOMAIN) for one in found.tests(size)]
     mixed = sorted([*lines, *tests], key=lambda line: (line["prompt"][::-1], line["uid"]))

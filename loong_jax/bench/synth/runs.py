@@ -9,7 +9,7 @@ from typing import Any
 from loong_jax import configs
 from loong_jax.bench.short_runs import results, running
 from loong_jax.bench.synth.settings import DOMAIN
-from loong_jax.launch.recipe import OwnProblemsRecipe
+from loong_jax.launch.recipe import FileProblems, Recipe
 from loong_jax.orchestrator.pipeline import stage_directory
 
 
@@ -19,7 +19,7 @@ class Arm:
 
     name: str
     stage: str  # rl or sft_continued
-    recipe: Callable[[int], OwnProblemsRecipe]  # by seed
+    recipe: Callable[[int], Recipe]  # by seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Run:
         return f"{self.arm.name}, seed {self.seed}"
 
     @property
-    def recipe(self) -> OwnProblemsRecipe:
+    def recipe(self) -> Recipe:
         return self.arm.recipe(self.seed)
 
     @property
@@ -54,11 +54,13 @@ class Run:
         return results.of_stage(directory, self.stage, DOMAIN)
 
 
-def record(recipe: OwnProblemsRecipe) -> Any:
+def record(recipe: Recipe) -> Any:
     """A recipe as JSON values, with the content of its file in the place of its name."""
-    assert recipe.problems.file is not None, "every recipe here has a file"
-    digest = hashlib.sha256(recipe.problems.file.read_bytes()).hexdigest()
-    nameless = dataclasses.replace(recipe.problems, file=None)
+    problems = recipe.problems
+    assert isinstance(problems, FileProblems)
+    assert problems.file is not None, "every recipe here has a file"
+    digest = hashlib.sha256(problems.file.read_bytes()).hexdigest()
+    nameless = dataclasses.replace(problems, file=None)
     return [digest, configs.to_json(dataclasses.replace(recipe, problems=nameless))]
 
 
@@ -72,7 +74,7 @@ class Trained:
 
 def train(
     directory: Path,
-    cold_start: OwnProblemsRecipe,
+    cold_start: Recipe,
     arms: Sequence[Arm],
     seeds: Sequence[int],
     *,
@@ -82,7 +84,7 @@ def train(
 ) -> Trained:
     """Makes what has no result yet; all arms of a seed before the next seed."""
     digest, _ = record(cold_start)
-    parts = (cold_start.sft, cold_start.model, cold_start.evaluation)
+    parts = (cold_start.stages["sft"], cold_start.model, cold_start.evaluation)
     key = running.key_of("cold start", digest, [configs.to_json(part) for part in parts])
     work = running.WorkDir(directory / key, None)
     runs = [Run(arm=arm, seed=seed, cold_start=key) for seed in seeds for arm in arms]

@@ -10,7 +10,7 @@ from loong_jax.launch.recipe import (
     EngineSettings,
     FileProblems,
     LocalVerifiers,
-    OwnProblemsRecipe,
+    Recipe,
     RlStage,
     SftStage,
 )
@@ -171,7 +171,7 @@ def recipe(
     size: ResynSize | LoongSize,
     seed: int,
     side: Literal["test", "validation"] = "test",
-) -> OwnProblemsRecipe:
+) -> Recipe:
     """A cold start on the file's solutions, RL on its problems, and more of the former.
 
     `num_tests` is how many problems the file has on the held-out `side`, all of which are posed.
@@ -201,12 +201,16 @@ def recipe(
             greedy=False,
             pass_at=0,
         ),
-        sft=_sft(lengths, size.cold_steps, WarmupCosine(
-            peak=3e-3, warmup_steps=min(20, size.cold_steps // 2), num_steps=size.cold_steps,
-            final_share=size.cold_end,
-        )),
-        rl=_rl(sampling, lengths, size),
-        sft_continued=_sft(lengths, size.steps, WarmupConstant(peak=3e-4, warmup_steps=8)),
+        stages={
+            "sft": _sft(lengths, size.cold_steps, WarmupCosine(
+                peak=3e-3, warmup_steps=min(20, size.cold_steps // 2), num_steps=size.cold_steps,
+                final_share=size.cold_end,
+            )),
+            "rl": _rl(sampling, lengths, size),
+            "sft_continued": dataclasses.replace(
+                _sft(lengths, size.steps, WarmupConstant(peak=3e-4, warmup_steps=8)), after="sft"
+            ),
+        },
     )  # fmt: skip
 
 

@@ -13,74 +13,51 @@ from loong_jax.launch.recipe.engine import (
     RayVerifiers,
     ThreadReplicas,
 )
-from loong_jax.launch.recipe.longcat import ControlsRecipe, LongcatRecipe
-from loong_jax.launch.recipe.pod import MeshSettings, PodSftRecipe
+from loong_jax.launch.recipe.mesh import MeshSettings, PodSettings
 from loong_jax.launch.recipe.problems import (
     DomainProblems,
     FileProblems,
     GeneratedProblems,
-    OneDomain,
     PackagedProblems,
-    Problems,
-    SomeProblems,
+    ProblemSource,
 )
+from loong_jax.launch.recipe.recipe import Recipe, ToolSettings
 from loong_jax.launch.recipe.stages import (
+    START,
+    TEACHER,
+    EvaluationStage,
     FusionStage,
     RlStage,
     SampleStage,
     Scheduler,
     SftStage,
-    StageSettings,
+    Stage,
 )
-from loong_jax.launch.recipe.straight import (
-    START,
-    TEACHER,
-    AgenticRecipe,
-    DistillRecipe,
-    EnvironmentsRecipe,
-    OwnProblemsRecipe,
-    RlRecipe,
-    SftRecipe,
-    ToolSettings,
-)
-
-StraightRecipe = OwnProblemsRecipe | SftRecipe | RlRecipe | DistillRecipe
-Recipe = LongcatRecipe | ControlsRecipe | AgenticRecipe | EnvironmentsRecipe | StraightRecipe
 
 __all__ = [
     "START",
     "TEACHER",
-    "AgenticRecipe",
-    "ControlsRecipe",
-    "DistillRecipe",
     "DomainProblems",
     "EngineSettings",
-    "EnvironmentsRecipe",
+    "EvaluationStage",
     "FileProblems",
     "FusionStage",
     "GeneratedProblems",
     "LocalVerifiers",
-    "LongcatRecipe",
     "MeshSettings",
-    "OneDomain",
-    "OwnProblemsRecipe",
     "PackagedProblems",
     "Placement",
-    "PodSftRecipe",
-    "Problems",
+    "PodSettings",
+    "ProblemSource",
     "ProcessReplicas",
     "RayReplicas",
     "RayVerifiers",
     "Recipe",
-    "RlRecipe",
     "RlStage",
     "SampleStage",
     "Scheduler",
-    "SftRecipe",
     "SftStage",
-    "SomeProblems",
-    "StageSettings",
-    "StraightRecipe",
+    "Stage",
     "ThreadReplicas",
     "ToolSettings",
 ]  # fmt: skip

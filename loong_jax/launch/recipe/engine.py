@@ -42,11 +42,11 @@ class EngineSettings:
     num_elastic: int = 0  # the last of them, which share the trainer's devices in turns
     placement: Placement = ThreadReplicas()
     offload_versions: bool = False  # older ones that nobody decodes under wait in host memory
-    slots_per_replica: int = 128
+    slots_per_replica: int = 128  # samples that are written at the same time
     groups_per_replica: int | None = None  # decoded at once in RL; None: what the slots hold
     narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
-    cache_length: int = 96  # prompt and response together
-    prefill_length: int = 32  # prompts are padded to it
+    cache_length: int = 0  # prompt and response together; 0: what the problems need
+    prefill_length: int = 0  # prompts are padded to it; 0: what the problems need
     prefill_prompts: int = 4  # prompts read in one call
     prefill_members: int = 64  # samples that may start from one call
     decode_steps: int = 8  # in one call

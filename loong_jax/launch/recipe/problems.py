@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from loong_jax.environments.problem import Domain
 from loong_jax.errors import ConfigError
 
 
@@ -44,36 +44,31 @@ class DomainProblems:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problems:
-    """The three domains of a miniature run."""
+class GeneratedProblems:
+    """Problems of our own environments, by domain."""
 
-    stem: DomainProblems
-    logic: DomainProblems
-    code: DomainProblems
+    domains: Annotated[Mapping[str, DomainProblems], tyro.conf.arg(name="")]
 
-    def by_domain(self) -> dict[str, DomainProblems]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OneDomain:
-    """Problems of one domain alone."""
-
-    domain: Domain
-    problems: DomainProblems
+    def __post_init__(self):
+        if not self.domains:
+            raise ConfigError("domains is empty. Give at least one domain and its environment.")
 
     def by_domain(self) -> dict[str, DomainProblems]:
-        return {self.domain: self.problems}
+        return dict(self.domains)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackagedProblems:
     """Environment packages below a directory, each a domain of its own, all posed by turns."""
 
-    directory: str
-    names: tuple[str, ...] = ()  # of packages; () for all
-    levels: tuple[int, ...] = ()  # () for those of each package
-    max_prompt_chars: int = 64  # packages with longer questions at these levels are left out
+    # a directory of packages, such as OUT/packages of `loong synth resyn`
+    directory: Annotated[str, tyro.conf.arg(name="packages", prefix_name=False)] = ""
+    # of packages; () for all
+    names: Annotated[tuple[str, ...], tyro.conf.arg(name="package_names", prefix_name=False)] = ()
+    # () for those of each package
+    levels: Annotated[tuple[int, ...], tyro.conf.arg(prefix_name=False)] = ()
+    # packages with longer questions at these levels are left out
+    max_prompt_chars: Annotated[int, tyro.conf.arg(prefix_name=False)] = 64
 
     def by_domain(self) -> dict[str, DomainProblems]:
         """By name of the package; ConfigError where there is none to pose."""
@@ -101,5 +96,4 @@ class FileProblems:
             )
 
 
-GeneratedProblems = Problems | OneDomain | PackagedProblems
-SomeProblems = Problems | OneDomain | PackagedProblems | FileProblems
+ProblemSource = GeneratedProblems | PackagedProblems | FileProblems

@@ -23,27 +23,30 @@ from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.reuse import GroupReuse
 
+START, TEACHER = "start", "teacher"  # what stages call the weights that a recipe names
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SftStage:
-    """Cold start on worked solutions: of the generators' own solvers, of a file, of a teacher."""
+    """Fine-tuning on worked solutions or conversations: of solvers, of a file, of a teacher."""
 
     num_steps: int
     optimizer: Optimizer
     lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
-    row_length: int = 128
+    row_length: int = 0  # tokens; 0: what the examples need
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
     first_careful_share: float = 0.9
     careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
     checkpoint_every: int = 100
-    after: str | None = None  # None: from fresh weights
+    after: str | None = None  # None: from start_from, or fresh weights
+    is_cold_start: bool = False  # left out where the recipe has start_from
     samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        _refuse_below(self, 1, "num_steps", "rows", "row_length", "checkpoint_every")
-        _refuse_below(self, 0, "first_pairs")
+        _refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
+        _refuse_below(self, 0, "first_pairs", "row_length")
         for name in ("first_careful_share", "careful_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
@@ -75,7 +78,7 @@ class RlStage:
     sampling: SamplingSettings = SamplingSettings()
     reward: RewardRule | NoiseReward = RewardRule()
     rows: int = 48  # of a micro-batch
-    row_length: int = 128
+    row_length: int = 0  # tokens; 0: what the longest prompt and a response need
     max_issues: int = 1  # how often a problem that taught nothing is posed
     solved_after: int = 200  # tickets in a row, nearly all with every answer right, end the stage
     checkpoint_every: int = 10
@@ -115,7 +118,7 @@ class RlStage:
                 f"sampling={self.sampling} is greedy or cuts the distribution off, and what it "
                 "draws cannot train. Sample with greedy=False, top_p=1, top_k=0, min_p=0."
             )
-        if self.row_length <= self.sampling.max_new_tokens:
+        if 0 < self.row_length <= self.sampling.max_new_tokens:
             raise ConfigError(
                 f"row_length={self.row_length} has no room for a prompt beside the "
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} of a response. Raise it."
@@ -136,7 +139,10 @@ class RlStage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionStage:
-    """Fuses the experts; `scale` and `keep_rate` are chosen on validation problems."""
+    """Fuses stages; `scale` and `keep_rate` are chosen on validation problems.
+
+    Each of `experts` is an expert of the recipe, which says its domain.
+    """
 
     base: str
     experts: tuple[str, ...]
@@ -174,6 +180,16 @@ class SampleStage:
             )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationStage:
+    """Evaluates weights and trains nothing: what later stages are compared with.
+
+    Left out where the recipe names no such weights, or has no problems to pose.
+    """
+
+    of: str = START
+
+
 def _refuse_below(settings: object, least: int, *names: str) -> None:
     for name in names:
         if getattr(settings, name) < least:
@@ -182,4 +198,4 @@ def _refuse_below(settings: object, least: int, *names: str) -> None:
             )
 
 
-StageSettings = SftStage | RlStage | FusionStage | SampleStage
+Stage = SftStage | RlStage | FusionStage | SampleStage | EvaluationStage

@@ -4,7 +4,9 @@ A recipe's docstring gives the command, the machine, the hours and the numbers t
 """
 
 import importlib
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import ConfigError
@@ -26,12 +28,25 @@ ON_ALL_PROCESSES = ("pod-sft", "pod-sft-flash")  # the others run in one process
 
 
 def get_recipe(name: str) -> Callable[[], Any]:
-    """The function that returns the config called `name`.
+    """The function that returns the recipe called `name`; `FILE.py:FUNCTION` is one of your own.
 
     Raises:
       ConfigError: there is no such recipe.
     """
-    if name not in RECIPES:
-        raise ConfigError(f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}.")
-    module, function = RECIPES[name].split(":")
-    return getattr(importlib.import_module(module), function)
+    if name in RECIPES:
+        module, function = RECIPES[name].split(":")
+        return getattr(importlib.import_module(module), function)
+    file, colon, function = name.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise ConfigError(
+            f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
+            "your own: FILE.py:FUNCTION."
+        )
+    if not Path(file).is_file():
+        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
+    found = runpy.run_path(file).get(function)
+    if not callable(found):
+        raise ConfigError(
+            f"{file} has no function {function!r}. Write `def {function}() -> Recipe:` there."
+        )
+    return found

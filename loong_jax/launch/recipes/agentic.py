@@ -2,11 +2,11 @@
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
-    AgenticRecipe,
     DomainProblems,
     EngineSettings,
-    OneDomain,
+    GeneratedProblems,
     RayVerifiers,
+    Recipe,
     RlStage,
     SftStage,
     ToolSettings,
@@ -25,17 +25,17 @@ MAX_NEW_TOKENS = 128  # of all turns together, those of tools included
 SAMPLING = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
 
 
-def agentic_mini() -> AgenticRecipe:
+def agentic_mini() -> Recipe:
     """Prices of baskets: the policy calls a price list, reads what it answers, and adds up.
 
     Command: loong train agentic-mini. Machine: 2 CPU cores, 3 GB. How well it does was not
     measured; that its turns, calls and caches are what they should be is tested.
     """
-    return AgenticRecipe(
+    return Recipe(
         name="agentic-mini",
         model=MoEConfig.tiny(),
-        problems=OneDomain(
-            domain="stem", problems=DomainProblems(environment="basket", levels=(1,))
+        problems=GeneratedProblems(
+            domains={"stem": DomainProblems(environment="basket", levels=(1,))}
         ),
         engine=EngineSettings(
             slots_per_replica=32,
@@ -49,26 +49,32 @@ def agentic_mini() -> AgenticRecipe:
         tools=ToolSettings(names=("prices",), limits=TurnLimits(max_turns=3, timeout_s=10.0)),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(num_problems=128, sampling=SAMPLING),
-        sft=SftStage(
-            num_steps=600,
-            optimizer=AdamW(
-                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1),
-                weight_decay=0.01,
+        stages={
+            "sft": SftStage(
+                num_steps=600,
+                optimizer=AdamW(
+                    schedule=WarmupCosine(
+                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
+                    ),
+                    weight_decay=0.01,
+                ),
+                rows=8,
+                row_length=256,
             ),
-            rows=8,
-            row_length=256,
-        ),
-        rl=RlStage(
-            after="sft",
-            domains=("stem",),
-            num_steps=20,
-            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
-            objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
-            group_size=GROUP_SIZE,
-            sampling=SAMPLING,
-            rows=16,
-            row_length=160,
-            reward=RewardRule(malformed=-0.5),  # a form is learnt before a sum
-        ),
+            "rl": RlStage(
+                after="sft",
+                domains=("stem",),
+                num_steps=20,
+                scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+                objective=longcat_objective(
+                    group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
+                ),
+                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+                group_size=GROUP_SIZE,
+                sampling=SAMPLING,
+                rows=16,
+                row_length=160,
+                reward=RewardRule(malformed=-0.5),  # a form is learnt before a sum
+            ),
+        },
     )

@@ -1,7 +1,14 @@
 """Reinforcement learning on environment packages, as `loong synth resyn` writes them."""
 
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch.recipe import EngineSettings, EnvironmentsRecipe, RlStage, SftStage
+from loong_jax.launch.recipe import (
+    EngineSettings,
+    LocalVerifiers,
+    PackagedProblems,
+    Recipe,
+    RlStage,
+    SftStage,
+)
 from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
@@ -15,15 +22,16 @@ MAX_NEW_TOKENS = 96
 SAMPLING = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
 
 
-def environments() -> EnvironmentsRecipe:
+def environments() -> Recipe:
     """Cold start on worked solutions of the packages, then RL with their verifiers.
 
     Command: loong train environments --packages OUT/packages. Machine: 2 CPU cores, 3 GB. Made for
     packages with short questions (--max-prompt-chars); how well it does was not measured.
     """
-    return EnvironmentsRecipe(
+    return Recipe(
         name="environments",
         model=MoEConfig.tiny(),
+        problems=PackagedProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
             cache_length=176,
@@ -32,27 +40,34 @@ def environments() -> EnvironmentsRecipe:
             chunked_prefill=True,
             pages=PageConfig(num_pages=704, page_size=16),
         ),
+        verifiers=LocalVerifiers(),
         evaluation=EvaluationSettings(num_problems=8, sampling=SAMPLING),
-        sft=SftStage(
-            num_steps=600,
-            optimizer=AdamW(
-                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1),
-                weight_decay=0.01,
+        stages={
+            "sft": SftStage(
+                num_steps=600,
+                optimizer=AdamW(
+                    schedule=WarmupCosine(
+                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
+                    ),
+                    weight_decay=0.01,
+                ),
+                rows=16,
+                row_length=192,
             ),
-            rows=16,
-            row_length=192,
-        ),
-        rl=RlStage(
-            after="sft",
-            domains=(),
-            num_steps=40,
-            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
-            objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
-            group_size=GROUP_SIZE,
-            sampling=SAMPLING,
-            rows=16,
-            row_length=176,
-            reward=RewardRule(malformed=-0.5),
-        ),
+            "rl": RlStage(
+                after="sft",
+                domains=(),
+                num_steps=40,
+                scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+                objective=longcat_objective(
+                    group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
+                ),
+                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+                group_size=GROUP_SIZE,
+                sampling=SAMPLING,
+                rows=16,
+                row_length=176,
+                reward=RewardRule(malformed=-0.5),
+            ),
+        },
     )

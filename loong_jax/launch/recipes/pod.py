@@ -3,18 +3,18 @@
 import jax.numpy as jnp
 
 from loong_jax.launch.recipe import (
-    DomainProblems,
     MeshSettings,
-    PodSftRecipe,
-    Problems,
+    PodSettings,
+    Recipe,
     SftStage,
 )
+from loong_jax.launch.recipes import quickstart
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupCosine
 
 
-def pod_sft() -> PodSftRecipe:
+def pod_sft() -> Recipe:
     """Trains the quickstart's model of a million parameters on a mesh of sixteen devices.
 
     Command, the same on every host: loong train pod-sft --checkpoints gs://BUCKET/RUN/checkpoints.
@@ -22,23 +22,25 @@ def pod_sft() -> PodSftRecipe:
     is its number of devices. It is a rehearsal of everything but size: sharded weights,
     checkpoints, preemption, resumption. It has run on CPU devices only.
     """
-    return PodSftRecipe(
+    return Recipe(
         name="pod-sft",
         model=MoEConfig.tiny(chunk_tokens=None),
-        problems=_problems(),
+        problems=quickstart.three_domains(),
         mesh=MeshSettings(fsdp=4, expert=4),
-        sft=SftStage(
-            num_steps=900,
-            optimizer=_optimizer(peak=3e-3, num_steps=900),
-            rows=32,
-            row_length=216,
-            first_pairs=60_000,
-            checkpoint_every=100,
-        ),
+        pod=PodSettings(),
+        stages={
+            "sft": SftStage(
+                num_steps=900,
+                optimizer=_optimizer(peak=3e-3, num_steps=900),
+                rows=32,
+                row_length=216,
+                first_pairs=60_000,
+            )
+        },
     )
 
 
-def pod_sft_flash() -> PodSftRecipe:
+def pod_sft_flash() -> Recipe:
     """Trains LongCat-Flash, 560.7 billion parameters, in bfloat16 over float32 weights and moments.
 
     Command, the same on every host: loong train pod-sft-flash --checkpoints
@@ -53,28 +55,20 @@ def pod_sft_flash() -> PodSftRecipe:
     below 0.1, the report's rule. Nor has the bias controller a published rate: errors and scores
     are both 1 / A in the mean, so that of the small recipes means the same here.
     """
-    return PodSftRecipe(
+    return Recipe(
         name="pod-sft-flash",
         model=MoEConfig.flash(param_dtype=jnp.float32, num_mtp_layers=1),
-        losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7),
-        routing_every=100,
-        problems=_problems(),
+        problems=quickstart.three_domains(),
         mesh=MeshSettings(fsdp=16, expert=32),
-        sft=SftStage(
-            num_steps=1000,
-            optimizer=_optimizer(peak=1e-5, num_steps=1000, eps=1e-16),
-            rows=512,
-            row_length=4096,
-            checkpoint_every=100,
-        ),
-    )
-
-
-def _problems() -> Problems:
-    return Problems(
-        stem=DomainProblems(environment="vector_sum", levels=(2,)),
-        logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
-        code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
+        pod=PodSettings(losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7), routing_every=100),
+        stages={
+            "sft": SftStage(
+                num_steps=1000,
+                optimizer=_optimizer(peak=1e-5, num_steps=1000, eps=1e-16),
+                rows=512,
+                row_length=4096,
+            )
+        },
     )
 
 

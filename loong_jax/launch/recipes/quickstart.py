@@ -4,15 +4,15 @@ import dataclasses
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
-    ControlsRecipe,
     DomainProblems,
     EngineSettings,
     FusionStage,
-    LongcatRecipe,
-    Problems,
+    GeneratedProblems,
     RayVerifiers,
+    Recipe,
     RlStage,
     SftStage,
+    Stage,
 )
 from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
@@ -24,10 +24,12 @@ from loong_jax.rollout.records import SamplingSettings
 GROUP_SIZE = 8
 MAX_NEW_TOKENS = 48
 UNBOUNDED = 100_000  # steps; the time limit comes first
-EXPERTS = ("rl_stem", "rl_logic", "rl_code")
+DOMAINS = ("stem", "logic", "code")
+EXPERTS = {f"rl_{domain}": domain for domain in DOMAINS}
+NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
 
 
-def quickstart() -> LongcatRecipe:
+def quickstart() -> Recipe:
     """Trains a LongCat-Flash reasoner of a million parameters, from nothing to a report.
 
     Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 3 GB; eight minutes
@@ -39,45 +41,53 @@ def quickstart() -> LongcatRecipe:
     every value, hurried ones leap over some and are hard to repeat. It masters the careful way and
     leaves mostly the hurried one; which of them pays is for reinforcement learning to find out.
     """
-    return LongcatRecipe(
+    return Recipe(
         name="quickstart",
         model=MoEConfig.tiny(),
-        problems=Problems(
-            stem=DomainProblems(environment="vector_sum", levels=(2,)),
-            logic=DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
-            code=DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
+        problems=three_domains(),
+        engine=EngineSettings(
+            cache_length=80, prefill_length=32, narrow_slots=(16, 64), groups_per_replica=2
         ),
-        engine=EngineSettings(cache_length=80, narrow_slots=(16, 64), groups_per_replica=2),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
             num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
         ),
-        sft=SftStage(
-            num_steps=900,
-            optimizer=AdamW(
-                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1),
-                weight_decay=0.01,
+        stages={
+            "sft": SftStage(
+                num_steps=900,
+                optimizer=AdamW(
+                    schedule=WarmupCosine(
+                        peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1
+                    ),
+                    weight_decay=0.01,
+                ),
+                rows=5,
+                row_length=216,
+                first_pairs=9500,
+                first_careful_share=0.9,
+                careful_share=0.35,
             ),
-            rows=5,
-            row_length=216,
-            first_pairs=9500,
-            first_careful_share=0.9,
-            careful_share=0.35,
-        ),
-        rl_stem=expert("stem"),
-        rl_logic=expert("logic"),
-        rl_code=expert("code"),
-        fused=FusionStage(base="sft", experts=EXPERTS),
-        general=dataclasses.replace(
-            rl_stage("fused", ("stem", "logic", "code"), num_steps=8),
-            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
-            solved_after=5000,  # the fused model solves most problems: look for those it does not
-        ),
+            **{name: rl_stage("sft", (domain,), num_steps=50) for name, domain in EXPERTS.items()},
+            "fused": FusionStage(base="sft", experts=tuple(EXPERTS)),
+            "general": dataclasses.replace(
+                rl_stage("fused", DOMAINS, num_steps=8),
+                scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+                solved_after=5000,  # the fused model solves most problems: look for those it cannot
+            ),
+        },
+        experts=tuple(EXPERTS.items()),
     )
 
 
-def expert(domain: str) -> RlStage:
-    return rl_stage("sft", (domain,), num_steps=50)
+def three_domains() -> GeneratedProblems:
+    """The problems of the quickstart, two of whose domains are shown in other shares."""
+    return GeneratedProblems(
+        domains={
+            "stem": DomainProblems(environment="vector_sum", levels=(2,)),
+            "logic": DomainProblems(environment="gates", levels=(2,), demonstration_share=0.8),
+            "code": DomainProblems(environment="masks", levels=(2,), demonstration_share=2.0),
+        }
+    )
 
 
 def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage:
@@ -98,7 +108,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
     )
 
 
-def controls() -> ControlsRecipe:
+def controls() -> Recipe:
     """The quickstart's controls: rewards of noise, and more of the cold start, at equal wall time.
 
     Command: loong train quickstart-controls --from runs/quickstart. Each control starts from that
@@ -106,29 +116,41 @@ def controls() -> ControlsRecipe:
     start: as long as all three), so the machine should be the same. No control should gain.
     """
     real = quickstart()
-    return ControlsRecipe(
+    noise: dict[str, tuple[str, ...]] = {}
+    stages: dict[str, Stage] = {}
+    for name, domain in EXPERTS.items():
+        noise[name] = tuple(f"noise_{domain}_{seed}" for seed in NOISE_SEEDS)
+    for seed in NOISE_SEEDS:
+        for name, names in noise.items():
+            stages[names[seed]] = noise_control(real.stages[name], name, seed)
+    more = real.stages["sft"]
+    assert isinstance(more, SftStage)
+    stages["sft_continued"] = dataclasses.replace(
+        more,
+        after="sft",
+        first_pairs=0,
+        num_steps=UNBOUNDED,
+        optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8), weight_decay=0.01),
+        wall_time_of=tuple(EXPERTS),
+    )
+    return dataclasses.replace(
+        real,
         name="quickstart-controls",
-        model=real.model,
-        problems=real.problems,
-        engine=real.engine,
-        verifiers=real.verifiers,
-        evaluation=real.evaluation,
-        noise_stem=noise_control(real.rl_stem, "rl_stem"),
-        noise_logic=noise_control(real.rl_logic, "rl_logic"),
-        noise_code=noise_control(real.rl_code, "rl_code"),
-        sft_continued=dataclasses.replace(
-            real.sft,
-            after="sft",
-            first_pairs=0,
-            num_steps=UNBOUNDED,
-            optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8), weight_decay=0.01),
-            wall_time_of=EXPERTS,
-        ),
+        stages=stages,
+        experts=(),
+        controls={
+            "noise reward": noise,
+            "continued SFT": dict.fromkeys(noise, ("sft_continued",)),
+        },
     )
 
 
-def noise_control(real: RlStage, name: str) -> RlStage:
-    real_rule = real.reward if isinstance(real.reward, RewardRule) else real.reward.rule
+def noise_control(real: Stage, name: str, seed: int) -> RlStage:
+    assert isinstance(real, RlStage)
+    rule = real.reward if isinstance(real.reward, RewardRule) else real.reward.rule
     return dataclasses.replace(
-        real, reward=NoiseReward(rule=real_rule), num_steps=UNBOUNDED, wall_time_of=(name,)
+        real,
+        reward=NoiseReward(rule=rule, seed=seed),
+        num_steps=UNBOUNDED,
+        wall_time_of=(name,),
     )

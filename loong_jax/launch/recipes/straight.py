@@ -4,13 +4,14 @@ import dataclasses
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
-    DistillRecipe,
+    START,
+    TEACHER,
     EngineSettings,
-    OwnProblemsRecipe,
-    RlRecipe,
+    EvaluationStage,
+    FileProblems,
+    Recipe,
     RlStage,
     SampleStage,
-    SftRecipe,
     SftStage,
 )
 from loong_jax.launch.recipes import quickstart
@@ -24,88 +25,100 @@ GROUP_SIZE = 8
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
 
 
-def problems() -> OwnProblemsRecipe:
+def engine() -> EngineSettings:
+    """Replicas whose lengths follow from the problems."""
+    return EngineSettings(narrow_slots=(16, 64), groups_per_replica=2)
+
+
+def problems() -> Recipe:
     """Trains on a file of your own problems: cold start on its solutions, then RL.
 
-    Command: loong train problems --problems FILE.jsonl; with --start-from RUN there is no cold
+    Command: loong train problems --problems FILE.jsonl; with --start-from DIR there is no cold
     start, and the file needs no solutions. Machine: 2 CPU cores, 3 GB. docs/own_problems.md says
-    what the file holds and has an example. Prompts and answers are printable ASCII, prompt and
-    answer together 256 tokens, which are characters here.
+    what the file holds and has an example. Without --start-from the model is the quickstart's,
+    which reads and writes printable ASCII, a token per character.
     """
     sampling = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
-    return OwnProblemsRecipe(
+    return Recipe(
         name="problems",
         model=MoEConfig.tiny(),
+        problems=FileProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
-            cache_length=256,
-            prefill_length=32,
             prefill_members=64,
             chunked_prefill=True,
             narrow_slots=(16,),
             groups_per_replica=4,
         ),
         evaluation=EvaluationSettings(num_problems=128, sampling=sampling),
-        sft=SftStage(
-            num_steps=600,
-            optimizer=AdamW(
-                schedule=WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1),
-                weight_decay=0.01,
+        stages={
+            "before": EvaluationStage(),
+            "sft": SftStage(
+                is_cold_start=True,
+                num_steps=600,
+                optimizer=AdamW(
+                    schedule=WarmupCosine(
+                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
+                    ),
+                    weight_decay=0.01,
+                ),
+                rows=8,
             ),
-            rows=8,
-            row_length=256,
-        ),
-        rl=RlStage(
-            after="sft",
-            domains=(),
-            num_steps=20,
-            scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
-            objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
-            optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=8)),
-            group_size=GROUP_SIZE,
-            sampling=sampling,
-            rows=16,
-            row_length=256,
-        ),
+            "rl": RlStage(
+                after="sft",
+                domains=(),
+                num_steps=20,
+                scheduler=DoraPolicy(groups_per_step=16, max_staleness=2, max_ahead=0.4),
+                objective=longcat_objective(
+                    group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
+                ),
+                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=8)),
+                group_size=GROUP_SIZE,
+                sampling=sampling,
+                rows=16,
+            ),
+        },
     )
 
 
-def sft() -> SftRecipe:
-    """The cold start of the quickstart alone, or more of it for a model that there is.
+def sft() -> Recipe:
+    """Fine-tuning alone: the cold start of the quickstart, or conversations of your own.
 
-    Command: loong train sft; with --start-from RUN it goes on from those weights. Machine: 2 CPU
-    cores, 3 GB.
+    Command: loong train sft --start-from DIR --data chat.jsonl, where DIR is a checkpoint as
+    Hugging Face has it, a run, or an import; each line has `messages`, or `prompt` and `response`.
+    Without --start-from weights are fresh, without --data it learns the quickstart's solutions.
+    Machine: 2 CPU cores, 3 GB for a model of a million parameters.
     """
     real = quickstart.quickstart()
-    return SftRecipe(
+    return Recipe(
         name="sft",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
-        sft=real.sft,
+        stages={"before": EvaluationStage(), "sft": real.stages["sft"]},
     )
 
 
-def rl() -> RlRecipe:
-    """Reinforcement learning alone, on the quickstart's three domains by turns.
+def rl() -> Recipe:
+    """Reinforcement learning alone, on a file of problems or the quickstart's three domains.
 
-    Command: loong train rl --start-from runs/sft. It takes a run (its last finished stage), a
-    stage of one, or what `loong import-hf` made of a model with the quickstart's tokens. Machine:
-    2 CPU cores, 3 GB.
+    Command: loong train rl --start-from DIR --problems mine.jsonl, where DIR is a checkpoint as
+    Hugging Face has it, a run (its last finished stage), a stage of one, or an import. The weights
+    are evaluated before and after. Machine: 2 CPU cores, 3 GB for a model of a million parameters.
     """
     real = quickstart.quickstart()
-    return RlRecipe(
+    return Recipe(
         name="rl",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
-        rl=quickstart.rl_stage("start", ("stem", "logic", "code"), num_steps=50),
+        stages={"before": EvaluationStage(), "rl": quickstart.rl_stage(START, (), num_steps=50)},
     )
 
 
-def distill() -> DistillRecipe:
+def distill() -> Recipe:
     """A fresh student learns a teacher's right answers: rejection sampling, then SFT.
 
     Command: loong train distill --teacher runs/quickstart. The teacher answers problems of the
@@ -113,16 +126,20 @@ def distill() -> DistillRecipe:
     2 CPU cores, 3 GB.
     """
     real = quickstart.quickstart()
-    return DistillRecipe(
+    shown = real.stages["sft"]
+    assert isinstance(shown, SftStage)
+    return Recipe(
         name="distill",
         model=real.model,
         problems=real.problems,
-        engine=real.engine,
+        engine=engine(),
         evaluation=real.evaluation,
-        samples=SampleStage(
-            teacher="teacher",
-            num_problems=1024,
-            sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
-        ),
-        sft=dataclasses.replace(real.sft, first_pairs=0),
+        stages={
+            "samples": SampleStage(
+                teacher=TEACHER,
+                num_problems=1024,
+                sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
+            ),
+            "sft": dataclasses.replace(shown, first_pairs=0, samples_of="samples"),
+        },
     )

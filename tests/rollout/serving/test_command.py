@@ -15,7 +15,7 @@ import tokenizers
 
 from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import convert, serve
+from loong_jax.launch import convert, serve, sources
 from loong_jax.launch.serve import ServeOptions
 from loong_jax.rollout.serving import server
 
@@ -83,9 +83,9 @@ def test_an_imported_model_is_served_until_sigterm(imported, tmp_path):
 
 def test_a_tokenizer_of_bytes(imported):
     options = ServeOptions(run_dir=imported)
-    config, text = convert.read_model(serve.find_weights(imported))
-    tokenizer = serve.find_tokenizer(options, config, text)
-    assert tokenizer.vocab_size == config.vocab_size
+    source = sources.find(imported)
+    tokenizer = serve.find_tokenizer(options, source)
+    assert tokenizer.vocab_size == source.config.vocab_size
     tokens = tokenizer.encode("a b")
     assert tokenizer.decode(tokens) == "a b"
 
@@ -102,7 +102,7 @@ def test_other_hosts_need_a_key(tmp_path, monkeypatch, capsys):
 
 
 def test_a_busy_port_is_told_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serve, "find_weights", lambda _: pytest.fail("it was loading"))
+    monkeypatch.setattr(serve.sources, "find", lambda _: pytest.fail("it was loading"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -114,7 +114,7 @@ def test_a_busy_port_is_told_before_anything_is_loaded(tmp_path, monkeypatch, ca
 
 def test_directories_that_cannot_be_served(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="is no directory"):
-        serve.find_weights(tmp_path / "nothing")
+        sources.find_weights(tmp_path / "nothing")
     assert cli.main(["serve", str(tmp_path)]) == 1
     assert "model.json" in capsys.readouterr().err
 
@@ -126,11 +126,11 @@ def test_the_last_finished_stage_of_a_run(tmp_path):
     configs.open_run(recipes.get_recipe("quickstart")(), tmp_path, recipe="quickstart")
     (tmp_path / "stages" / "sft").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="no finished stage"):
-        serve.find_weights(tmp_path)
+        sources.find_weights(tmp_path)
     for name in ("sft", "rl_stem"):
-        (tmp_path / "stages" / name).mkdir(exist_ok=True)
+        (tmp_path / "stages" / name / "weights").mkdir(parents=True)
         (tmp_path / "stages" / name / "done.json").write_text("{}")
-    assert serve.find_weights(tmp_path) == tmp_path / "stages" / "rl_stem"
+    assert sources.find_weights(tmp_path) == tmp_path / "stages" / "rl_stem"
 
 
 def test_shapes_fit_each_other():

@@ -1,0 +1,125 @@
+"""Kinds of configs as files name them: tags that stay when a class moves or is renamed.
+
+Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` and `OLDER` read those.
+"""
+
+import re
+
+KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
+    "recipe": "launch.recipe.recipe:Recipe",
+    "mo_e_config": "models.moe.config:MoEConfig",
+    "yarn_scaling": "models.rope:YarnScaling",
+    "ngram_embedding": "models.moe.config:NgramEmbedding",
+    "whole_scores": "models.moe.mixing:WholeScores",
+    "blockwise": "models.moe.blockwise:Blockwise",
+    "splash": "models.moe.splash:Splash",
+    "cudnn": "models.moe.cudnn:Cudnn",
+    "gather_exchange": "models.moe.exchange:GatherExchange",
+    "padded_exchange": "models.moe.exchange:PaddedExchange",
+    "ragged_exchange": "models.moe.exchange:RaggedExchange",
+    "bias_controller": "models.moe.controller:BiasController",
+    "generated_problems": "launch.recipe.problems:GeneratedProblems",
+    "domain_problems": "launch.recipe.problems:DomainProblems",
+    "packaged_problems": "launch.recipe.problems:PackagedProblems",
+    "file_problems": "launch.recipe.problems:FileProblems",
+    "engine_settings": "launch.recipe.engine:EngineSettings",
+    "thread_replicas": "launch.recipe.engine:ThreadReplicas",
+    "process_replicas": "launch.recipe.engine:ProcessReplicas",
+    "ray_replicas": "launch.recipe.engine:RayReplicas",
+    "page_config": "rollout.engine_config:PageConfig",
+    "local_verifiers": "launch.recipe.engine:LocalVerifiers",
+    "ray_verifiers": "launch.recipe.engine:RayVerifiers",
+    "evaluation_settings": "eval.evaluation:EvaluationSettings",
+    "sampling_settings": "rollout.records:SamplingSettings",
+    "tool_settings": "launch.recipe.recipe:ToolSettings",
+    "turn_limits": "rollout.agentic.agent:TurnLimits",
+    "mesh_settings": "launch.recipe.mesh:MeshSettings",
+    "pod_settings": "launch.recipe.mesh:PodSettings",
+    "auxiliary_losses": "rl.auxiliary:AuxiliaryLosses",
+    "device_balance": "models.moe.balance:DeviceBalance",
+    "count_choices": "models.moe.balance:CountChoices",
+    "count_tokens": "models.moe.balance:CountTokens",
+    "sft_stage": "launch.recipe.stages:SftStage",
+    "adam_w": "rl.optimizers:AdamW",
+    "muon": "rl.optimizers:Muon",
+    "lora": "rl.lora:LoraConfig",
+    "response_form": "data.response:ResponseForm",
+    "warmup_constant": "rl.optimizers:WarmupConstant",
+    "warmup_cosine": "rl.optimizers:WarmupCosine",
+    "rl_stage": "launch.recipe.stages:RlStage",
+    "dora_policy": "orchestrator.policy:DoraPolicy",
+    "multi_version_policy": "orchestrator.dora:MultiVersionPolicy",
+    "triggers": "orchestrator.dora:Triggers",
+    "elastic_gate": "orchestrator.dora:ElasticGate",
+    "synchronous_policy": "orchestrator.baselines:SynchronousPolicy",
+    "tail_batching_policy": "orchestrator.baselines:TailBatchingPolicy",
+    "one_step_off_policy": "orchestrator.baselines:OneStepOffPolicy",
+    "partial_rollout_policy": "orchestrator.baselines:PartialRolloutPolicy",
+    "drop_and_replace_policy": "orchestrator.baselines:DropAndReplacePolicy",
+    "objective": "rl.objectives.objective:Objective",
+    "group_normalised": "rl.advantages:GroupNormalised",
+    "mean_only": "rl.advantages:MeanOnly",
+    "token_ratio": "rl.objectives.ratios:TokenRatio",
+    "sequence_ratio": "rl.objectives.ratios:SequenceRatio",
+    "sequence_token_ratio": "rl.objectives.ratios:SequenceTokenRatio",
+    "decoupled_ratio": "rl.objectives.ratios:DecoupledRatio",
+    "triplet_clip": "rl.objectives.clips:TripletClip",
+    "linear_bound": "rl.objectives.bound_schedules:LinearBound",
+    "stepped_bound": "rl.objectives.bound_schedules:SteppedBound",
+    "symmetric_clip": "rl.objectives.clips:SymmetricClip",
+    "asymmetric_clip": "rl.objectives.clips:AsymmetricClip",
+    "detached_clip": "rl.objectives.clips:DetachedClip",
+    "token_sum_over_constant": "rl.objectives.reductions:TokenSumOverConstant",
+    "mean_of_sequence_means": "rl.objectives.reductions:MeanOfSequenceMeans",
+    "token_mean": "rl.objectives.reductions:TokenMean",
+    "k3_kl": "rl.objectives.objective:K3KL",
+    "k2_kl": "rl.objectives.objective:K2KL",
+    "engine_trust": "rl.objectives.engine_trust:EngineTrust",
+    "trust_band": "rl.objectives.engine_trust:Band",
+    "reward_rule": "rl.rewards:RewardRule",
+    "repetition_detector": "rl.rewards:RepetitionDetector",
+    "noise_reward": "rl.rewards:NoiseReward",
+    "group_reuse": "rollout.reuse:GroupReuse",
+    "collapse_rules": "rl.collapse:CollapseRules",
+    "collapse_limits": "rl.collapse:Limits",
+    "collapse_drift": "rl.collapse:Drift",
+    "curriculum": "orchestrator.curriculum:Curriculum",
+    "pass_rates": "orchestrator.curriculum:PassRates",
+    "growing_context": "orchestrator.curriculum:GrowingContext",
+    "fusion_stage": "launch.recipe.stages:FusionStage",
+    "longcat_fusion": "merge.methods.settings:LongcatFusion",
+    "evaluation_stage": "launch.recipe.stages:EvaluationStage",
+    "sample_stage": "launch.recipe.stages:SampleStage",
+}
+
+TAG_OF_CLASS = {path: tag for tag, path in KINDS.items()}
+
+# Recipes and problems that `launch.recipe.older` turns into those of today.
+OLDER = (
+    "LongcatRecipe",
+    "ControlsRecipe",
+    "AgenticRecipe",
+    "EnvironmentsRecipe",
+    "OwnProblemsRecipe",
+    "SftRecipe",
+    "RlRecipe",
+    "DistillRecipe",
+    "PodSftRecipe",
+    "Problems",
+    "OneDomain",
+)
+_OTHER_TAGS = {
+    "rl.collapse.Limits": "collapse_limits",
+    "rl.collapse.Drift": "collapse_drift",
+    "rl.objectives.engine_trust.Band": "trust_band",
+}
+
+
+def tag_of_path(path: str) -> str | None:
+    """The tag of a class that an older file names by its path, such as `rl.optimizers.AdamW`."""
+    tag = _OTHER_TAGS.get(path) or _snake(path.rpartition(".")[2])
+    return tag if tag in KINDS else None
+
+
+def _snake(name: str) -> str:
+    return re.sub("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

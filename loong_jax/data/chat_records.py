@@ -1,0 +1,165 @@
+"""Conversations to learn from: JSON lines, and their tokens with the loss on what was answered.
+
+A line has `messages`, a list of objects with `role` and `content` as chat templates take them, and
+perhaps `tools`; or `prompt` and `response`. Other keys are left alone.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "ipython", "observation")
+MAX_NAMED = 8  # lines that one error names
+
+
+class Conversation(NamedTuple):
+    """What is taught of a conversation: all answers in it, or the last one alone."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    line: int = 0
+    last_alone: bool = False
+
+
+def read(file: Path) -> list[Conversation]:
+    """All conversations of a file. ConfigError names the first lines that are none."""
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read as text: {error}. Name another file.") from None
+    found, bad = [], []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(_conversation(line, number))
+            except ValueError as error:
+                bad.append(f"line {number} of {file} {error}.")
+    if bad:
+        more = f"\n({len(bad) - MAX_NAMED} more bad lines)" if len(bad) > MAX_NAMED else ""
+        raise ConfigError("\n".join(bad[:MAX_NAMED]) + more)
+    if not found:
+        raise ConfigError(f"{file} holds no conversation. Write one JSON object a line.")
+    return found
+
+
+def taught(conversations: Sequence[Conversation], tokenizer: Tokenizer) -> list[Conversation]:
+    """The conversations, or each answer of one alone where its rendering does not only grow.
+
+    Templates that drop earlier thinking show an answer otherwise once another one follows.
+    """
+    found = []
+    for one in conversations:
+        if _grows(one, tokenizer):
+            found.append(one)
+            continue
+        for place, message in enumerate(one.messages):
+            if message["role"] == "assistant":
+                messages = one.messages[: place + 1]
+                found.append(one._replace(messages=messages, last_alone=True))
+    return found
+
+
+def encode(tokenizer: Tokenizer, one: Conversation) -> dict[str, np.ndarray]:
+    """`tokens`, and `loss_mask`: true for what answers hold, their end tokens included."""
+    tokens: list[int] = []
+    mask: list[bool] = []
+    done = ""
+    for place, message in enumerate(one.messages):
+        is_last = place == len(one.messages) - 1
+        if message["role"] != "assistant" or (one.last_alone and not is_last):
+            continue
+        asked, whole = _asked(one, place, tokenizer), _whole(one, place, tokenizer)
+        before = tokenizer.encode(asked.removeprefix(done))
+        if not done and tokenizer.chat is None and tokenizer.bos_id is not None:
+            before = [tokenizer.bos_id, *before]
+        is_part = whole.startswith(asked)
+        answer = tokenizer.encode(whole[len(asked) :] if is_part else str(message["content"] or ""))
+        end = next((n for n, t in enumerate(answer[::-1]) if t in tokenizer.end_ids), None)
+        if end is None:
+            answer, end = [*answer, tokenizer.eos_id], 0
+        tokens += [*before, *answer]
+        mask += [False] * len(before) + [True] * (len(answer) - end) + [False] * end
+        done = whole
+    return {"tokens": np.array(tokens, np.int32), "loss_mask": np.array(mask)}
+
+
+def _grows(one: Conversation, tokenizer: Tokenizer) -> bool:
+    """True where every answer stands behind all that was rendered before it."""
+    done = ""
+    for place in _answers(one):
+        asked, whole = _asked(one, place, tokenizer), _whole(one, place, tokenizer)
+        if not (asked.startswith(done) and whole.startswith(asked)):
+            return False
+        done = whole
+    return True
+
+
+def _answers(one: Conversation) -> Iterator[int]:
+    return (n for n, message in enumerate(one.messages) if message["role"] == "assistant")
+
+
+def _asked(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
+    """What stands before the answer at `place`."""
+    return _render(one, place, tokenizer, add_generation_prompt=True)
+
+
+def _whole(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
+    """The same with the answer."""
+    return _render(one, place + 1, tokenizer, add_generation_prompt=False)
+
+
+def _render(
+    one: Conversation, count: int, tokenizer: Tokenizer, *, add_generation_prompt: bool
+) -> str:
+    messages = one.messages[:count]
+    if tokenizer.chat is None:
+        return "\n".join(str(message["content"] or "") for message in messages)
+    return tokenizer.chat.render(
+        [dict(message) for message in messages],
+        tools=[dict(tool) for tool in one.tools] or None,
+        add_generation_prompt=add_generation_prompt,
+    )
+
+
+def _conversation(line: str, number: int) -> Conversation:
+    """ValueError, whose text goes on after the line's number, where it is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}. Write one object a line") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"is {record!r:.80}, not an object. Write one object a line")
+    messages = record.get("messages")
+    if messages is None:
+        texts = record.get("prompt"), record.get("response")
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ValueError(
+                f"has the keys {sorted(record)}. Give messages, or prompt and response as texts"
+            )
+        roles = ("user", "assistant")
+        pairs = zip(roles, texts, strict=True)
+        messages = [{"role": role, "content": text} for role, text in pairs]
+    tools = record.get("tools") or []
+    if not isinstance(messages, list) or not all(map(_is_message, messages)):
+        raise ValueError(
+            f"has messages={messages!r:.80}. Give a list of objects with content and a role of "
+            f"{ROLES}"
+        )
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise ValueError(f"has tools={tools!r:.80}. Give a list of objects")
+    if not messages or messages[-1]["role"] != "assistant":
+        raise ValueError("does not end with a message of the assistant, which is what is learnt")
+    return Conversation(tuple(messages), tuple(tools), number)
+
+
+def _is_message(message: object) -> bool:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        return False
+    content = message.get("content")
+    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))

@@ -1,0 +1,139 @@
+"""The recipe of a command line: a named one, one of your own, or that of a run which goes on."""
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loong_jax import configs
+from loong_jax.data.response import FORMS
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.launch import own_problems, recipes, sources
+from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage, Stage
+
+NEW_TOKENS = 256  # of a response, for models of their own tokens
+
+
+class Chosen(NamedTuple):
+    name: str
+    config: Any  # a Recipe, before overrides
+    text: str  # what the help says of it
+    is_new: bool  # there is no run of it yet
+
+
+def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
+    """The recipe that `loong train` starts with.
+
+    That is what the run in --run-dir was started with, where there is one; `name` may then be
+    None. Raises ConfigError where it is a run of another recipe.
+    """
+    run_dir = value_of("--run-dir", arguments)
+    if run_dir is None and name is not None:
+        run_dir = f"runs/{_short(name)}"
+    began = None
+    if run_dir is not None and (Path(run_dir) / "config.json").exists():
+        began = _of_run(Path(run_dir))
+    if name is None:
+        if began is None:
+            raise ConfigError(
+                f"there is no run in {run_dir or '--run-dir'} to go on with, and no recipe was "
+                "named. Write: loong train RECIPE."
+            )
+        return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
+    function = recipes.get_recipe(name)
+    made, text = function(), inspect.getdoc(function) or ""
+    if began is None:
+        return Chosen(_short(name), with_sources(made, arguments), text, True)
+    if began.name != made.name:
+        raise ConfigError(
+            f"{run_dir} is a run of the recipe {began.name!r}, not of {made.name!r}. Name another "
+            "--run-dir."
+        )
+    return Chosen(_short(name), began, text, False)
+
+
+def _of_run(run_dir: Path) -> Recipe:
+    """What a run was started with; its problems are those it keeps."""
+    return own_problems.as_kept(configs.load(run_dir), run_dir)
+
+
+def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
+    """The recipe with the kinds of problems and of the form that options ask for.
+
+    `--problems FILE` is a kind of its own; with `--data` alone there are none to pose. Models of
+    their own tokens write longer responses than characters allow, unless lengths are given.
+    """
+    if not isinstance(recipe, Recipe):
+        return recipe
+    recipe = _with_form(recipe, arguments)
+    has_file = value_of("--problems", arguments) is not None
+    if value_of("--data", arguments) is not None and not has_file:
+        return dataclasses.replace(recipe, problems=None)
+    if has_file and not isinstance(recipe.problems, FileProblems):
+        stages = {
+            name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
+            for name, stage in recipe.stages.items()
+        }
+        return dataclasses.replace(recipe, problems=FileProblems(), stages=stages, experts=())
+    return recipe
+
+
+def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+    name, start = value_of("--form", arguments), value_of("--start-from", arguments)
+    if name is not None:
+        if name not in FORMS:
+            raise ConfigError(f"--form {name} is unknown. Choose one of: {', '.join(FORMS)}.")
+        recipe = dataclasses.replace(recipe, form=FORMS[name])
+    if start is not None and not any("max-new-tokens" in word for word in arguments):
+        model = sources.find(Path(start)).config
+        if model.vocab_size != AsciiTokenizer.vocab_size:
+            recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
+    return recipe
+
+
+def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
+    """A recipe after overrides: a stage of other length has a schedule of that length.
+
+    `before` is what the overrides changed. A schedule whose length was given keeps it.
+    """
+    if not isinstance(config, Recipe):
+        return config
+    stages = {}
+    for name, stage in config.stages.items():
+        option = f"--{name.replace('_', '-')}.optimizer.schedule.num-steps"
+        is_given = any(word.split("=")[0] == option for word in arguments)
+        stages[name] = stage if is_given else _with_schedule(stage, before.stages[name])
+    return dataclasses.replace(config, stages=stages)
+
+
+def _with_schedule(stage: Stage, before: Stage) -> Stage:
+    if not isinstance(stage, SftStage | RlStage) or not isinstance(before, SftStage | RlStage):
+        return stage
+    schedule = stage.optimizer.schedule
+    length = getattr(schedule, "num_steps", None)
+    if stage.num_steps == before.num_steps or length != before.num_steps:
+        return stage
+    schedule = dataclasses.replace(
+        schedule,
+        num_steps=stage.num_steps,
+        warmup_steps=min(schedule.warmup_steps, stage.num_steps // 2),
+    )
+    return dataclasses.replace(
+        stage, optimizer=dataclasses.replace(stage.optimizer, schedule=schedule)
+    )
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """The value of an option among words of a command line; None where it is not there."""
+    for place, word in enumerate(arguments):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and place + 1 < len(arguments):
+            return arguments[place + 1]
+    return None
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2] if ".py:" in name else name

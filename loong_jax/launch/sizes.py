@@ -1,0 +1,123 @@
+"""Lengths that a recipe leaves open (0), measured in tokens on the problems at hand."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError
+from loong_jax.launch import demonstrations, own_problems
+from loong_jax.launch.own_problems import Pairs
+from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
+from loong_jax.launch.texts import Texts
+
+NUM_DRAWN = 256  # problems of a generator, on each side of the split, and examples of a cold start
+MARGIN = 1.25  # of what is drawn without end over what was seen of it
+ROUND_TO = 16  # tokens
+LEAST_ROW = 256  # tokens of a row that examples are packed into, where there are so many
+MOST_READ_AT_ONCE = 512  # tokens of a prompt; longer ones are read in chunks
+
+
+def fitted(recipe: Recipe, texts: Texts) -> Recipe:
+    """The recipe with every length set; the same problems give the same lengths."""
+    if recipe.problems is None:
+        longest = 0
+    else:
+        longest = max((len(texts.prompt(p)) for p in _problems(recipe)), default=0)
+        longest = _with_margin(recipe, longest)
+    recipe = _with_new_tokens(recipe)
+    drawn = [
+        stage.sampling.max_new_tokens
+        for stage in recipe.stages.values()
+        if isinstance(stage, RlStage | SampleStage)
+    ]
+    response = max([recipe.evaluation.sampling.max_new_tokens, *drawn])
+    stages = {
+        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
+    }
+    _refuse_too_long(recipe, longest + response)
+    engine = recipe.engine
+    read = engine.prefill_length or min(_rounded(longest), MOST_READ_AT_ONCE)
+    engine = dataclasses.replace(
+        engine,
+        prefill_length=read,
+        cache_length=engine.cache_length or _rounded(longest + response),
+        chunked_prefill=engine.chunked_prefill or longest > read,
+    )
+    return dataclasses.replace(recipe, engine=engine, stages=stages)
+
+
+def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
+    if isinstance(stage, RlStage) and not stage.row_length:
+        room = _rounded(longest_prompt + stage.sampling.max_new_tokens)
+        return dataclasses.replace(stage, row_length=room)
+    if isinstance(stage, SftStage) and not stage.row_length and stage.samples_of is None:
+        lengths = [len(texts.example(pair)["tokens"]) for pair in _pairs(recipe, stage, texts)]
+        _refuse_too_long(recipe, max(lengths, default=0))
+        longest = _with_margin(recipe, max(lengths, default=0))
+        length = max(_rounded(longest), _rounded(min(LEAST_ROW, sum(lengths))))
+        return dataclasses.replace(stage, row_length=min(length, recipe.model.max_position))
+    if isinstance(stage, SftStage) and not stage.row_length:
+        return dataclasses.replace(stage, row_length=_rounded(longest_prompt + response))
+    return stage
+
+
+def _with_new_tokens(recipe: Recipe) -> Recipe:
+    """With the length of responses that the recipe gives for all of its stages."""
+    number = recipe.max_new_tokens
+    if number is None:
+        return recipe
+    evaluation = dataclasses.replace(
+        recipe.evaluation,
+        sampling=dataclasses.replace(recipe.evaluation.sampling, max_new_tokens=number),
+    )
+    stages = {name: _answering(stage, number) for name, stage in recipe.stages.items()}
+    return dataclasses.replace(recipe, evaluation=evaluation, stages=stages)
+
+
+def _answering(stage: Stage, number: int) -> Stage:
+    if not isinstance(stage, RlStage | SampleStage):
+        return stage
+    sampling = dataclasses.replace(stage.sampling, max_new_tokens=number)
+    if isinstance(stage, SampleStage):
+        return dataclasses.replace(stage, sampling=sampling)
+    objective = stage.objective
+    if hasattr(objective.reduction, "max_response_tokens"):
+        reduction = dataclasses.replace(objective.reduction, max_response_tokens=number)
+        objective = dataclasses.replace(objective, reduction=reduction)
+    return dataclasses.replace(stage, sampling=sampling, objective=objective)
+
+
+def _refuse_too_long(recipe: Recipe, length: int) -> None:
+    if length > recipe.model.max_position:
+        raise ConfigError(
+            f"the longest prompt and response have {length} tokens together, and the model's "
+            f"max_position is {recipe.model.max_position}. Lower --max-new-tokens, or leave the "
+            "longest problems out."
+        )
+
+
+def _problems(recipe: Recipe) -> Iterator[Problem]:
+    """All of a file; of generators, the first ones that are trained on and tested with."""
+    problems = recipe.problems
+    if isinstance(problems, FileProblems):
+        yield from own_problems.read(problems).problems
+        return
+    for domain in demonstrations.domains_of(problems):
+        for split in ("train", "test"):
+            stream = demonstrations.stream_of(recipe, domain, split)
+            yield from (stream.problem_at(number) for number in range(NUM_DRAWN))
+
+
+def _pairs(recipe: Recipe, stage: SftStage, texts: Texts) -> Iterable[Any]:
+    found = demonstrations.pairs_of(recipe, stage, texts)
+    return found.given if isinstance(found, Pairs) else itertools.islice(found, NUM_DRAWN)
+
+
+def _with_margin(recipe: Recipe, longest: int) -> int:
+    return longest if isinstance(recipe.problems, FileProblems) else int(MARGIN * longest)
+
+
+def _rounded(length: int) -> int:
+    return -(-max(length, 1) // ROUND_TO) * ROUND_TO

@@ -1,0 +1,66 @@
+"""Tiny random checkpoints in the layout of Hugging Face, each with a byte-level BPE tokenizer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import tokenizers
+
+from loong_jax.models import moe
+from loong_jax.models.hf import save_weights_hf
+from loong_jax.models.moe import MoEConfig
+from loong_jax.testing import tiny
+
+TEMPLATE = (
+    "{%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}"
+    "{%- for tool in tools %}{{ tool | tojson }}{{ '\n' }}{%- endfor %}{{ '<|im_end|>\n' }}"
+    "{%- endif %}"
+    "{%- for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+WORDS = (
+    "add sum plus what is the of and to prices basket apples pears round \u00e9t\u00e9 \u6570\u5b66"
+)
+
+
+def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
+    """Trains a tokenizer and writes it with its template; returns the size of its vocabulary."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    words = WORDS.split()
+    texts = [f"{a} {b} {n}+{m}={n + m} " for n, a in enumerate(words) for m, b in enumerate(words)]
+    pairs = [(words[n % 9], words[n % 7]) for n in range(4000)]
+    numbers = [f"{n * 7919 % 99991} {a}{b}" for n, (a, b) in enumerate(pairs)]
+    made.train_from_iterator([*texts, *numbers], trainer)
+    directory.mkdir(parents=True, exist_ok=True)
+    made.save(str(directory / "tokenizer.json"))
+    settings = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": TEMPLATE,
+        "add_bos_token": False,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    ends = {"eos_token_id": [made.token_to_id("<|im_end|>"), made.token_to_id("<|endoftext|>")]}
+    (directory / "generation_config.json").write_text(json.dumps(ends))
+    return made.get_vocab_size()
+
+
+def write_longcat(directory: Path, *, vocab_size: int = 512, **changes: Any) -> MoEConfig:
+    """LongCat-Flash; with `ngram` Flash-Lite."""
+    write_tokenizer(directory, vocab_size=vocab_size)
+    config = tiny.smallest_config(vocab_size=vocab_size, **changes)
+    _, weights = moe.init_weights(config, jax.random.key(3))
+    save_weights_hf(config, weights, directory)
+    return config
