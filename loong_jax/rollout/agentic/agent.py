@@ -37,6 +37,7 @@ class Agent:
     limits: TurnLimits = TurnLimits()
     max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
+    offers_all: bool = False  # to problems that name none
 
     def __post_init__(self):
         for name in ("max_parked", "max_calls_at_once"):
@@ -57,7 +58,12 @@ class Agent:
 
     def tools_of(self, problem: Problem) -> Toolbox:
         """Raises ConfigError for a tool that is not in the toolbox."""
-        return self.toolbox.subset(problem.arguments.get("tools", ()))
+        return self.toolbox.subset(self.offered(problem))
+
+    def offered(self, problem: Problem) -> tuple[str, ...]:
+        """Names of the tools that a problem offers."""
+        usual = tuple(self.toolbox) if self.offers_all else ()
+        return tuple(problem.arguments.get("tools", usual))
 
     def answer_tokens(
         self, tokenizer: Tokenizer, problem: Problem, sampled: np.ndarray, answers: list[str]
