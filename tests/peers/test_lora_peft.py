@@ -10,7 +10,6 @@ from loong_jax.models import dense, families, parameters
 from loong_jax.models.hf import publication, writing
 from loong_jax.rl import lora
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.testing import tiny
 
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch comes with the extra `peers`")
@@ -18,8 +17,6 @@ peft = pytest.importorskip("peft", reason="peft comes with the extra `peers`")
 transformers = pytest.importorskip("transformers", reason="it comes with the extra `peers`")
 
 CONFIGS = {
-    # transformers cannot load zero-computation experts
-    "longcat": tiny.smallest_config(num_zero_experts=0, expert_ffn_hidden_size=20),
     "llama": dense.DenseConfig.tiny(qkv_bias=False, tied=False),
     "qwen2": dense.DenseConfig.tiny(),
 }
