@@ -225,7 +225,10 @@ def _inner_tags(form: ResponseForm) -> re.Pattern[str]:
         patterns.append(r"<(?:eos|bos|pad)>")
     if not patterns:  # no tags: none of anybody's
         tags = (tag for pair in (*THINKING, *ANSWERS) for tag in pair)
-        patterns = [*map(re.escape, tags), r"</?(?:longcat_\w+|tool_call)>"]
+        patterns = [
+            *map(re.escape, tags),
+            r"</?(?:longcat_\w+|tool_call)>|(?i:\[/?think(?:ing)?\])",
+        ]
     return re.compile("|".join(patterns))
 
 
