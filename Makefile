@@ -15,11 +15,13 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 # The tests of a file share a worker, and so what their module's fixtures make. They run in the
 # order of the tree, which begins with long files and ends with many short ones.
-PYTEST = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+# Files that may hold tests of these marks: the others need not be imported.
+marked = $$(grep -rlE --include 'test_*.py' '$(1)' $(2) | LC_ALL=C sort)
 # pytest's exit code 5 says that no test carries the mark
 NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
 
-.PHONY: help setup quickstart dev test test-slow test-peers test-jetstream lint format constraints system clean
+.PHONY: help setup quickstart dev test test-slow test-peers test-release test-jetstream lint format constraints system clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,19 +33,27 @@ quickstart: setup system ## train the miniature of the whole recipe (again: resu
 
 dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 
-test: dev system ## the tests, without slow ones and peers
-	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers" --durations 15
+test: dev system ## the tests that take minutes together: what to run while you work
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
 
 # Recipes run their programs often, tests of models compile more than they run: tests/xla_flags.py.
-SLOW = $(VENV)/bin/python $(PYTEST) -m "(slow or quickstart) and not peers" \
-	--timeout 1800 --durations 40
+RECIPES = LOONG_TESTS_RUN_RECIPES=1 $(VENV)/bin/python $(PYTEST) --timeout 1800
+MODELS = $(VENV)/bin/python $(PYTEST) --timeout 1800
+ROOMS = $(filter-out tests/models,$(wildcard tests/*))
+SLOW = -m "(slow or quickstart) and not peers and not release"
 test-slow: dev system ## the slow tests, whole recipes included
-	LOONG_TESTS_RUN_RECIPES=1 $(SLOW) --ignore tests/models $(NONE_IS_FINE)
-	$(SLOW) tests/models $(NONE_IS_FINE)
+	$(RECIPES) $(SLOW) $(call marked,mark.(slow|quickstart),$(ROOMS)) $(NONE_IS_FINE)
+	$(MODELS) $(SLOW) $(call marked,mark.(slow|quickstart),tests/models) $(NONE_IS_FINE)
 
 test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
-	$(PEERS)/bin/python $(PYTEST) -m peers --timeout 600 \
-		--durations 15 $(NONE_IS_FINE)
+	$(PEERS)/bin/python $(PYTEST) --timeout 600 -m "peers and not release" \
+		$(call marked,mark.peers,tests) $(NONE_IS_FINE)
+
+test-release: dev $(PEERS)/peers.stamp system ## what only a release needs: the rest of every sweep
+	$(RECIPES) -m "release and not peers" $(call marked,mark.release|thinned,$(ROOMS)) $(NONE_IS_FINE)
+	$(MODELS) -m "release and not peers" $(call marked,mark.release|thinned,tests/models) $(NONE_IS_FINE)
+	$(PEERS)/bin/python $(PYTEST) --timeout 1800 -m "release and peers" \
+		$(call marked,mark.peers,tests) $(NONE_IS_FINE)
 
 test-jetstream: $(PEERS)/peers.stamp ## JetStream's own tests and clients (0.3.0: git 29329e8), from JETSTREAM_CHECKOUT=dir
 	@$(PEERS)/bin/python $(PIP_INSTALL) nltk evaluate rouge-score pandas scikit-learn

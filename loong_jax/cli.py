@@ -232,7 +232,10 @@ def merge(arguments: Arguments) -> int:
 
     method = getattr(loong_jax.merge, METHODS[name])()
     config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
-    return checkpoints.main(options.parse(config_type, f"loong merge {name}", rest))
+    chosen = options.parse(config_type, f"loong merge {name}", rest)
+    from loong_jax.launch import merging
+
+    return merging.merge(chosen)
 
 
 def merge_help_text() -> str:

@@ -44,6 +44,7 @@ FREE_ON_RESUME = (
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
     "problems.file",  # a run keeps a copy and compares
+    "data",  # of which it keeps a digest
     "*collapse.*",  # when to stop, not what is learnt
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
@@ -262,30 +263,38 @@ def _is_older(kind: Json) -> TypeGuard[str]:
 
 
 def _class_of_kind(kind: Json) -> type:
-    """Finds a kind among the modules of loong_jax; a file can make us import nothing else."""
+    """Finds a kind among the classes of loong_jax; a file can make us import nothing else.
+
+    That is a tag, or the path of a class: where none is there today, the one of its tag.
+    """
     if isinstance(kind, str):
+        found = _class_at(kind) if "." in kind else None
+        if found is not None:
+            return found
         tag = config_kinds.tag_of_path(kind) if "." in kind else kind
         if place := config_kinds.KINDS.get(tag or ""):
             module, name = place.split(":")
             return getattr(importlib.import_module(_PACKAGE + module), name)
-        parts = kind.split(".")
-        for split in range(len(parts) - 1, 0, -1):
-            name = _PACKAGE + ".".join(parts[:split])
-            try:
-                found: Any = importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if error.name and name.startswith(error.name):
-                    continue
-                raise
-            for part in parts[split:]:
-                found = getattr(found, part, None)
-            if isinstance(found, type) and dataclasses.is_dataclass(found):
-                return found
-            break
     raise ConfigError(
         f"config.json names the kind {kind!r}, which loong_jax does not have. Use the version that "
         "wrote it (its number is in the file)."
     )
+
+
+def _class_at(path: str) -> type | None:
+    parts = path.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        name = _PACKAGE + ".".join(parts[:split])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and name.startswith(error.name):
+                continue
+            raise
+        for part in parts[split:]:
+            found = getattr(found, part, None)
+        return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
+    return None
 
 
 def as_dtype(value: Any) -> np.dtype | None:

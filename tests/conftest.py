@@ -3,6 +3,7 @@
 The settings must stand before JAX is imported.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -41,6 +42,9 @@ jaxtyping.install_import_hook(
 )
 
 
+_STEPS = {"slow", "quickstart", "peers", "release"}  # marks that make a test one of another step
+
+
 def bubblewrap_works() -> bool:
     if shutil.which("bwrap") is None:
         return False
@@ -51,6 +55,15 @@ def bubblewrap_works() -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("bubblewrap") and not bubblewrap_works():
         pytest.skip("bubblewrap is not usable here: apt-get install bubblewrap")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file says which marks its tests have: by them the Makefile finds the files of a step."""
+    for path, inside in itertools.groupby(items, lambda item: item.path):
+        text = path.read_text(encoding="utf-8")
+        for name in {mark.name for item in inside for mark in item.iter_markers()} & _STEPS:
+            if f"mark.{name}" not in text and not (name == "release" and "thinned" in text):
+                raise pytest.UsageError(f"{path}: tests carry mark.{name}, and no line says so")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -123,6 +123,8 @@ _KINDS: dict[str, type] = {
     "messages": list,
     "gold": str,
     "solution": str,
+    "response": str,  # another name of solution, and so is rationale: as `loong curate` writes them
+    "rationale": str,
     "verifier": str,
     "arguments": dict,
     "tests": list,
@@ -132,7 +134,14 @@ _KINDS: dict[str, type] = {
     "origin": str,
     "licence": str,
 }
-_OF_LINES_ALONE = {"uid", "messages", "tests", "solution"}  # which corpora use in other ways
+_OF_LINES_ALONE = {
+    "uid",
+    "messages",
+    "tests",
+    "solution",
+    "response",
+    "rationale",
+}  # which corpora use in other ways
 
 
 def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -203,7 +212,15 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
         origin=record.get("origin", "file"),
         licence=record.get("licence", "unknown"),
     )
-    return digest, Posed(problem, line, messages, _solution(record.get("solution"), gold))
+    return digest, Posed(problem, line, messages, _solution(_worked(record), gold))
+
+
+def _worked(record: Mapping[str, Any]) -> str | None:
+    """The worked solution, under whichever of its names."""
+    named = [name for name in ("solution", "response", "rationale") if name in record]
+    if len(named) > 1:
+        raise _BadLine(f"has {named}, which mean the same. Leave all but one out")
+    return record[named[0]] if named else None
 
 
 def canonical(prompt: str) -> str:

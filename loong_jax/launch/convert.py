@@ -21,9 +21,8 @@ from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
-from loong_jax.models.families import ModelConfig
+from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import HfCheckpoint, files, save_weights_hf
-from loong_jax.models.moe import abstract_weights
 from loong_jax.rl import checkpoint
 
 FORMAT_VERSION = 1
@@ -75,15 +74,29 @@ def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: 
     print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
     weights = parameters.as_tree(leaves)
     checkpoint.save(destination / "weights", 0, {"weights": weights}, {"source": str(source)})
+    _write_record(
+        destination,
+        found.config,
+        hf_config=found.config_text,
+        hf_dtype=found.stored_dtype,
+        hf_layout=found.layout,
+    )
+
+
+def write_record(destination: Path, like: Path, config: ModelConfig, hf_config: str | None) -> None:
+    """Writes model.json of weights that were made from those in `like`, of the same model."""
+    before = _model_record(like) or {}
+    told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
+    _write_record(destination, config, hf_config=hf_config, **told)
+
+
+def _write_record(destination: Path, config: ModelConfig, **told: str | None) -> None:
     record = {
         "format_version": FORMAT_VERSION,
         "versions": configs.versions(),
-        "config": configs.to_json(found.config),
-        "hf_config": found.config_text,
-        "hf_dtype": found.stored_dtype,
-        "hf_layout": found.layout,
+        "config": configs.to_json(config),
     }
-    json_files.write_json(destination / "model.json", record)
+    json_files.write_json(destination / "model.json", record | told)
 
 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = None) -> None:
@@ -98,7 +111,7 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     record = _model_record(source) or {}
     files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
     weights = checkpoints.load_weights(source)
-    _, abstract = abstract_weights(config)
+    _, abstract = family_of(config).abstract_weights(config)
     expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
     found = {p: np.shape(leaf) for p, leaf in parameters.by_path(weights).items()}
     if expected != found:

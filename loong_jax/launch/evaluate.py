@@ -12,13 +12,13 @@ from rich.progress import Progress
 from loong_jax import configs
 from loong_jax.data import json_files, problem_files
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.environments import Problem
+from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch import demonstrations, own_problems, places, serve, sources, tools
 from loong_jax.launch.judging import Judge
-from loong_jax.launch.recipe import Recipe
+from loong_jax.launch.recipe import FileProblems, Recipe
 from loong_jax.launch.texts import Texts, form_of, texts_with
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
@@ -33,15 +33,17 @@ DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
 class EvalOptions:
     """Poses problems to a model, judges its answers, and prints Mean@n, pass@k and levels.
 
-    RUN_DIR is a run (its last finished stage), a stage of one, or what `loong import-hf` made.
-    Without --problems the held-out test problems of the run's own recipe are posed, the same as
-    after its stages. docs/evaluation.md says what a file of problems holds. Examples:
+    RUN_DIR is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong
+    merge` made, or a checkpoint as Hugging Face has it. Without --problems the held-out test
+    problems of the run's own recipe are posed, the same as after its stages; of a file that it was
+    trained on, those that it held out. docs/evaluation.md says what such a file holds. Examples:
     loong eval runs/quickstart --num-problems 64
     loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8 --json eval.json
     """
 
     run_dir: tyro.conf.Positional[Path]
     problems: Path | None = None  # JSON lines of problems of your own
+    all_problems: bool = False  # those of a run's own file too that it was trained on
     num_problems: int | None = (
         None  # of each domain, the first ones; 128 of a recipe's, all of a file
     )
@@ -54,7 +56,7 @@ class EvalOptions:
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
     tokenizer: Path | None = None  # as of `loong serve`
-    chat_style: prompts.ChatStyle | None = None  # instead of the model's own template
+    chat_style: prompts.ChatStyle | None = None  # instead of the form of the run or the model
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
@@ -139,7 +141,24 @@ def choose_problems(
         found = problem_files.read(options.problems)
         if found.num_repeated:
             console.print(f"{found.num_repeated} lines repeat a problem and are left out")
-        return {name: p[: options.num_problems] for name, p in found.by_domain().items()}
+        posed = found.problems
+        if recipe is not None and not options.all_problems:
+            posed = held_out(posed, recipe)
+            if len(posed) < len(found.problems):
+                console.print(
+                    f"{len(found.problems) - len(posed)} problems are not on the "
+                    f"{recipe.evaluation.side} side of what the run was trained on, and are left "
+                    "out; --all-problems poses them"
+                )
+            if not posed:
+                raise ConfigError(
+                    f"{options.problems} holds no problem but those that the run was trained or "
+                    "chosen on. Give others, or --all-problems."
+                )
+        by_domain: dict[str, list[Problem]] = {}
+        for problem in posed:
+            by_domain.setdefault(problem.domain, []).append(problem)
+        return {name: p[: options.num_problems] for name, p in by_domain.items()}
     if recipe is None:
         raise ConfigError(
             f"{options.run_dir} is no run of a recipe with problems. Give some with --problems "
@@ -151,6 +170,20 @@ def choose_problems(
         for name in demonstrations.domains_of(recipe.problems)
         if (posed := demonstrations.held_out(recipe, name, "test", count))
     }
+
+
+def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]:
+    """Without those of the run's own file that are not on the side it is evaluated on."""
+    own = recipe.problems
+    if not isinstance(own, FileProblems) or own.file is None:
+        return tuple(problems)
+    known = {problem.canonical for problem in problem_files.read(own.file).problems}
+    return tuple(
+        problem
+        for problem in problems
+        if problem.canonical not in known
+        or split_of(problem.canonical, own.held_out_share) == recipe.evaluation.side
+    )
 
 
 def sampling_of(options: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
@@ -216,7 +249,7 @@ def prompt_encoder(
             if options.chat_style is None:
                 return texts.prompt(problem)
             message = prompts.Message("user", problem.prompt)
-            return prompts.text_tokens(tokenizer, prompts.chat_text([message], options.chat_style))
+            return prompts.chat_ids(tokenizer, [message], options.chat_style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"

@@ -1,13 +1,14 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import functools
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax import configs
-from loong_jax.data import json_files
+from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
     own_admission,
@@ -43,6 +44,8 @@ from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
 
+DATA = "data.json"  # in the run directory: which conversations it began with
+
 
 def train(
     recipe: Recipe, run_dir: Path, *, only: str | None = None, source: Path | None = None
@@ -60,6 +63,8 @@ def train(
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
         own_problems.refuse_misfit(recipe, texts)
+    if recipe.data is not None:
+        _refuse_other_data(recipe.data, run_dir)
     recipe = sizes.fitted(recipe, texts)  # refuses what holds no packages before there is a run
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
@@ -70,6 +75,22 @@ def train(
     places.try_directories(run_dir=run_dir)
     with run_lock.holding(run_dir):
         _train(recipe, run_dir, needed, given, only=only, source=source)
+
+
+def _refuse_other_data(file: Path, run_dir: Path) -> None:
+    """ConfigError where the run began with conversations of another file."""
+    chat_records.read(file)  # says what is wrong with it
+    began = json_files.read_json(run_dir / DATA, None)
+    if began is not None and began["digest"] != _digest(file)["digest"]:
+        raise ConfigError(
+            f"{file} is not the file that {run_dir} began with: its digest is "
+            f"{_digest(file)['digest']}, that of {began['file']} was {began['digest']}. Give the "
+            "same --data, or name another --run-dir."
+        )
+
+
+def _digest(file: Path) -> dict[str, str]:
+    return {"digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
 def _refuse_unused(
@@ -96,6 +117,8 @@ def _train(
     source: Path | None,
 ) -> None:
     configs.open_run(recipe, run_dir, recipe=recipe.name)
+    if recipe.data is not None:
+        json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
     if recipe.start_from is not None:
         sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
     settings = recipe.stages

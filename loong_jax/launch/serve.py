@@ -39,7 +39,7 @@ class ServeOptions:
     grpc_port: int | None = None  # of gRPC; without it there is none
     name: str | None = None  # of the model; the directory's unless given
     tokenizer: Path | None = None  # a tokenizer.json; RUN_DIR's unless given
-    chat_style: prompts.ChatStyle | None = None  # longcat for imported models, else plain
+    chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key
     num_slots: int = 16  # samples that are written at the same time
@@ -98,7 +98,8 @@ def serve(options: ServeOptions) -> int:
     shapes = options.engine_config()
     source = sources.find(options.run_dir)
     tokenizer = find_tokenizer(options, source)
-    print(f"loading {source.weights}", flush=True)
+    chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
+    print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
     engine, weights = load(source, tokenizer, shapes)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
@@ -111,7 +112,7 @@ def serve(options: ServeOptions) -> int:
         tokenizer=tokenizer,
         limits=options.limits,
         model_name=options.name or options.run_dir.resolve().name,
-        chat_style=options.chat_style or ("plain" if source.hf_config is None else "longcat"),
+        chat_style=chat_style,
         api_key=key,
         started_s=int(time.time()),
     )

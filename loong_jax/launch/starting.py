@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import convert, sources
@@ -24,8 +23,10 @@ from loong_jax.launch.recipe import (
     SftStage,
     Stage,
 )
-from loong_jax.models import moe, parameters
+from loong_jax.merge import checkpoints
+from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, growth
 from loong_jax.rl import checkpoint
 
@@ -68,7 +69,7 @@ def load(
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
     if sources.is_published(directory):
         tree = parameters.as_tree({n.removeprefix("weights/"): a for n, a in unstacked.items()})
-        weights = _read_published(directory, tree)
+        weights = read_weights(directory, found, tree)
     else:
         flat = _read(directory, unstacked)
         weights = parameters.as_tree({n.removeprefix("weights/"): a for n, a in flat.items()})
@@ -191,17 +192,6 @@ def refuse_other_model(directory: Path, found: ModelConfig, config: ModelConfig)
             )
 
 
-def _read_published(directory: Path, template: Mapping[str, Any]) -> Weights:
-    """Of a directory in the layout of Hugging Face, as it is."""
-    _, state = nnx.split(moe.load_hf(directory), graph=False)
-    weights = nnx.to_pure_dict(state)
-    return jax.tree.map(
-        lambda leaf, like: jax.device_put(leaf.astype(like.dtype), like.sharding),
-        weights,
-        dict(template),
-    )
-
-
 def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
     rows, *rest = leaf.shape or (1,)
     shape = (rows // stack, *rest) if name.startswith("weights/layers/") else leaf.shape
@@ -209,13 +199,14 @@ def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
 
 
 def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    steps = checkpoint.steps(directory / "weights")
+    place = checkpoints.weight_directories(directory)[0]
+    steps = checkpoint.steps(place)
     if not steps:
         raise CheckpointError(
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (directory / "weights" / str(steps[-1]) / "arrays").absolute()
+    path = (place / str(steps[-1]) / "arrays").absolute()
     with ocp.PyTreeCheckpointer() as reader:
         there = reader.metadata(path).item_metadata.tree
         there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}

@@ -173,14 +173,14 @@ def _sources(config: MergeConfig) -> dict[str, Any]:
     return {"base": str(config.base), "sources": sources}
 
 
-def main(config: MergeConfig) -> int:
-    """`loong merge`: merges, prints what it did; returns the exit status."""
+def main(config: MergeConfig) -> dict[str, Any]:
+    """Merges and prints what it did; returns the report."""
     report = merge_checkpoints(config)
     print(summarise(report))
     own = config.output / "checkpoints"
     where = own if own.exists() else config.output
     print(f"fused weights: {where}; report: {config.output / 'fusion.json'}")
-    return 0
+    return report
 
 
 def summarise(report: Mapping[str, Any]) -> str:

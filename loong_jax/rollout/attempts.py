@@ -122,13 +122,16 @@ class Attempt:
             mask[turn.first : turn.first + turn.num_tokens] = False
         return mask
 
-    def forget_last(self) -> None:
-        """One token less."""
-        self.length -= 1
-        for calls in (self.tokens, self.log_probs):
-            calls[-1] = calls[-1][:-1]
-            if not len(calls[-1]):
-                calls.pop()
+    def cut(self, num_tokens: int) -> None:
+        """Without its last `num_tokens` tokens."""
+        self.length -= num_tokens
+        for calls in (self.tokens, self.log_probs, *([self.targets] if self.targets else [])):
+            left = num_tokens
+            while left:
+                last = calls.pop()
+                if len(last) > left:
+                    calls.append(last[:-left])
+                left -= min(left, len(last))
 
     @property
     def routing(self) -> np.ndarray | None:

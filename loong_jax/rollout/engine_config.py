@@ -41,7 +41,7 @@ class EngineConfig:
     narrow_slots: tuple[int, ...] = ()  # further widths to decode with while few slots are active
     chunked_prefill: bool = False  # prompts past the largest bucket are read in several chunks
     truncation: bool = False  # requests may ask for top-k, top-p and min-p
-    max_stop_ids: int = 0  # tokens beside the end of sequence that may end a sample
+    max_stop_ids: int = 0  # tokens beside those of the tokenizer that may end a sample
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) are recorded as well
     routing: bool = False  # the targets chosen for every token are recorded, for replay
     speculation: bool = False  # decode with the drafting head: up to two tokens a step

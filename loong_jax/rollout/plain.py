@@ -77,7 +77,7 @@ def rollout_to_plain(rollout: Rollout) -> Plain:
 
 def rollout_from_plain(record: Mapping[str, Any]) -> Rollout:
     verdict, sampling = record["verdict"], dict(record["sampling"])
-    sampling["stop_ids"] = tuple(sampling.get("stop_ids", ()))
+    sampling |= {name: tuple(sampling.get(name, ())) for name in ("stop_ids", "stops")}
     routing = record.get("routing")
     if routing is not None:
         routing = np.asarray(routing["targets"]).reshape(routing["shape"])

@@ -226,7 +226,7 @@ class PromptReader:
             self.bucket(len(prompt))
         lengths = np.zeros(config.prefill_batch, np.int32)
         lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
-        eos_id = self.tokenizer.eos_id
+        end_ids = self.tokenizer.end_ids
         return lengths, requests_as_arrays.members(
-            rows, requests, lengths, eos_id=eos_id, config=config
+            rows, requests, lengths, end_ids=end_ids, config=config
         )

@@ -34,7 +34,8 @@ class SamplingSettings:
     max_new_tokens: int = 64
     greedy: bool = False
     min_p: float = 0.0  # least likely token kept, as a share of the likeliest
-    stop_ids: tuple[int, ...] = ()  # tokens that end a sample, beside the end of sequence
+    stop_ids: tuple[int, ...] = ()  # tokens that end a sample, beside those of the tokenizer
+    stops: tuple[str, ...] = ()  # texts that do; the token that completes one is the last
 
     def __post_init__(self):
         if not self.temperature > 0:
@@ -50,6 +51,9 @@ class SamplingSettings:
                 f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. "
                 "Correct the recipe."
             )
+
+        if "" in self.stops:
+            raise ValueError("stops hold an empty text, which every sample has. Leave it out.")
 
     @property
     def is_truncated(self) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.rollout import stop_strings
 from loong_jax.rollout.agentic import parking
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.parking import ParkingLot
@@ -351,7 +352,11 @@ class Replica:
                 if result.target is not None:
                     attempt.targets.append(result.target[row, :count])
                 num_tokens += count
-                reason = self._finish_reason(attempt)
+                if stop_strings.cut(attempt, self._tokenizer, count):
+                    self._slots.halt(slot)
+                    reason = "stop"
+                else:
+                    reason = self._finish_reason(attempt)
                 if reason is not None and not self._park(slot, attempt):
                     self._slots.leave(slot, self.version)
                     self._end_attempt(attempt, reason, end_s)
@@ -484,7 +489,7 @@ class Replica:
     def _read_again(self, attempt: Attempt) -> None:
         """Queues an attempt that has lost its cache."""
         if attempt.length and self._finish_reason(attempt):  # its end is drawn, and found, again
-            attempt.forget_last()
+            attempt.cut(1)
         try:
             self.engine.prefill_length(len(attempt.sequence))
         except ValueError:  # too long to be read in this engine
@@ -500,7 +505,7 @@ class Replica:
         return "length" if attempt.length >= attempt.most_tokens else None
 
     def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> None:
-        text = self._tokenizer.decode(attempt.turn_tokens)
+        text = self._tokenizer.response_text(attempt.turn_tokens)
         attempt.job.rollouts[attempt.number] = attempt.to_rollout(reason, text, end_s)
 
     def _complete(self, job: Job) -> list[Group]:

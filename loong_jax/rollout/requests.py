@@ -40,11 +40,12 @@ def members(
     requests: Sequence[SampleRequest],
     lengths: np.ndarray,
     *,
-    eos_id: int,
+    end_ids: Sequence[int],
     config: EngineConfig,
 ) -> Members:
     """Member i samples `requests[i]` after the prompt `rows[i]`; prompts have these `lengths`.
 
+    Each of `end_ids` ends a sample, as its own stop_ids do.
     Raises ConfigError as `check_sampling`, and ValueError as `check_length`.
     """
     count = config.prefill_members
@@ -61,12 +62,12 @@ def members(
         max_new_tokens[i] = sampling.max_new_tokens
         temperature[i], greedy[i] = sampling.temperature, sampling.greedy
     exists = np.arange(count) < len(requests)
-    stop = np.full(count, eos_id, np.int32)
+    stop = np.full(count, end_ids[0], np.int32)
     columns = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
     return Members(
         *map(jnp.asarray, columns),  # pyright: ignore[reportArgumentType]
         truncation=_truncation(requests, count) if config.truncation else None,
-        stops=_stops(requests, count, config.max_stop_ids) if config.max_stop_ids else None,
+        stops=_stops(requests, count, end_ids[1:], num_stops(config, end_ids)),
     )
 
 
@@ -80,9 +81,19 @@ def _truncation(requests: Sequence[SampleRequest], count: int) -> Truncation:
     return Truncation(jnp.asarray(top_k), jnp.asarray(top_p), jnp.asarray(min_p))
 
 
-def _stops(requests: Sequence[SampleRequest], count: int, num_stops: int) -> jax.Array:
-    stops = np.full((count, num_stops), -1, np.int32)
+def num_stops(config: EngineConfig, end_ids: Sequence[int]) -> int:
+    """How many tokens may end a sample beside the first of `end_ids`."""
+    return config.max_stop_ids + len(end_ids) - 1
+
+
+def _stops(
+    requests: Sequence[SampleRequest], count: int, ends: Sequence[int], most: int
+) -> jax.Array | None:
+    if not most:
+        return None
+    stops = np.full((count, most), -1, np.int32)
+    stops[:, : len(ends)] = ends
     for i, request in enumerate(requests):
         ids = request.sampling.stop_ids
-        stops[i, : len(ids)] = ids
+        stops[i, len(ends) : len(ends) + len(ids)] = ids
     return jnp.asarray(stops)

@@ -125,7 +125,7 @@ class SlotEngine:
             self.config.num_slots,
             self.num_before,
             truncation=self.config.truncation,
-            num_stops=self.config.max_stop_ids,
+            num_stops=requests_as_arrays.num_stops(self.config, self.tokenizer.end_ids),
             hidden=self._hidden,
         )
 

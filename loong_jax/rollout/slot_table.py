@@ -103,10 +103,14 @@ class SlotTable:
             self._state, slot, tokens=attempt.sequence, version=version
         )
 
-    def stop(self, slots: Sequence[int], version: int | None) -> None:
-        """Ends what runs there, and frees the slots."""
+    def halt(self, *slots: int) -> None:
+        """Ends what runs there; it leaves the slots later."""
         if slots:
             self._state = self._engine.cancel(self._state, slots)
+
+    def stop(self, slots: Sequence[int], version: int | None) -> None:
+        """Ends what runs there, and frees the slots."""
+        self.halt(*slots)
         for slot in slots:
             self.leave(slot, version)
 

@@ -63,7 +63,7 @@ def read(text: str, tools: Any = None) -> ToolCalls:
 
 def check_schema(schema: Mapping[str, Any]) -> None:
     """Raises VerifierError for a schema whose arguments `read` could not check."""
-    for name, declared in schema.get("properties", {}).items():
+    for name, declared in _properties(schema).items():
         kinds = declared.get("type", [])
         for kind in [kinds] if isinstance(kinds, str) else kinds:
             if kind not in _TYPES:
@@ -90,9 +90,24 @@ def _call(body: str, tools: Mapping[str, Any] | None) -> ToolCall | str:
     return _misfit(tools[name], arguments) or ToolCall(name, arguments)
 
 
+def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Schemas of the arguments by name: `true` takes any value, `false` none."""
+    found = schema.get("properties") or {}
+    if not isinstance(found, Mapping):
+        raise VerifierError(f"properties={found!r:.60} are no object. Map names to schemas.")
+    odd = [name for name, declared in found.items() if not isinstance(declared, bool | Mapping)]
+    if odd:
+        raise VerifierError(
+            f"the schema of argument {odd[0]!r:.60} is {found[odd[0]]!r:.60}. Give an object, true "
+            "or false."
+        )
+    of_bool = {True: {}, False: {"enum": []}}
+    return {n: of_bool[s] if isinstance(s, bool) else s for n, s in found.items()}
+
+
 def _misfit(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    properties = schema.get("properties", {})
-    missing = [name for name in schema.get("required", []) if name not in arguments]
+    properties = _properties(schema)
+    missing = [name for name in schema.get("required") or [] if name not in arguments]
     if missing:
         return f"arguments {missing!r:.80} are missing"
     for name, value in arguments.items():

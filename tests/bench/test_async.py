@@ -9,6 +9,7 @@ from loong_jax.bench.rollouts import agreement, scale, setups, tables
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.trace import TRACES
+from tests.sweeps import thinned
 
 SMALL = setups.Case(
     num_accelerators=16,
@@ -72,7 +73,7 @@ def test_a_replica_of_more_accelerators_costs_less_per_slot_and_as_much_per_step
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", agreement.POLICIES)
+@pytest.mark.parametrize("name", thinned(agreement.POLICIES, -1))
 def test_sleeping_replicas_take_as_long_as_the_virtual_clock_says(name):
     errors = []
     while not errors or (min(errors) > 0.1 and len(errors) < 3):  # others may be at work beside

@@ -33,7 +33,7 @@ print(least)
 @pytest.mark.skipif(sys.platform != "linux", reason="sets glibc's malloc")
 @pytest.mark.parametrize(
     ("rows", "keep"),
-    [(5_000, ""), pytest.param(20_000, "one_arena=True", marks=pytest.mark.slow)],
+    [(5_000, ""), pytest.param(20_000, "one_arena=True", marks=pytest.mark.release)],
 )
 def test_a_later_run_needs_no_new_pages(rows, keep):
     """The states kept for a backward pass, 10 and 41 MB, otherwise come anew from the kernel."""

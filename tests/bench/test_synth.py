@@ -401,7 +401,7 @@ def test_learning_and_breadth_once_through_and_never_again(directory, tmp_path, 
     assert any("2 of 2 runs" in line for line in said)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.bubblewrap
 @pytest.mark.timeout(900)
 def test_three_ways_to_go_on_with_what_loongenv_made(tmp_path, monkeypatch):

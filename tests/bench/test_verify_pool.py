@@ -7,7 +7,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 @pytest.mark.ray
 @pytest.mark.bubblewrap

@@ -12,13 +12,14 @@ from loong_jax.environments import LEVELS, gym, gym_answers
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import admission, attacks
 from loong_jax.verifiers.environment import EnvironmentVerifier
+from tests.sweeps import thinned
 
 try:
     from reasoning_gym import factory
 except ImportError:
     factory = None
 needs_package = pytest.mark.skipif(factory is None, reason=f"no reasoning-gym: {gym.REMEDY}")
-every_dataset = pytest.mark.parametrize("dataset", gym.DATASETS)
+every_dataset = pytest.mark.parametrize("dataset", thinned(gym.DATASETS, *range(0, 50, 7)))
 
 
 @pytest.mark.skipif(factory is not None, reason="reasoning-gym is here")

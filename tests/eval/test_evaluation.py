@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from loong_jax.data import json_files
 from loong_jax.data.response import render_response
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError

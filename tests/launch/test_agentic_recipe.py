@@ -85,7 +85,7 @@ def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
     assert counts["num_calls_left_behind"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
     policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
@@ -110,7 +110,7 @@ def test_replicas_in_other_processes_write_and_score_in_a_recipe(tmp_path, cold_
     assert done["scored"]["generators"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path, cold_start):
     """With an objective that has a penalty, so that the reference reaches the trainer too."""

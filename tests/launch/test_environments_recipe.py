@@ -102,11 +102,7 @@ def test_sides_of_the_split_and_demonstrations(directory):
     settings = recipe(directory)
     posed = held_out(settings, "product", "test", 6)
     assert len({problem.canonical for problem in posed}) == 6
-    taught = iter(
-        Demonstrations(
-            problems=settings.problems, settings=settings.stages["sft"], seed=0, texts=TEXTS
-        )
-    )
+    taught = iter(demonstrations.pairs_of(settings, settings.stages["sft"], TEXTS))
     pairs = [next(taught) for _ in range(12)]
     assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
     assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}

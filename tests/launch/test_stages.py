@@ -10,15 +10,19 @@ from rich.console import Console
 
 from loong_jax import interrupts
 from loong_jax.data import json_files
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.launch import stages
 from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import SftStage
+from loong_jax.launch.texts import Texts
 from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from tests.report import test_metrics_log
+
+TEXTS = Texts(tokenizer=AsciiTokenizer())
 
 
 def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path):
@@ -35,7 +39,7 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
     saved = []
 
-    def run(policy, settings, state, pairs, tokenizer, *, cursor, frozen, on_step, keep_going):
+    def run(policy, settings, state, pairs, encode, *, cursor, frozen, on_step, keep_going):
         for step in range(1, 10):
             if step == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -48,13 +52,13 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
         stages.checkpoint, "save", lambda _, step, arrays, kept, keep: saved.append((step, kept))
     )
     session = types.SimpleNamespace(
-        fresh_weights={}, policy=None, tokenizer=None, demonstrations=lambda _: []
+        fresh_weights={}, policy=None, texts=TEXTS, demonstrations=lambda _: []
     )
     optimizer = AdamW(schedule=WarmupConstant(peak=1e-3, warmup_steps=1))
     progress = Progress(["sft"], console=Console(file=io.StringIO()))
     with pytest.raises(interrupts.Terminated), interrupts.handled():
         stages.run_sft(
-            session, "sft", SftStage(num_steps=9, optimizer=optimizer),
+            session, "sft", SftStage(num_steps=9, optimizer=optimizer, row_length=8),
             StageDirectories(own=tmp_path / "sft", inputs={}), progress,
         )  # fmt: skip
     assert saved == [(3, {"cursor": 3})]

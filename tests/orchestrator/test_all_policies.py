@@ -155,7 +155,7 @@ def test_invariants_hold_for_every_policy(policy, world):
     check_invariants(policy, world)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_invariants_hold_on_thousands_of_schedules():
     """In a process of its own, where nothing checks types at every call: that is most of the time.

@@ -89,7 +89,7 @@ def test_killed_at_every_third_record(kind, tmp_path):
     kill_at_records(kind, tmp_path, first=1, stride=3)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", POLICIES)
 def test_killed_at_all_other_records(kind, tmp_path):
     kill_at_records(kind, tmp_path, first=2, stride=3)
@@ -131,7 +131,7 @@ schedules = given(
 test_killed_several_times_on_any_schedule = settings(max_examples=25, phases=NO_SHRINKING)(
     schedules(any_schedule)
 )
-test_killed_several_times_on_many_schedules = pytest.mark.slow(
+test_killed_several_times_on_many_schedules = pytest.mark.release(
     pytest.mark.timeout(600)(
         settings(max_examples=120, phases=NO_SHRINKING)(schedules(any_schedule))
     )

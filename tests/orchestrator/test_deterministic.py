@@ -32,6 +32,7 @@ from loong_jax.rollout.versions import VersionStore
 from loong_jax.testing.tiny import smallest_config, tokenizer
 from loong_jax.verifiers.verdict import correct, wrong
 from tests.orchestrator import straight_line
+from tests.sweeps import thinned
 
 NUM_STEPS, GROUPS, GROUP_SIZE, SEED = 4, 3, 4, 5
 SAMPLING = SamplingSettings(max_new_tokens=6)
@@ -281,7 +282,9 @@ def on_ray():
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # two runs that compile, and processes that start beside other tests
 @pytest.mark.parametrize(
-    "place", [ProcessPlacement, pytest.param(on_ray, marks=pytest.mark.ray)], ids=["process", "ray"]
+    "place",
+    thinned([ProcessPlacement, pytest.param(on_ray, marks=pytest.mark.ray)], 0),
+    ids=["process", "ray"],
 )
 def test_replicas_elsewhere_train_the_same_weights_even_when_killed(parts, tmp_path, place):
     """Same seed, same digest, whether replicas are threads, processes or Ray actors; one of them

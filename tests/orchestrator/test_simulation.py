@@ -142,7 +142,7 @@ def test_refuses_layouts_that_cannot_train_or_are_not_whole(wrong):
         Layout(**({"num_elastic": 1} | wrong))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_warm_up_is_long_enough():
     """Three times as many steps that are not counted move the result by less than 4 %."""
     trace = dataclasses.replace(TRACES["dora-32b"], group_size=4)
@@ -163,7 +163,7 @@ def test_the_warm_up_is_long_enough():
     assert short == pytest.approx(long, rel=0.04)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_a_thousand_replicas_run():
     """10^5 accelerators in one process: what is decided does not look at each replica each time."""

@@ -11,6 +11,7 @@ from flax import nnx
 from loong_jax.models import moe, parameters
 from loong_jax.models.moe.convert import names
 from tests.peers import longcat_models
+from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch comes with the extra `peers`")
@@ -19,7 +20,7 @@ pytest.importorskip("transformers", reason="transformers comes with the extra `p
 LENGTH = 21
 
 
-@pytest.fixture(scope="module", params=longcat_models.CASES)
+@pytest.fixture(scope="module", params=thinned(longcat_models.CASES, 0, 5, 9))
 def pair(request, tmp_path_factory):
     """A transformers model and ours, from the files written of it."""
     case = longcat_models.CASES[request.param]

@@ -88,5 +88,5 @@ def test_resume_equals_uninterrupted_bit_for_bit(tmp_path):
 
 
 def test_pairs_that_end_too_soon_are_an_error():
-    with pytest.raises(ValueError, match="the pairs ended after 5, at step 1 of 8"):
+    with pytest.raises(ValueError, match="the examples ended after 5, at step 1 of 8"):
         sft.run(toy_policy(), settings(), start(), list(itertools.islice(pairs(), 5)), ENCODE)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -60,7 +62,7 @@ def test_groups_come_out_whole(reference):
         for rollout in group.rollouts:
             assert rollout.ticket == number
             assert rollout.versions == ((0, 0),)
-            assert rollout.text == tokenizer.decode(rollout.tokens)
+            assert rollout.text == tokenizer.decode(rollout.tokens).removesuffix("<eos>")
             prompt = [tokenizer.bos_id, *tokenizer.encode(group.ticket.problem.prompt)]
             assert rollout.prompt.tolist() == prompt
             assert len(rollout.tokens) == len(rollout.engine_logprob) == len(rollout.loss_mask)
@@ -89,6 +91,47 @@ def test_samples_follow_the_table_of_the_model(reference):
             for token, log_prob in zip(rollout.tokens, rollout.engine_logprob, strict=True):
                 assert abs(log_table[total % len(table), token] - log_prob) < 1e-5
                 total += int(token)
+
+
+def test_every_end_token_of_the_tokenizer_ends_a_sample(reference):
+    engine = fake_engine(block_steps=3, max_stop_ids=1)
+    ends = engine.get_tokenizer().end_ids = (2, ord("a"), ord("7"))
+    replica = make_replica(engine, sampling=dataclasses.replace(SAMPLING, stop_ids=(ord("k"),)))
+    replica.submit(tickets(range(10)))
+    cut = content(finish(replica)[0])
+    assert cut == {
+        key: kept(tokens, log_probs, lambda written: written[-1] in (*ends, ord("k")))
+        for key, (tokens, log_probs) in content(reference[0]).items()
+    }
+    assert {tokens[-1] for tokens, _ in cut.values()} >= {*ends, ord("k")}
+
+
+@pytest.mark.parametrize("shapes", [{"block_steps": 1}, {"block_steps": 8, "num_slots": 3}])
+def test_a_text_ends_a_sample_with_the_token_that_completes_it(reference, shapes):
+    decode = AsciiTokenizer().decode
+    texts = [decode(tokens) for tokens, _ in content(reference[0]).values()]
+    stops = (texts[0][0], texts[4][3:6], texts[9][1:3])
+    replica = make_replica(
+        fake_engine(**shapes), sampling=dataclasses.replace(SAMPLING, stops=stops)
+    )
+    replica.submit(tickets(range(10)))
+    groups, _ = finish(replica)
+    cut = content(groups)
+    assert cut == {
+        key: kept(tokens, log_probs, lambda written: any(s in decode(written) for s in stops))
+        for key, (tokens, log_probs) in content(reference[0]).items()
+    }
+    assert 1 in map(len, (tokens for tokens, _ in cut.values()))
+    for rollout in (rollout for group in groups.values() for rollout in group.rollouts):
+        if any(stop in rollout.text for stop in stops):
+            assert rollout.finish_reason == "stop"
+
+
+def kept(tokens, log_probs, is_over):
+    """A sample up to the first token at which it is over."""
+    ends = (n for n in range(1, len(tokens) + 1) if is_over(tokens[:n]))
+    end = next(ends, len(tokens))
+    return tokens[:end], log_probs[:end]
 
 
 def test_slots_are_refilled_while_others_go_on(reference):

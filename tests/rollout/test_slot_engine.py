@@ -268,7 +268,7 @@ def test_the_stop_token_ends_a_sample_and_is_part_of_it(monkeypatch):
     engine, weights, _ = setup()
     expected = [tokens for tokens, _ in samples(0.8, False)]
     stop = expected[2][6]
-    monkeypatch.setattr(engine.tokenizer, "eos_id", stop)
+    monkeypatch.setattr(engine.tokenizer, "end_ids", (stop,))
     requests = [request(i, temperature=0.8) for i in range(4)]
     stopped = run(engine, weights, PROMPTS, [0, 1, 2, 3], requests, [6, 0, 3, 5])
     for (tokens, log_probs), whole in zip(stopped, expected, strict=True):

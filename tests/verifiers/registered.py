@@ -6,11 +6,9 @@ from loong_jax import verifiers
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.admission_cases import CASES
 
-_SLOW = ("code", "coq", "lean")  # they run programs or ask a server for each answer
-NAMES = [
-    pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name
-    for name in verifiers.VERIFIERS
-]
+# They run programs or ask a server for each answer.
+_MARKS = {"code": pytest.mark.slow, "coq": pytest.mark.release, "lean": pytest.mark.release}
+NAMES = [pytest.param(name, marks=_MARKS.get(name, ())) for name in verifiers.VERIFIERS]
 _NOT_HERE = ("server", "endpoint", "toolchain", "sandbox")  # reasons: what it needs is not running
 
 

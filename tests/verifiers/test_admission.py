@@ -29,7 +29,7 @@ MAX_COST_S = {"code": 30.0, "coq": 30.0, "lean": 60.0}  # they run programs, wit
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", registered.NAMES)
+@pytest.mark.parametrize("name", registered.NAMES)  # some of them mark.slow or mark.release
 def test_every_registered_verifier_is_admitted(name, judge_endpoint):
     cases = cases_of(name)
     one = registered.build(name)

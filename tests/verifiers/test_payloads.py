@@ -28,7 +28,7 @@ WRAPPINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=registered.NAMES)
+@pytest.fixture(scope="module", params=registered.NAMES)  # some mark.slow or mark.release
 def verifier(request):
     server = ScriptedEndpoint()
     with pytest.MonkeyPatch.context() as patch:

@@ -72,7 +72,7 @@ class ParkingLot:
             return None
         if attempt.length >= attempt.job.sampling.max_new_tokens:
             return None
-        text = self._tokenizer.decode(attempt.turn_tokens[:-1])
+        text = self._tokenizer.response_text(attempt.turn_tokens)
         return turn_end.read(text, tools.schemas)
 
     def park(self, attempt: Attempt, end: TurnEnd, cache: Prefix) -> None:

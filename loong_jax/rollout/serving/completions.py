@@ -10,11 +10,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from loong_jax.rollout.serving import access, openai_schema, prompts
+from loong_jax.rollout.serving import access, openai_schema
 from loong_jax.rollout.serving.access import error_response
 from loong_jax.rollout.serving.connection import ClientGone, Sender, read_body, while_connected
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice
+from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice, TextOffsets
 from loong_jax.rollout.serving.request import Ended, Failed, Mailbox, Piece, Request
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,14 @@ class Completions:
             raise ApiError(400, "model must be a text.", param="model")
         access.check_model(frontend, name)
         if self.is_chat:
-            texts = (prompts.chat_text(asked.messages, frontend.chat_style),)
+            tokens = [await frontend.tokens_of_chat(asked.messages, asked.variables)]
         else:
-            texts = asked.prompts
-        tokens = [
-            await frontend.tokens_of(text) if isinstance(text, str) else np.array(text, np.int32)
-            for text in texts
-        ]
+            tokens = [
+                await frontend.tokens_of(text)
+                if isinstance(text, str)
+                else np.array(text, np.int32)
+                for text in asked.prompts
+            ]
         sampling = frontend.sampling(
             [len(prompt) for prompt in tokens],
             max_tokens=asked.max_tokens,
@@ -107,7 +108,8 @@ class Completions:
             for index in range(request.total_samples):
                 delta = {"role": "assistant", "content": ""}
                 await sender.event(head | {"choices": [_chunk(index, delta=delta)]})
-        num_tokens, offsets = 0, [0] * request.total_samples
+        num_tokens = 0
+        offsets = [TextOffsets() for _ in range(request.total_samples)]
         try:
             async for event in _events(mailbox, request):
                 chunk = self._event_chunk(event, asked, offsets)
@@ -124,12 +126,11 @@ class Completions:
         await sender.end()
 
     def _event_chunk(
-        self, event: Piece | Ended, asked: Asked, offsets: list[int]
+        self, event: Piece | Ended, asked: Asked, offsets: list[TextOffsets]
     ) -> dict[str, Any]:
         log_probs = None
         if isinstance(event, Piece) and asked.wants_log_probs:
             log_probs = self._log_probs(event.tokens, event.log_probs, offsets[event.index])
-            offsets[event.index] += sum(len(text) for text in self._texts(event.tokens))
         reason = event.reason if isinstance(event, Ended) else None
         if self.is_chat:
             delta = {"content": event.text} if event.text or reason is None else {}
@@ -139,20 +140,17 @@ class Completions:
     def _choice(self, index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
         log_probs = None
         if asked.wants_log_probs:
-            log_probs = self._log_probs(choice.tokens, choice.log_probs, 0)
+            log_probs = self._log_probs(choice.tokens, choice.log_probs, TextOffsets())
         if self.is_chat:
             message = {"role": "assistant", "content": choice.text, "refusal": None}
             return _chunk(index, message=message, logprobs=log_probs, finish_reason=choice.reason)
         return _chunk(index, text=choice.text, logprobs=log_probs, finish_reason=choice.reason)
 
-    def _log_probs(self, tokens, log_probs, offset: int) -> dict[str, Any]:
-        texts = self._texts(tokens)
+    def _log_probs(self, tokens, log_probs, offsets: TextOffsets) -> dict[str, Any]:
+        pieces = [self.frontend.tokenizer.token_bytes(token) for token in tokens]
         if self.is_chat:
-            return openai_schema.chat_log_probs(texts, log_probs)
-        return openai_schema.text_log_probs(texts, log_probs, offset)
-
-    def _texts(self, tokens) -> list[str]:
-        return [self.frontend.tokenizer.decode([token]) for token in tokens]
+            return openai_schema.chat_log_probs(pieces, log_probs)
+        return openai_schema.text_log_probs(pieces, log_probs, offsets)
 
     def _head(self, request: Request, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.is_chat else "cmpl"

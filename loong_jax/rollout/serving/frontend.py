@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +41,16 @@ class Frontend:
         return is_equal and scheme.lower() == "bearer"
 
     async def tokens_of(self, text: str, *, begin: bool = True) -> np.ndarray:
-        """In a thread of its own, since a long text takes its time. Raises Refused."""
-        try:
-            return await asyncio.to_thread(prompts.text_tokens, self.tokenizer, text, begin=begin)
-        except (ValueError, TypeError) as error:  # TypeError: the library's word for half a pair
-            raise Refused(f"The text cannot be tokenized: {error}") from None
+        """Raises Refused."""
+        return await _encoded(prompts.text_tokens, self.tokenizer, text, begin=begin)
+
+    async def tokens_of_chat(
+        self, messages: Sequence[prompts.Message], variables: Mapping[str, Any]
+    ) -> np.ndarray:
+        """Raises Refused."""
+        return await _encoded(
+            prompts.chat_ids, self.tokenizer, messages, self.chat_style, variables
+        )
 
     def sampling(
         self,
@@ -82,3 +88,11 @@ class Frontend:
             yield mailbox
         finally:
             self.scheduler.cancel(request.request_id)
+
+
+async def _encoded(encode: Callable[..., np.ndarray], *args: Any, **options: Any) -> np.ndarray:
+    """In a thread of its own, since a long text takes its time. Raises Refused."""
+    try:
+        return await asyncio.to_thread(encode, *args, **options)
+    except (ValueError, TypeError) as error:  # TypeError: the library's word for half a pair
+        raise Refused(f"The text cannot be tokenized: {error}") from None

@@ -1,6 +1,7 @@
 """A request on its way: whether it may be taken up, and what of its samples was handed out."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class Sample:
     num_chunks: int = 0  # of the attempt's lists
     has_ended: bool = False
 
-    def take(self, attempt: Attempt, eos_id: int) -> Piece | None:
+    def take(self, attempt: Attempt, end_ids: Collection[int]) -> Piece | None:
         """What `attempt` has grown by since the last call, up to what ends it."""
         chunks = attempt.tokens[self.num_chunks :]
         if not chunks:
@@ -43,7 +44,7 @@ class Sample:
         text = ""
         for token in np.concatenate(chunks).tolist():
             tokens.append(token)
-            if token == eos_id:
+            if token in end_ids:
                 break
             text += self.text.push(token)
             if self.text.is_stopped:

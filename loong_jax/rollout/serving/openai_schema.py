@@ -1,10 +1,12 @@
 """Bodies of the OpenAI-compatible interface: what is understood, and what answers look like.
 
 What would change an answer and is not built is refused, never ignored; what changes nothing about
-it is let through. `top_k` and `min_p` are additions.
+it is let through. `top_k`, `min_p` and `chat_template_kwargs` are
+additions.
 Source: platform.openai.com/docs/api-reference.
 """
 
+import codecs
 import dataclasses
 import json
 import math
@@ -42,6 +44,7 @@ class Asked:
 
     prompts: tuple[str | tuple[int, ...], ...] = ()
     messages: tuple[Message, ...] = ()
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the chat template
     max_tokens: int | None = None
     num_samples: int = 1
     temperature: float = 1.0
@@ -74,6 +77,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none",),
     "modalities": (["text"],),
 }
+# What the server itself says to a chat template.
+RESERVED = {"add_generation_prompt", "continue_final_message", "documents", "messages", "tools"}
 READ = {
     *("max_tokens", "max_completion_tokens", "n", "best_of", "temperature", "top_p", "top_k"),
     *("min_p", "seed", "stop", "stream", "stream_options", "logprobs"),
@@ -98,8 +103,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 def parse(body: Mapping[str, Any], *, is_chat: bool, limits: Limits) -> Asked:
     """Reads a body. Raises ApiError where it is not understood or breaks a limit."""
-    known = READ | HARMLESS | {"messages", "top_logprobs"} if is_chat else READ | HARMLESS
-    known |= set() if is_chat else {"prompt"}
+    chat = {"messages", "top_logprobs", "chat_template_kwargs"}
+    known = READ | HARMLESS | (chat if is_chat else {"prompt"})
     body = {name: value for name, value in body.items() if value is not None}
     for name, value in body.items():
         if name in ONLY:
@@ -115,7 +120,11 @@ def parse(body: Mapping[str, Any], *, is_chat: bool, limits: Limits) -> Asked:
         raise _wrong("stream_options", "must be an object with include_usage")
     content: dict[str, Any]
     if is_chat:
-        content = {"messages": _messages(body.get("messages"))}
+        variables = body.get("chat_template_kwargs", {})
+        if not isinstance(variables, dict) or set(variables) & RESERVED:
+            rule = f"must be an object without {', '.join(sorted(RESERVED))}"
+            raise _wrong("chat_template_kwargs", rule)
+        content = {"messages": _messages(body.get("messages")), "variables": variables}
     else:
         content = {"prompts": _prompts(body.get("prompt"), limits)}
     temperature = _number(body, "temperature", 1.0, low=0.0, high=MAX_TEMPERATURE)
@@ -164,6 +173,8 @@ def _messages(found: Any) -> tuple[Message, ...]:
             rule = "is not built here. Leave it out"
             raise _wrong(f"{at}.{_shown(odd[0])}", rule, code="unsupported_parameter")
         messages.append(Message(role, _content(entry.get("content"), f"{at}.content")))
+    if all(message.role == "system" for message in messages):
+        raise _wrong("messages", "must hold a message of the user")
     return tuple(messages)
 
 
@@ -272,6 +283,20 @@ class Choice:
     reason: str | None = None
 
 
+class TextOffsets:
+    """Where in a text its tokens begin, in characters; they come as UTF-8, one after the other."""
+
+    def __init__(self):
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._num_chars = 0  # that are complete
+
+    def push(self, piece: bytes) -> int:
+        """Of the next token: of the character that it goes on with, where it begins inside one."""
+        start = self._num_chars
+        self._num_chars += len(self._decoder.decode(piece))
+        return start
+
+
 def usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
     return {
         "prompt_tokens": num_prompt_tokens,
@@ -280,33 +305,29 @@ def usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
     }
 
 
-def chat_log_probs(texts: Sequence[str], log_probs: Sequence[float]) -> dict[str, Any]:
-    """`texts` are those of single tokens."""
+def chat_log_probs(pieces: Sequence[bytes], log_probs: Sequence[float]) -> dict[str, Any]:
+    """`pieces` are single tokens in UTF-8."""
     content = [
         {
-            "token": text,
+            "token": piece.decode("utf-8", "replace"),
             "logprob": _finite(log_prob),
-            "bytes": list(text.encode("utf-8", "replace")),
+            "bytes": list(piece),
             "top_logprobs": [],
         }
-        for text, log_prob in zip(texts, log_probs, strict=True)
+        for piece, log_prob in zip(pieces, log_probs, strict=True)
     ]
     return {"content": content, "refusal": None}
 
 
 def text_log_probs(
-    texts: Sequence[str], log_probs: Sequence[float], offset: int = 0
+    pieces: Sequence[bytes], log_probs: Sequence[float], offsets: TextOffsets
 ) -> dict[str, Any]:
-    """`offset` is how many characters of tokens came before."""
-    offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
+    """`offsets` have seen the tokens before."""
     return {
-        "tokens": list(texts),
+        "tokens": [piece.decode("utf-8", "replace") for piece in pieces],
         "token_logprobs": [_finite(log_prob) for log_prob in log_probs],
         "top_logprobs": None,
-        "text_offset": offsets,
+        "text_offset": [offsets.push(piece) for piece in pieces],
     }
 
 

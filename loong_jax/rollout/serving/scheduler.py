@@ -288,7 +288,7 @@ class Scheduler:
             sample = entry.samples[attempt.job.ticket.number, attempt.number]
             entry.has_begun = True
             found = events.setdefault(entry, [])
-            if piece := sample.take(attempt, self._tokenizer.eos_id):
+            if piece := sample.take(attempt, self._tokenizer.end_ids):
                 found.append(piece)
             if reason is None and sample.text.is_stopped:
                 self._replica.end(attempt)

@@ -82,6 +82,8 @@ async def serve(
             service_port = None
             if address.grpc_port is not None:
                 service, service_port = await _start_grpc(frontend, address)
+            while server and serving and not (server.started or serving.done()):
+                await asyncio.sleep(0.01)  # the socket is bound, and nobody listens yet
             on_ready(Bound(None if sock is None else sock.getsockname()[1], service_port))
             waiting = asyncio.create_task(stop.wait())
             await asyncio.wait(

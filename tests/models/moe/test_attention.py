@@ -22,6 +22,7 @@ from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
+from tests.sweeps import thinned
 
 BLOCKS = dataclasses.replace(CONFIG, mixing=Blockwise(query_block=5, key_block=3))
 
@@ -183,13 +184,15 @@ def on_one_device():
 
 @pytest.mark.parametrize(
     ("sizes", "zigzag", "mixing"),
-    [
-        (dict(context=8), True, BLOCKS.mixing),
-        pytest.param(dict(context=4, expert=2), False, BLOCKS.mixing, marks=pytest.mark.slow),
-        pytest.param(
-            dict(context=2, data=2, tensor=2), True, WholeScores(), marks=pytest.mark.slow
-        ),
-    ],
+    thinned(
+        [
+            pytest.param(dict(context=8), True, BLOCKS.mixing, marks=pytest.mark.slow),
+            (dict(context=4, expert=2), False, BLOCKS.mixing),
+            (dict(context=2, data=2, tensor=2), True, WholeScores()),
+        ],
+        0,
+        2,
+    ),
     ids=["8", "4", "2"],
 )
 def test_sequences_spread_over_devices(sizes, zigzag, mixing):

@@ -13,6 +13,7 @@ from loong_jax.models import moe
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe.test_model import CONFIG, fresh, random_tokens
+from tests.sweeps import thinned
 
 LOADS = np.random.default_rng(0).integers(0, 50, (5, CONFIG.num_layers, CONFIG.num_targets))
 BIAS = jnp.full((CONFIG.num_layers, CONFIG.num_targets), 0.5)
@@ -66,7 +67,7 @@ def one_device():
 
 @pytest.mark.parametrize(
     "sizes",
-    [pytest.param(dict(data=8), marks=pytest.mark.slow), dict(slice=2, data=2, fsdp=2)],
+    thinned([dict(data=8), dict(slice=2, data=2, fsdp=2)], 1),
     ids=str,
 )
 def test_data_parallel_batches_give_the_update_of_one_device(sizes):

@@ -1,6 +1,7 @@
 """The published layout: a model made by transformers, dtypes, and everything that is refused."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 
@@ -18,6 +19,7 @@ from loong_jax.models.moe.convert import names
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe.published import PUBLISHED, assert_same_bytes, published, tensors_of
+from tests.sweeps import thinned
 
 EXPECTED = np.load(PUBLISHED / "expected.npz")
 
@@ -64,13 +66,7 @@ BREAKS = {
 }
 
 
-PLAINER = ("epsilon of the other norms", "gate scale", "rotary base", "choices")  # seen elsewhere
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in PLAINER)) for name in BREAKS],
-)
+@pytest.mark.parametrize("name", thinned(BREAKS, 0, 4, 5))  # the others are seen elsewhere
 def test_the_comparison_sees_every_mistake(name):
     """The fixture tells the right setting from one that is slightly wrong."""
     config = dataclasses.replace(published().config, **BREAKS[name])
@@ -140,7 +136,7 @@ def test_refuses_dtypes_that_destroy_weights(dtype):
 
 @pytest.mark.parametrize(
     "sizes",
-    [dict(fsdp=2, tensor=2), pytest.param(dict(expert=4, data=2), marks=pytest.mark.slow)],
+    thinned([dict(fsdp=2, tensor=2), dict(expert=4, data=2)], 0),
     ids=str,
 )
 def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch):
@@ -482,8 +478,16 @@ def test_config_json_comes_back_to_the_byte(copy, change):
     assert saved_config(moe.load_hf(directory), directory.parent / "saved") == text
 
 
-@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
-@pytest.mark.parametrize("value", ["bfloat16", "auto", "torch.float32", "float32", "", None])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    thinned(
+        itertools.product(
+            ["torch_dtype", "dtype"],
+            ["bfloat16", "auto", "torch.float32", "float32", "", None],
+        ),
+        0, -1,
+    ),
+)  # fmt: skip
 def test_a_dtype_in_config_json_is_kept_while_weights_keep_theirs(copy, key, value):
     """Whatever it says of the float32 tensors that lie beside it."""
     _, write = copy

@@ -17,6 +17,7 @@ from loong_jax.models.moe import envelope, exchange, experts, padded, ragged
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
+from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config(num_layers=1)
 B, T = 8, 12
@@ -92,19 +93,23 @@ def check(config, sizes):
 
 @pytest.mark.parametrize(
     ("kind", "sizes"),
-    [
-        (GATHER, dict(expert=4, tensor=2)),
-        (PADDED, dict(expert=2, tensor=2, fsdp=2)),
-        (RAGGED, dict(data=2, expert=2, context=2)),
-        (SHARED, dict(expert=4, context=2)),
-    ],
+    thinned(
+        [
+            (GATHER, dict(expert=4, tensor=2)),
+            (PADDED, dict(expert=2, tensor=2, fsdp=2)),
+            (RAGGED, dict(data=2, expert=2, context=2)),
+            (SHARED, dict(expert=4, context=2)),
+        ],
+        0,
+        1,
+    ),
     ids=str,
 )
 def test_mixture_and_gradient_are_those_of_one_device(kind, sizes):
     check(dataclasses.replace(CONFIG, exchange=kind), sizes)
 
 
-@pytest.mark.parametrize("kind", [PADDED, RAGGED, TIGHT[0]], ids=str)
+@pytest.mark.parametrize("kind", thinned([PADDED, RAGGED, TIGHT[0]], 1), ids=str)
 def test_so_it_is_with_one_expert_to_a_device_and_no_table(kind):
     config = dataclasses.replace(CONFIG, exchange=kind, expert_gemm="ragged_dot")
     check(config, dict(expert=CONFIG.num_experts, data=2))
@@ -112,24 +117,29 @@ def test_so_it_is_with_one_expert_to_a_device_and_no_table(kind):
 
 @pytest.mark.parametrize(
     ("kind", "sizes", "token_chunks"),
-    [
-        (GATHER, dict(expert=2, context=2), 2),
-        (PADDED, dict(expert=4, tensor=2), 2),
-        (PADDED, dict(expert=2), 4),
-        (RAGGED, dict(expert=2, fsdp=2), 2),
-        (TIGHT[1], dict(expert=2), 2),
-        pytest.param(GATHER, dict(expert=2), 4, marks=pytest.mark.slow),
-        pytest.param(RAGGED, dict(expert=2), 4, marks=pytest.mark.slow),
-        pytest.param(SHARED, dict(expert=4, data=2), 4, marks=pytest.mark.slow),
-        pytest.param(TIGHT[2], dict(expert=2), 4, marks=pytest.mark.slow),
-    ],
+    thinned(
+        [
+            (GATHER, dict(expert=2, context=2), 2),
+            pytest.param(PADDED, dict(expert=2), 4, marks=pytest.mark.slow),
+            pytest.param(RAGGED, dict(expert=2, fsdp=2), 2, marks=pytest.mark.slow),
+            (PADDED, dict(expert=4, tensor=2), 2),
+            (TIGHT[1], dict(expert=2), 2),
+            (GATHER, dict(expert=2), 4),
+            (RAGGED, dict(expert=2), 4),
+            (SHARED, dict(expert=4, data=2), 4),
+            (TIGHT[2], dict(expert=2), 4),
+        ],
+        0,
+        1,
+        2,
+    ),
     ids=str,
 )
 def test_chunks_of_tokens_change_no_mixture_and_no_gradient(kind, sizes, token_chunks):
     check(dataclasses.replace(CONFIG, exchange=kind, token_chunks=token_chunks), sizes)
 
 
-@pytest.mark.parametrize("kind", TIGHT, ids=str)
+@pytest.mark.parametrize("kind", thinned(TIGHT, 0, 2), ids=str)
 def test_no_choice_is_lost_when_buffers_overflow(kind):
     overflowed = check(dataclasses.replace(CONFIG, exchange=kind), dict(expert=2))
     _, target, _, mask, _ = problem()
@@ -171,7 +181,7 @@ def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
     assert sealed.shape not in sliced  # on TPU a slice of every block would move all rows
 
 
-@pytest.mark.parametrize("kind", [exchange.PaddedExchange, exchange.RaggedExchange])
+@pytest.mark.parametrize("kind", thinned([exchange.PaddedExchange, exchange.RaggedExchange], 0))
 def test_eight_bit_rows_cost_a_few_percent_and_leave_gates_and_gradients_alone(kind):
     """The error is that of rounding to three bits behind the point, in the rows alone."""
     small = kind(dispatch_dtype="float8_e4m3fn")

@@ -120,7 +120,7 @@ def test_packed_equals_separate():
     ("sizes", "zigzag"),
     [
         pytest.param(dict(fsdp=2, tensor=2, expert=2), False, marks=pytest.mark.slow),
-        pytest.param(dict(slice=2, data=2, context=2), True, marks=pytest.mark.slow),
+        pytest.param(dict(slice=2, data=2, context=2), True, marks=pytest.mark.release),
     ],
     ids=str,
 )

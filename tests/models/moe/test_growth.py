@@ -42,6 +42,7 @@ def test_layers_repeat_in_order_and_nothing_else_grows(times):
         np.testing.assert_array_equal(b, np.concatenate([a] * times) if in_layers else a)
 
 
+@pytest.mark.slow
 def test_growth_commutes_with_sharding():
     rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
     _, weights = fresh()

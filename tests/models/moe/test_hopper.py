@@ -14,6 +14,7 @@ from loong_jax.models import moe
 from loong_jax.models.moe import expert_gemm, hopper
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import hopper_kernels
+from tests.sweeps import thinned
 
 
 def test_rows_past_the_groups_are_zero_and_so_are_their_gradients(monkeypatch):
@@ -72,7 +73,9 @@ def loss(model, tokens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [dict(expert=4, fsdp=2), dict(expert=2, tensor=2, data=2)])
+@pytest.mark.parametrize(
+    "sizes", thinned([dict(expert=4, fsdp=2), dict(expert=2, tensor=2, data=2)], 1)
+)
 def test_a_mesh_gives_the_loss_and_gradients_of_one_device(monkeypatch, sizes):
     hopper_kernels.emulate(monkeypatch)
     tokens = jnp.asarray(np.random.default_rng(0).integers(3, 128, (8, 16)))
@@ -86,7 +89,9 @@ def test_a_mesh_gives_the_loss_and_gradients_of_one_device(monkeypatch, sizes):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-5)
 
 
-@pytest.mark.parametrize("sizes", [None, dict(expert=2, fsdp=4)])
+@pytest.mark.parametrize(
+    "sizes", [None, pytest.param(dict(expert=2, fsdp=4), marks=pytest.mark.slow)]
+)
 def test_the_kernels_themselves_can_be_traced_there_and_back(monkeypatch, sizes):
     """So their arguments are what JAX's functions take, and their types fit a mesh."""
     mesh = None if sizes is None else make_mesh(**sizes)

@@ -12,6 +12,7 @@ from flax import nnx
 from loong_jax.models import moe
 from loong_jax.models.moe import latent_kernel, latent_split
 from loong_jax.sharding import ShardingRules, make_mesh
+from tests.sweeps import thinned
 
 
 def exact(query, rope_query, latent, rope_key, position):
@@ -52,7 +53,7 @@ def problem(dtype, heads, num_tokens, rank, rope, capacity, block):
 
 @pytest.mark.parametrize(
     ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
-    [(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)],
+    thinned([(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)], 0),
 )
 def test_equals_float64_and_reads_no_block_past_the_last_entry(
     dtype, heads, num_tokens, rope, capacity, tolerance
@@ -68,11 +69,15 @@ def test_equals_float64_and_reads_no_block_past_the_last_entry(
 
 @pytest.mark.parametrize(
     ("dtype", "heads", "num_tokens", "capacity", "tolerance"),
-    [
-        (jnp.float32, 5, 2, 192, 1e-6),  # rows of one program, some of them of no query
-        (jnp.float32, 16, 1, 96, 1e-6),  # blocks of 32
-        (jnp.bfloat16, 24, 1, 1280, 1e-2),  # two programs for the rows of a sequence
-    ],
+    thinned(
+        [
+            (jnp.float32, 5, 2, 192, 1e-6),  # rows of one program, some of them of no query
+            (jnp.float32, 16, 1, 96, 1e-6),  # blocks of 32
+            (jnp.bfloat16, 24, 1, 1280, 1e-2),  # two programs for the rows of a sequence
+        ],
+        1,
+        2,
+    ),
 )
 def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     dtype, heads, num_tokens, capacity, tolerance
@@ -124,10 +129,18 @@ def test_without_pallas_triton_the_kernel_for_gpus_fits_nothing(monkeypatch):
 KERNELS = {"tpu": latent_kernel, "gpu": latent_split}
 
 
-@pytest.mark.parametrize("platform", KERNELS)
 @pytest.mark.parametrize(
-    "sizes", [{}, pytest.param(dict(expert=2, tensor=2), marks=pytest.mark.slow)]
-)
+    ("sizes", "platform"),
+    thinned(
+        [
+            ({}, "gpu"),
+            pytest.param({}, "tpu", marks=pytest.mark.slow),
+            (dict(expert=2, tensor=2), "gpu"),
+            (dict(expert=2, tensor=2), "tpu"),
+        ],
+        0, 1,
+    ),
+)  # fmt: skip
 def test_a_decode_goes_through_the_kernel_of_its_platform(monkeypatch, sizes, platform):
     """The same logits and cache as through two products, with heads and sequences cut or not."""
     kernel = KERNELS[platform]

@@ -16,6 +16,7 @@ from loong_jax.models.moe.sight import Operands, Sight
 from loong_jax.models.moe.splash import Splash
 from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules, make_mesh
+from tests.sweeps import thinned
 
 ALONE = ShardingRules()
 WAYS = [
@@ -182,7 +183,7 @@ def temporary_bytes(way, length, differentiate):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("differentiate", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("differentiate", thinned([False, True], 1), ids=["forward", "backward"])
 def test_memory_grows_with_the_length_and_not_with_its_square(differentiate):
     size = functools.partial(temporary_bytes, differentiate=differentiate)
     blocks = [size(Blockwise(query_block=128, key_block=128), t) for t in (1024, 2048, 4096, 8192)]
@@ -212,7 +213,7 @@ def test_sizes_of_blocks_are_checked():
 
 @pytest.mark.parametrize(
     ("sizes", "zigzag"),
-    [(dict(), False), (dict(context=2, tensor=2), False), (dict(context=2), True)],
+    thinned([(dict(), False), (dict(context=2, tensor=2), False), (dict(context=2), True)], 1),
     ids=str,
 )
 def test_splash_attention_is_the_same_function(sizes, zigzag):
@@ -225,12 +226,16 @@ def test_splash_attention_is_the_same_function(sizes, zigzag):
 @pytest.mark.parametrize("way", WAYS[:2], ids=str)
 @pytest.mark.parametrize(
     ("sizes", "zigzag"),
-    [
-        (dict(context=2, data=2), True),
-        (dict(context=4, tensor=2), False),
-        (dict(context=4, fsdp=2), True),
-        (dict(context=8), True),
-    ],
+    thinned(
+        [
+            (dict(context=2, data=2), True),
+            (dict(context=4, tensor=2), False),
+            (dict(context=4, fsdp=2), True),
+            (dict(context=8), True),
+        ],
+        0,
+        1,
+    ),
     ids=str,
 )
 def test_a_mesh_changes_nothing(sizes, zigzag, way):

@@ -13,6 +13,7 @@ from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe import reference
 from tests.models.moe.test_model import call, fresh
+from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config(num_mtp_layers=1, num_layers=1, vocab_size=40, lora_norm_eps=1e-2)
 
@@ -102,10 +103,13 @@ def test_drafts_of_packed_rows_equal_separate_ones():
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        dict(fsdp=2, tensor=2, expert=2),
-        pytest.param(dict(data=4, context=2), marks=pytest.mark.slow),
-    ],
+    thinned(
+        [
+            pytest.param(dict(fsdp=2, tensor=2, expert=2), marks=pytest.mark.slow),
+            dict(data=4, context=2),
+        ],
+        0,
+    ),
     ids=str,
 )
 def test_sharded_drafts_equal_single_device(sizes):

@@ -16,6 +16,7 @@ from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
 from loong_jax.testing import tiny
 from tests.models.moe import test_convert, test_model
+from tests.sweeps import thinned
 
 
 def half_split(x, position, theta, yarn=None):
@@ -64,7 +65,7 @@ def test_routing_is_float32_at_highest_precision():
     assert set(product.params["precision"]) == {jax.lax.Precision.HIGHEST}
 
 
-@pytest.mark.parametrize("num_tokens", [16, 64])  # without and with a table of rows
+@pytest.mark.parametrize("num_tokens", thinned([16, 64], 1))  # without and with a table of rows
 def test_outputs_of_experts_are_summed_in_float32(num_tokens):
     """Seven equal experts give seven times one of them, rounded once; bf16 sums round six times."""
     config = tiny.smallest_config(
@@ -86,7 +87,9 @@ def test_outputs_of_experts_are_summed_in_float32(num_tokens):
     np.testing.assert_array_equal(seven, (7 * one.astype(jnp.float32)).astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize("ngram", [None, NgramEmbedding(max_order=2, num_splits=1, base_rows=30)])
+@pytest.mark.parametrize(
+    "ngram", thinned([None, NgramEmbedding(max_order=2, num_splits=1, base_rows=30)], 1)
+)
 def test_float32_weights_are_multiplied_in_the_dtype_of_activations(ngram):
     """As if they had been rounded before; their gradients are float32."""
     sizes = dict(num_layers=1, num_mtp_layers=1, ngram=ngram, dtype=jnp.bfloat16)

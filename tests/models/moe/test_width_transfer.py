@@ -119,7 +119,7 @@ def change(width, transfers):
 
 
 @pytest.mark.parametrize(
-    "widths", [WIDTHS[::3], pytest.param(WIDTHS, marks=pytest.mark.slow)], ids=str
+    "widths", [WIDTHS[::3], pytest.param(WIDTHS, marks=pytest.mark.release)], ids=str
 )
 def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
     with_rule = np.stack([change(width, True) for width in widths])

@@ -67,7 +67,7 @@ def test_calls_that_cannot_be_read_are_told(engine, turn, said):
         (answer,) = written_by(rollout, "tool")
         assert said in answer
         assert rollout.turns[1].failures == ("malformed",)
-        assert rollout.text == written_by(rollout, "policy")[-1]
+        assert rollout.text == written_by(rollout, "policy")[-1].removesuffix("<eos>")
     assert tool.calls == []
 
 

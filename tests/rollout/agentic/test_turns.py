@@ -112,7 +112,7 @@ def test_tools_are_called_with_what_the_policy_wrote_and_answers_come_back(refer
                 )
                 assert answer == expected
             assert rollout.finish_reason == "stop"
-            assert rollout.text == asked[-1]
+            assert rollout.text == asked[-1].removesuffix("<eos>")
             assert rollout.versions == ((0, 0),)
     assert counts["num_calls"] == len(calls) == 4 * 2 * 3
     assert counts["num_turns_of_tools"] == 4 * 2 * 2

@@ -30,6 +30,7 @@ from loong_jax.testing.fake_model import fake_problem
 from loong_jax.verifiers.tool_calls import ToolCall
 from tests.rollout import drafting_model
 from tests.rollout.test_equality import noise
+from tests.sweeps import thinned
 
 SEED, GROUP, LENGTH, NEAR_TIE = 5, 2, 48, 1e-4
 NUM_STOPS = 12
@@ -73,7 +74,7 @@ def engine(*, pages=False, drafts=False, num_slots=8):
         chunked_prefill=True,
         max_stop_ids=NUM_STOPS,
         speculation=drafts,
-        pages=PageConfig(num_pages=14, page_size=4) if pages else None,
+        pages=PageConfig(num_pages=12, page_size=4) if pages else None,
     )
     return engine_for(graphdef, drafting_model.MODEL, TOKENIZER, shapes)
 
@@ -178,7 +179,7 @@ def test_parked_samples_are_those_of_the_plain_model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("drafts", thinned([False, True], 1))
 def test_pages_preemption_and_moves_change_no_sample(drafts):
     plain, _ = write(engine(), frequent_tokens())
     groups, counts = write(engine(pages=True, drafts=drafts), frequent_tokens(), move_at=(6, 11))

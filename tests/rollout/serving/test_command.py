@@ -15,7 +15,7 @@ import tokenizers
 
 from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import serve, sources
+from loong_jax.launch import convert, serve, sources
 from loong_jax.launch.serve import ServeOptions
 from loong_jax.rollout.serving import server
 
@@ -102,7 +102,7 @@ def test_other_hosts_need_a_key(tmp_path, monkeypatch, capsys):
 
 
 def test_a_busy_port_is_told_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serve, "find_weights", lambda _: pytest.fail("it was loading"))
+    monkeypatch.setattr(serve.sources, "find", lambda _: pytest.fail("it was loading"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

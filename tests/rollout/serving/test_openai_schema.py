@@ -2,9 +2,12 @@
 
 import pytest
 
+from loong_jax.data.chat_template import ChatTemplate
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
 from loong_jax.rollout.serving import openai_schema, prompts
 from loong_jax.rollout.serving.limits import Limits
-from loong_jax.rollout.serving.openai_schema import ApiError, Asked
+from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
 from loong_jax.rollout.serving.prompts import Message
 
 
@@ -72,9 +75,19 @@ def test_an_error_names_its_field():
 
 
 def test_log_probabilities_stay_json():
-    found = openai_schema.text_log_probs(["a", "bc"], [-0.5, -float("inf")], offset=3)
+    found = openai_schema.text_log_probs([b"a", b"bc"], [-0.5, -float("inf")], TextOffsets())
     assert found["token_logprobs"] == [-0.5, -9999.0]
-    assert found["text_offset"] == [3, 4]
+    assert found["text_offset"] == [0, 1]
+
+
+def test_tokens_inside_a_character_have_its_place_and_their_own_bytes():
+    pieces = [b"a", b"\xf0\x9f", b"\x98", b"\x80b", b"\xff", b"c"]
+    offsets = TextOffsets()
+    found = openai_schema.text_log_probs(pieces[:3], [-1.0] * 3, offsets)["text_offset"]
+    found += openai_schema.text_log_probs(pieces[3:], [-1.0] * 3, offsets)["text_offset"]
+    assert found == [0, 1, 1, 1, 3, 4]  # of "a\U0001f600b\ufffdc"
+    content = openai_schema.chat_log_probs(pieces, [-1.0] * 6)["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in content) == b"".join(pieces)
 
 
 TURNS = [
@@ -92,3 +105,53 @@ def test_conversations():
     assert prompts.chat_text(TURNS[1:2], "longcat") == first
     wanted = f"SYSTEM:S {first}a</longcat_s> [Round 1] USER:v ASSISTANT:"
     assert prompts.chat_text(TURNS, "longcat") == wanted
+
+
+@pytest.mark.parametrize(
+    ("roles", "wanted"),
+    [
+        ("ua", "[Round 0] USER:0 ASSISTANT:1"),  # an answer that goes on
+        ("usu", "[Round 0] USER:0 SYSTEM:1 [Round 1] USER:2 ASSISTANT:"),
+        ("us", "[Round 0] USER:0 SYSTEM:1 ASSISTANT:"),
+        ("uau", "[Round 0] USER:0 ASSISTANT:1</longcat_s> [Round 1] USER:2 ASSISTANT:"),
+    ],
+)
+def test_a_conversation_ends_where_the_model_goes_on(roles, wanted):
+    names = {"u": "user", "a": "assistant", "s": "system"}
+    messages = [Message(names[role], str(i)) for i, role in enumerate(roles)]
+    assert prompts.chat_text(messages, "longcat") == wanted
+
+
+def test_instructions_alone_are_no_conversation():
+    body = {"messages": [{"role": "developer", "content": "be brief"}]}
+    with pytest.raises(ApiError, match="a message of the user"):
+        openai_schema.parse(body, is_chat=True, limits=Limits())
+
+
+def test_the_server_alone_says_what_a_template_opens():
+    body = {"messages": [{"role": "user", "content": "u"}]}
+    variables = {"enable_thinking": False}
+    asked = body | {"chat_template_kwargs": variables}
+    assert openai_schema.parse(asked, is_chat=True, limits=Limits()).variables == variables
+    asked["chat_template_kwargs"] = {"tools": []}
+    with pytest.raises(ApiError, match="chat_template_kwargs"):
+        openai_schema.parse(asked, is_chat=True, limits=Limits())
+
+
+def test_the_template_of_the_weights_is_the_style_unless_another_is_asked_for():
+    with_template, without = AsciiTokenizer(), AsciiTokenizer()
+    with_template.chat = ChatTemplate("{{ messages[-1].content }}!", {}, "here")
+    for model_type in ("longcat_flash", "qwen2"):
+        config = f'{{"model_type": "{model_type}"}}'
+        assert prompts.choose_style(None, with_template, config) == "template"
+        assert prompts.choose_style("longcat", with_template, config) == "longcat"
+    assert prompts.choose_style(None, without, "{}") == "longcat"
+    assert prompts.choose_style(None, without, '{"model_type": "qwen2"}') == "plain"
+    assert prompts.choose_style(None, without, None) == "plain"
+    with pytest.raises(ConfigError, match=r"chat_template\.jinja"):
+        prompts.choose_style("template", without, None)
+    found = prompts.chat_ids(with_template, TURNS[:2], "template")
+    assert with_template.decode(found) == "u!"
+    with_template.chat = ChatTemplate("{{ messages[0].content }}", {}, "here")
+    with pytest.raises(ConfigError, match="cannot be continued"):
+        prompts.chat_ids(with_template, TURNS[:3], "template")

@@ -162,7 +162,7 @@ def test_bad_settings_are_refused(root, capsys, monkeypatch):
     assert "loongenv" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_all_twelve_domains_and_every_planted_defect(root):
     """Golds are right whatever was planted, in every domain and by every strategy."""
     made_seeds(root / "twelve.jsonl", *DOMAINS)

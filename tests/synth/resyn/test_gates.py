@@ -51,7 +51,7 @@ def test_choosing_from_the_question_is_no_leak(examine):
     assert found.is_accepted, found
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in FEW])
 def test_all_other_families_pass(examine, name):
     found = examine(FAMILIES[name].source())

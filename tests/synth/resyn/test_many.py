@@ -7,7 +7,7 @@ from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
 from loong_jax.synth.scripted import resyn_caught, resyn_defects, resyn_roles
 
-pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.release, pytest.mark.timeout(900)]
 KEYWORDS = """
 arithmetic order string sequence modular bits stack number navigation merge graph filter conversion
 automaton alphabet time symmetry subset statistics set search repetition permutation equation parity

@@ -11,6 +11,7 @@ from loong_jax.synth.resyn.calibrate import FIRST_SEED
 from loong_jax.synth.scripted import resyn_defects, resyn_roles
 from loong_jax.synth.scripted.play import Ask
 from loong_jax.verifiers.sandbox import Limits
+from tests.sweeps import thinned
 
 pytestmark = pytest.mark.bubblewrap
 LIMITS = Limits(cpu_s=0.7, wall_s=60.0, result_bytes=2**20)
@@ -50,10 +51,7 @@ def test_there_are_many_kinds_of_defects():
 
 
 @pytest.mark.parametrize("name", resyn_defects.CHANGES)
-@pytest.mark.parametrize(
-    "family", ["rotate", pytest.param("subset_sum", marks=pytest.mark.slow),
-               pytest.param("walk", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.parametrize("family", thinned(["rotate", "subset_sum", "walk"], 0))
 def test_no_planted_defect_of_code_passes_the_gates(pair, family, name):
     title = f"x [{family}-a1]"
     asked = ask("resyn/module", resyn_defects.IN_MODULE + name, title=title, description="")

@@ -135,8 +135,11 @@ NOT_FINITE = {
 }
 # Java starts a machine for every compilation and call; compilers of the others take seconds
 SLOW, SLOWER = (
-    [pytest.param(name, marks=pytest.mark.slow) for name in names]
-    for names in (("c", "rust"), ("java", "typescript"))
+    [pytest.param(name, marks=mark) for name, mark in names.items()]
+    for names in (
+        {"c": pytest.mark.slow, "rust": pytest.mark.release},
+        {"java": pytest.mark.slow, "typescript": pytest.mark.release},
+    )
 )
 RICH_LANGUAGES = ["cpp", "go", "ruby", SLOW[1], *SLOWER]
 LANGUAGES = [SLOW[0], *RICH_LANGUAGES]

@@ -23,7 +23,11 @@ REPOSITORY = str(Path(__file__).parents[3])
 
 @pytest.fixture(
     scope="module",
-    params=["fork", "plain", pytest.param("own namespaces", marks=pytest.mark.slow)],
+    params=[
+        "fork",
+        pytest.param("plain", marks=pytest.mark.slow),
+        pytest.param("own namespaces", marks=pytest.mark.release),
+    ],
 )
 def verifier(request, needs_isolation):
     """Through the fork server, by plain starts, and without bubblewrap."""
@@ -109,13 +113,14 @@ def test_a_second_run_finds_nothing_of_the_first(verifier, host, number):
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "one",
     [
         pytest.param(
             one,
             id=f"{one.number}-{one.name}",
-            marks=pytest.mark.slow if one.number == 11 else (),  # on a disk it takes its time
+            marks=pytest.mark.release if one.number == 11 else (),  # on a disk it takes its time
         )
         for one in HOSTILE
         if one.number in OUTSIDE

@@ -32,7 +32,7 @@ def one(needs_isolation):
 
 @pytest.mark.parametrize(
     ("who", "stop_s"),
-    [("launcher", 2.0), ("nursery", 2.0), pytest.param("nursery", 24.0, marks=pytest.mark.slow)],
+    [("launcher", 2.0), ("nursery", 2.0), pytest.param("nursery", 24.0, marks=pytest.mark.release)],
 )
 def test_a_stopped_sandbox_goes_on(one, who, stop_s):
     pids = one.executor.nursery_pids() if who == "nursery" else one.executor.pids()

@@ -158,14 +158,14 @@ def reference_accepts(text, tmp_path):
 @needs_library
 @pytest.mark.parametrize(
     "name",
-    ["demo0", "miu", "big-unifier", "peano", "hol", pytest.param("ql", marks=pytest.mark.slow)],
+    ["demo0", "miu", "big-unifier", "peano", "hol", pytest.param("ql", marks=pytest.mark.release)],
 )
 def test_real_databases_verify(name):
     assert accepts((LIBRARY / f"{name}.mm").read_text())
 
 
 @needs_library
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_start_of_set_mm_verifies():
     text = (LIBRARY / "set.mm").read_text()[:3_000_000]
     text = text[: text.rindex("$)") + 2] if text.rindex("$(") < text.rindex("$)") else text

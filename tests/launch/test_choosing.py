@@ -1,0 +1,105 @@
+"""Which recipe a command line means, and what follows from its options."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from loong_jax import cli, configs, options
+from loong_jax.errors import ConfigError
+from loong_jax.launch import choosing, recipes, run
+from loong_jax.launch.recipe import FileProblems, GeneratedProblems
+from loong_jax.testing import tiny_hf
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("published") / "model"
+    tiny_hf.write_longcat(directory)
+    return directory
+
+
+def chosen(name, *words):
+    found = choosing.to_run(name, words)
+    given = options.parse_train(found.name, "text", found.config, words).config
+    return choosing.finished(given, found.config, words) if found.is_new else given
+
+
+def test_a_file_of_problems_takes_the_place_of_those_of_the_recipe():
+    assert isinstance(chosen("rl").problems, GeneratedProblems)
+    given = chosen("rl", "--problems", "mine.jsonl", "--problems.held-out-share", "0.2")
+    assert given.problems == FileProblems(file=Path("mine.jsonl"), held_out_share=0.2)
+    assert given.stages["rl"].domains == ()
+    assert chosen("problems", "--problems=a.jsonl").problems == FileProblems(file=Path("a.jsonl"))
+
+
+def test_conversations_are_posed_no_problems_unless_a_file_has_some():
+    given = chosen("sft", "--data", "chat.jsonl")
+    assert (given.data, given.problems) == (Path("chat.jsonl"), None)
+    both = chosen("sft", "--data", "chat.jsonl", "--problems", "a.jsonl")
+    assert both.problems == FileProblems(file=Path("a.jsonl"))
+
+
+def test_models_of_their_own_tokens_write_longer_responses(published, tmp_path):
+    start = ("--start-from", str(published))
+    assert chosen("rl", *start).max_new_tokens == choosing.NEW_TOKENS
+    assert chosen("rl", *start, "--max-new-tokens", "9").max_new_tokens == 9
+    assert chosen("rl", *start, "--rl.sampling.max-new-tokens", "9").max_new_tokens is None
+    with pytest.raises(ConfigError, match=r"unknown\. Choose one of: tagged, longcat"):
+        chosen("rl", "--form", "haiku")
+    assert chosen("rl", "--form", "boxed").form.name == "boxed"
+
+
+def test_the_schedule_is_as_long_as_its_stage_unless_it_is_given():
+    def lengths(*words):
+        stage = chosen("quickstart", *words).stages["sft"]
+        schedule = stage.optimizer.schedule
+        return stage.num_steps, schedule.num_steps, schedule.warmup_steps
+
+    assert lengths() == (900, 900, 20)
+    assert lengths("--sft.num-steps", "150") == (150, 150, 20)
+    assert lengths("--sft.num-steps", "3") == (3, 3, 1)
+    given = ("--sft.optimizer.schedule.num-steps", "900")
+    assert lengths("--sft.num-steps", "150", *given) == (150, 900, 20)
+
+
+def test_a_run_goes_on_by_its_directory_alone(tmp_path, monkeypatch):
+    began = recipes.get_recipe("quickstart")().with_stage("sft", rows=4)
+    began = dataclasses.replace(began, seed=7)
+    configs.open_run(began, tmp_path)
+    here = ("--run-dir", str(tmp_path))
+    assert chosen(None, *here) == began
+    assert chosen("quickstart", *here) == began
+    longer = chosen("quickstart", *here, "--sft.num-steps", "950").stages["sft"]
+    assert longer.optimizer.schedule.num_steps == 900  # which decides every rate so far
+    with pytest.raises(ConfigError, match="is a run of the recipe 'quickstart', not of 'rl'"):
+        chosen("rl", *here)
+    with pytest.raises(ConfigError, match=r"no run in .* to go on with, and no recipe was named"):
+        chosen(None, "--run-dir", str(tmp_path / "none"))
+    trained = []
+    monkeypatch.setattr(
+        run, "train", lambda recipe, run_dir, **_: trained.append((recipe, run_dir))
+    )
+    assert cli.main(["train", *here]) == 0
+    assert trained == [(began, tmp_path)]
+
+
+def test_a_recipe_of_ones_own_is_a_function_in_a_file(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import dataclasses\n"
+        "from loong_jax.launch import recipes\n"
+        "def colder():\n"
+        "    '''Trains a colder start.'''\n"
+        "    made = recipes.get_recipe('quickstart')()\n"
+        "    return dataclasses.replace(made, name='colder').with_stage('sft', num_steps=5)\n"
+    )
+    given = chosen(f"{file}:colder", "--seed", "3")
+    assert (given.name, given.seed, given.stages["sft"].num_steps) == ("colder", 3, 5)
+    for name, said in (
+        (f"{file}:hotter", "has no function 'hotter'"),
+        (f"{tmp_path / 'none.py'}:colder", "is no file"),
+        ("mine", "FILE.py:FUNCTION"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            recipes.get_recipe(name)
