@@ -265,9 +265,11 @@ def import_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ImportHfOptions, "loong import-hf", arguments)
-    from loong_jax.launch import convert
+    from loong_jax.launch import convert, sources
 
     convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
+    if chosen.source.is_dir():
+        sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
     return 0
 
 
@@ -275,10 +277,11 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert
+    from loong_jax.launch import convert, sources
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
     convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
     return 0
 
 

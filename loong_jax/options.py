@@ -121,6 +121,10 @@ def parse_train(
         if hasattr(config, "form"):  # which is a part of the recipe by the time that this is read
             text = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
             besides.append(_option("form_name", str | None, None, text, name="form"))
+            text = "that problems come from, with commas between, instead of the recipe's"
+            besides.append(_option("names", str | None, None, text, name="environments"))
+            text = "that every problem offers, with commas between: python"
+            besides.append(_option("tool_names", str | None, None, text, name="tools"))
         if getattr(getattr(config, "problems", None), "file", "") == "":
             text = "JSON lines of problems of your own, instead of the recipe's"
             besides.append(_option("problems_file", Path | None, None, text, name="problems"))

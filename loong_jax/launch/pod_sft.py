@@ -79,7 +79,7 @@ def _train(
     checkpoints: ShardedCheckpoints,
     preemption: Preemption,
 ) -> int:
-    stage = _stage(recipe)
+    stage, texts = _stage(recipe), texts_of(recipe)  # which refuses models of other tokens
     given = configs.to_json(recipe)
     last = checkpoints.latest()
     if last is not None:
@@ -106,7 +106,6 @@ def _train(
     else:
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
-    texts = texts_of(recipe)
     pairs = demonstrations.pairs_of(recipe, stage, texts)
     feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
     step, numbers = last or 0, {}
