@@ -164,4 +164,4 @@ def _turns_before(environment: environments.Environment, problem: Problem) -> st
     asked = getattr(environment, "calls")(problem)  # noqa: B009 - of those with tools alone
     answers = [toolbox[n].call(a, problem=problem, timeout_s=TOOL_S) for n, a in asked]
     calls = "".join(tool_template.call_text(n, a) for n, a in asked)
-    return f"{calls}<eos>{ToolTemplate().turn(answers)}"
+    return f"{calls}<eos>{ToolTemplate().text(answers)}"
