@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from loong_jax.data.response import THINK_CLOSE, THINK_OPEN
+from loong_jax.data import response
 from loong_jax.verifiers import tool_calls
 from loong_jax.verifiers.tool_calls import ToolCall
 
@@ -21,16 +21,13 @@ def read(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
     `text` is the turn without the token that ended it. Calls stand behind the thinking and end the
     turn; what is written while thinking calls nothing.
     """
-    spoken = text.rpartition(THINK_CLOSE)[2]
-    if THINK_OPEN in spoken or not _has_tag(spoken):
+    spoken = response.after_thinking(text)
+    tags = None if spoken is None else tool_calls.tags_in(spoken)
+    if spoken is None or tags is None:
         return None
     found = tool_calls.read(spoken, schemas)
     if found.problem:
         return TurnEnd(problem=found.problem)
-    if spoken.rpartition(tool_calls.CLOSE)[2].strip():
+    if spoken.rpartition(tags[1])[2].strip():
         return TurnEnd(problem="text follows the last call: calls end a turn")
     return TurnEnd(found.calls)
-
-
-def _has_tag(text: str) -> bool:
-    return tool_calls.OPEN in text or tool_calls.CLOSE in text
