@@ -136,6 +136,8 @@ def parse_train(
             besides.append(_option("form_name", str | None, None, text, name="form"))
             text = "that problems come from, with commas between, instead of the recipe's"
             besides.append(_option("names", str | None, None, text, name="environments"))
+            text = "rank of adapters that train in place of the weights, in every stage"
+            besides.append(_option("rank", int | None, None, text, name="lora"))
             text = "that every problem offers, with commas between: python"
             besides.append(_option("tool_names", str | None, None, text, name="tools"))
         if getattr(getattr(config, "problems", None), "file", "") == "":

@@ -22,6 +22,7 @@ from loong_jax.launch import (
     stages,
     starting,
 )
+from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import (
     EvaluationStage,
     FileProblems,
@@ -135,7 +136,9 @@ def _train(
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)
                 progress.note("tries the answers and verifiers of the file")
-                own_admission.require(recipe.problems, session.judge, run_dir)
+                own_admission.require(
+                    recipe.problems, Judge(session.verifiers, name="admission"), run_dir
+                )
             own_problems.keep_copy(recipe.problems, run_dir)
 
         def on_stage(name: str, what: str) -> None:
