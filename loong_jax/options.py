@@ -121,6 +121,10 @@ def parse_train(
         if hasattr(config, "form"):  # which is a part of the recipe by the time that this is read
             text = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
             besides.append(_option("form_name", str | None, None, text, name="form"))
+            text = "that problems come from, with commas between, instead of the recipe's"
+            besides.append(_option("names", str | None, None, text, name="environments"))
+            text = "that every problem offers, with commas between: python"
+            besides.append(_option("tool_names", str | None, None, text, name="tools"))
         if getattr(getattr(config, "problems", None), "file", "") == "":
             text = "JSON lines of problems of your own, instead of the recipe's"
             besides.append(_option("problems_file", Path | None, None, text, name="problems"))
@@ -187,12 +191,14 @@ def _dtype_rule(info: Any) -> Any:
         return None
     from jax.typing import DTypeLike
 
-    if info.type != DTypeLike:
+    if info.type not in (DTypeLike, DTypeLike | None):
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="DTYPE",
-        instance_from_str=lambda words: configs.dtype_of_name(words[0]),
-        is_instance=lambda value: configs.as_dtype(value) is not None,
+        instance_from_str=lambda words: (
+            None if words[0] == "None" else configs.dtype_of_name(words[0])
+        ),
+        is_instance=lambda value: value is None or configs.as_dtype(value) is not None,
         str_from_instance=lambda value: [str(configs.as_dtype(value))],
     )

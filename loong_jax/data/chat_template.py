@@ -22,6 +22,7 @@ from loong_jax.errors import ConfigError
 Messages = Sequence[Mapping[str, Any]]  # "role" and "content", and what else a template reads
 
 _THINKING = ("reasoning_content", "thinking", "reasoning")  # names of it; templates read the first
+_TURN = "<|loong: what the assistant said|>"
 _CUT = "<|loong: the message goes on here|> "  # templates that trim a message take its space
 
 
@@ -52,30 +53,64 @@ class ChatTemplate:
         """The text of a conversation, special tokens included.
 
         `variables` go to the template (`enable_thinking`, ...). `continue_final_message` leaves the
-        last message open. Raises ConfigError for what the template refuses.
+        last message open. Where a template fails on calls whose arguments are JSON texts, as
+        LongCat-Flash-Thinking-2601's does, it is given the objects. Raises ConfigError for what the
+        template refuses.
         """
+        asked: dict[str, Any] = {
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            **variables,
+        }
+        try:
+            return self._render(messages, continue_final_message, asked)
+        except ConfigError:
+            objects = [_with_objects(message) for message in messages]
+            if objects == list(messages):
+                raise
+        return self._render(objects, continue_final_message, asked)
+
+    def after_turn(
+        self,
+        messages: Messages,
+        new: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The text behind the turn with which the assistant answered `messages`.
+
+        That is its end, the messages that are `new`, and the beginning of the next turn. The turn
+        itself is not written again: its tokens are there already.
+        """
+        conversation = [*messages, {"role": "assistant", "content": _TURN}, *new]
+        text = self.render(conversation, tools=tools, **variables)
+        _, found, after = text.partition(_TURN)
+        if not found:
+            raise ConfigError(
+                f"the chat template of {self.name} leaves out what the assistant says before "
+                f"{new[0]['role']!r} does. Take another template."
+            )
+        return after
+
+    def _render(self, messages: Messages, is_open: bool, asked: Mapping[str, Any]) -> str:
         if not messages:
             raise ConfigError("a conversation has no message. Give one at least.")
-        which = "tool_use" if tools is not None and "tool_use" in self.sources else "default"
-        messages = [_read_message(message) for message in messages]
-        if continue_final_message:
-            add_generation_prompt = False
-            text = _left_open(messages[-1])
-        given = _plain({**self._variables, **variables})
+        which = (
+            "default" if asked["tools"] is None or "tool_use" not in self.sources else "tool_use"
+        )
+        read = [_read_message(message) for message in messages]
+        last = _left_open(read[-1]) if is_open else ""
         try:
-            found = self._compiled[which].render(
-                messages=messages,
-                tools=None if tools is None else _plain(tools),
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **given,
+            text = self._compiled[which].render(
+                messages=read, documents=None, **_plain({**self._variables, **asked})
             )
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        except Exception as error:  # whatever a stranger's program does
             raise ConfigError(
                 f"the chat template of {self.name} refuses this conversation: {error}. Write the "
                 "messages as the template asks, or take another one."
             ) from None
-        return _cut(found, text) if continue_final_message else found
+        return _cut(text, last) if is_open else text
 
 
 def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +120,27 @@ def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
     if thinking is not None:
         found = {"thinking": thinking, **found, "reasoning_content": thinking}
     return found
+
+
+def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With calls whose arguments are objects, where they are JSON texts of objects."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        place = call["function"] if isinstance(call.get("function"), Mapping) else call
+        arguments = _object_of(place.get("arguments"))
+        if place is call:
+            calls.append({**call, "arguments": arguments})
+        else:
+            calls.append({**call, "function": {**place, "arguments": arguments}})
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _object_of(arguments: Any) -> Any:
+    try:
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments
 
 
 def _left_open(message: dict[str, Any]) -> str:

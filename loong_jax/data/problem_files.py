@@ -212,6 +212,7 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
         rubric=record.get("rubric"),
         origin=record.get("origin", "file"),
         licence=record.get("licence", "unknown"),
+        messages=messages,
     )
     return digest, Posed(problem, line, messages, _solution(_worked(record), gold))
 

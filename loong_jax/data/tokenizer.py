@@ -58,6 +58,7 @@ class Tokenizer(Protocol):
     eos_id: int  # the first of end_ids
     end_ids: tuple[int, ...]  # each of them ends an answer
     chat: ChatTemplate | None
+    specials: frozenset[str]  # texts that become one token with a meaning of its own
 
     def encode(self, text: str) -> list[int]:
         """Without special tokens around it; those that the text names are tokens."""
@@ -98,6 +99,7 @@ class AsciiTokenizer:
     eos_id = SPECIAL_TOKENS["<eos>"]
     end_ids: tuple[int, ...] = (eos_id,)
     chat: ChatTemplate | None = None
+    specials = frozenset(SPECIAL_TOKENS)
 
     def __init__(self):
         self._name_of = {number: name for name, number in SPECIAL_TOKENS.items()}
@@ -178,7 +180,9 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._add_tokens(file, settings)
-        num_tokens = self._tokenizer.get_vocab_size()
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.specials = frozenset(token.content for token in added)
+        num_tokens = max(self._tokenizer.get_vocab().values(), default=-1) + 1
         self.vocab_size = num_tokens if vocab_size is None else vocab_size
         if num_tokens > self.vocab_size:
             raise CheckpointError(

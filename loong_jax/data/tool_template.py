@@ -10,9 +10,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
+from loong_jax.data.response import ResponseForm
 from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
 from loong_jax.verifiers.tool_calls import CLOSE as CALL_CLOSE
 from loong_jax.verifiers.tool_calls import OPEN as CALL_OPEN
 
@@ -37,6 +41,15 @@ class Described(Protocol):
         ...
 
 
+class ToolTurn(NamedTuple):
+    """What tools have answered, and what stands before it."""
+
+    answers: Sequence[str]
+    prompt: str = ""  # of the problem
+    tools: Sequence[Described] = ()
+    sampled: Sequence[int] | np.ndarray = ()  # the turn of the policy
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolTemplate:
     """Text around a turn of tools. The defaults are those of recipes whose prompts have no roles.
@@ -47,22 +60,76 @@ class ToolTemplate:
     before: str = ""  # the answers of a turn
     after: str = ""  # them: the policy goes on from here
 
-    def turn(self, answers: Iterable[str]) -> str:
-        """The text of a turn of tools. No answer can open or close a tag in it."""
+    def turn_ids(self, tokenizer: Tokenizer, turn: ToolTurn) -> list[int]:
+        """The tokens of a turn of tools. No answer can open or close a tag in it."""
+        return encode_outside(tokenizer, self.text(turn.answers))
+
+    def text(self, answers: Iterable[str]) -> str:
         parts = (f"{RESPONSE_OPEN}{harmless(answer)}{RESPONSE_CLOSE}" for answer in answers)
         return self.before + "".join(parts) + self.after
 
 
-def harmless(text: str) -> str:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatTurns:
+    """Turns as the chat template of the checkpoint writes them, behind one message of a user."""
+
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the template
+    form: ResponseForm | None = None  # whose instructions stand around a problem's prompt
+
+    def prompt_ids(
+        self, tokenizer: Tokenizer, prompt: str, tools: Sequence[Described]
+    ) -> list[int]:
+        """The conversation that the policy is to answer."""
+        schemas = [schema_of(tool) for tool in tools] or None
+        return tokenizer.prompt_ids(self._messages(prompt), tools=schemas, **self.variables)
+
+    def turn_ids(self, tokenizer: Tokenizer, turn: ToolTurn) -> list[int]:
+        """The tokens that the template puts between what was sampled and what will be.
+
+        Where the policy has ended its turn with an end token, the template's own is left out.
+        Answers hold no token with a meaning of its own. Raises ConfigError where the template
+        takes no answers.
+        """
+        if tokenizer.chat is None:
+            raise ConfigError("turns of a chat need a chat template, and the tokenizer has none.")
+        answers = [{"role": "tool", "content": harmless(a, tokenizer)} for a in turn.answers]
+        schemas = [schema_of(tool) for tool in turn.tools] or None
+        text = tokenizer.chat.after_turn(
+            self._messages(turn.prompt), answers, tools=schemas, **self.variables
+        )
+        tokens = encode_outside(tokenizer, text)
+        has_ended = len(turn.sampled) > 0 and int(turn.sampled[-1]) in tokenizer.end_ids
+        return tokens[1:] if has_ended and tokens[:1] and tokens[0] in tokenizer.end_ids else tokens
+
+    def _messages(self, prompt: str) -> list[dict[str, Any]]:
+        asked = prompt if self.form is None else self.form.prompt_of(prompt)
+        return [{"role": "user", "content": asked}]
+
+
+def schema_of(tool: Described) -> dict[str, Any]:
+    """A tool as chat templates take it."""
+    described = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": {**described, "parameters": dict(tool.parameters)}}
+
+
+def harmless(text: str, tokenizer: Tokenizer | None = None) -> str:
     """The text with a space in every tag, so that a tool writes no token that has a meaning."""
-    return _TAG.sub("< ", text)
+    text = _TAG.sub("< ", text)
+    specials = () if tokenizer is None else tokenizer.specials
+    names = sorted((n for n in specials if len(n) > 1 and not re.search(r"\s", n)), key=len)[::-1]
+    if not names:
+        return text
+    pattern = re.compile("|".join(map(re.escape, names)))
+    while pattern.search(text):
+        text = pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+    return text
 
 
 def encode_outside(tokenizer: Tokenizer, text: str) -> list[int]:
     """Tokens of a text that came from outside: '?' for each character that has none."""
     try:
         return tokenizer.encode(text)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: the library's word for half a pair
         pass
     return tokenizer.encode("".join(c if _has_token(tokenizer, c) else "?" for c in text))
 
@@ -70,7 +137,7 @@ def encode_outside(tokenizer: Tokenizer, text: str) -> list[int]:
 def _has_token(tokenizer: Tokenizer, character: str) -> bool:
     try:
         return bool(tokenizer.encode(character))
-    except ValueError:
+    except (ValueError, TypeError):
         return False
 
 

@@ -31,13 +31,16 @@ class Problem:
     rubric: str | None = None
     origin: str = "generated"
     licence: str = "Apache-2.0"
+    # (role, content) of a conversation whose last message is answered; () where `prompt` is all
+    messages: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"arguments": json.loads(json.dumps(self.arguments))}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Problem":
-        return cls(**record)
+        messages = tuple((role, content) for role, content in record.get("messages", ()))
+        return cls(**{**record, "messages": messages})
 
 
 def split_of(canonical: str, held_out_share: float = 0.1) -> Literal["train", "validation", "test"]:

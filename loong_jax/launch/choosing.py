@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax import configs
+from loong_jax import configs, environments
 from loong_jax.data.response import FORMS
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import own_problems, recipes, sources
-from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SftStage, Stage
+from loong_jax.launch.recipe import (
+    DomainProblems,
+    FileProblems,
+    GeneratedProblems,
+    ProblemSource,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    ToolSettings,
+)
 
 NEW_TOKENS = 256  # of a response, for models of their own tokens
 
@@ -69,15 +79,25 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
         return recipe
     recipe = _with_form(recipe, arguments)
     has_file = value_of("--problems", arguments) is not None
+    if (names := value_of("--environments", arguments)) is not None:
+        for name in (found := names.split(",")):
+            environments.get_environment(name)  # refuses unknown ones
+        domains = {name: DomainProblems(environment=name) for name in found}
+        return _posing(recipe, GeneratedProblems(domains=domains))
     if value_of("--data", arguments) is not None and not has_file:
         return dataclasses.replace(recipe, problems=None)
     if has_file and not isinstance(recipe.problems, FileProblems):
-        stages = {
-            name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
-            for name, stage in recipe.stages.items()
-        }
-        return dataclasses.replace(recipe, problems=FileProblems(), stages=stages, experts=())
+        return _posing(recipe, FileProblems())
     return recipe
+
+
+def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
+    """The recipe with other problems, all of which every stage poses."""
+    stages = {
+        name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
+        for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, problems=problems, stages=stages, experts=())
 
 
 def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
@@ -86,6 +106,9 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         if name not in FORMS:
             raise ConfigError(f"--form {name} is unknown. Choose one of: {', '.join(FORMS)}.")
         recipe = dataclasses.replace(recipe, form=FORMS[name])
+    if (names := value_of("--tools", arguments)) is not None:
+        given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
+        recipe = dataclasses.replace(recipe, tools=given)
     if start is not None and not any("max-new-tokens" in word for word in arguments):
         model = sources.find(Path(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:

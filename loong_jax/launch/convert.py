@@ -221,7 +221,8 @@ def read_model(source: Path) -> tuple[ModelConfig, str | None]:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
             if config is not None:
-                return config, None
+                kept = directory / "model" / "config.json"  # what the run began with came with
+                return config, kept.read_text("utf-8") if kept.exists() else None
     raise CheckpointError(
         f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
         "(config.json and safetensors files), so its config is unknown. Name one of these."

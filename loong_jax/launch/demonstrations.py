@@ -8,6 +8,7 @@ import numpy as np
 
 from loong_jax import environments
 from loong_jax.data import chat_records, tool_template
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.launch import own_problems, packaged, tools
@@ -60,7 +61,10 @@ def stream_of(
         return own_problems.stream(problems, domain, split, seed)
     assert problems is not None, f"problems of {domain} are asked for, and there are none"
     return problem_stream(
-        problems.by_domain()[domain], split, seed, describes_tools=tools.are_described(recipe)
+        problems.by_domain()[domain],
+        split,
+        seed,
+        describes_tools=_are_in_text(recipe),
     )
 
 
@@ -86,8 +90,14 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
         settings=stage,
         seed=recipe.seed,
         texts=texts,
-        describes_tools=tools.are_described(recipe) and not texts.describes_tools,
+        describes_tools=_are_in_text(recipe),
     )
+
+
+def _are_in_text(recipe: Recipe) -> bool:
+    """True where prompts themselves describe the tools: for models without a chat template."""
+    has_template = recipe.model.vocab_size != AsciiTokenizer.vocab_size
+    return tools.are_described(recipe) and not has_template
 
 
 def _description(problem: Problem) -> str:
@@ -154,4 +164,4 @@ def _turns_before(environment: environments.Environment, problem: Problem) -> st
     asked = getattr(environment, "calls")(problem)  # noqa: B009 - of those with tools alone
     answers = [toolbox[n].call(a, problem=problem, timeout_s=TOOL_S) for n, a in asked]
     calls = "".join(tool_template.call_text(n, a) for n, a in asked)
-    return f"{calls}<eos>{ToolTemplate().turn(answers)}"
+    return f"{calls}<eos>{ToolTemplate().text(answers)}"

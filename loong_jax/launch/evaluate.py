@@ -85,6 +85,8 @@ def evaluate(options: EvalOptions) -> int:
     form = find_texts(recipe, tokenizer).form
     encode = prompt_encoder(options, recipe, tokenizer)
     drawn = sampling_of(options, recipe)
+    if recipe is None and options.chat_style is None:
+        drawn = dataclasses.replace(drawn, stops=form_of(tokenizer).stop)
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
@@ -195,9 +197,13 @@ def sampling_of(options: EvalOptions, recipe: Recipe | None) -> SamplingSettings
         raise ConfigError(
             f"temperature={options.temperature} must be positive. Ask for --greedy besides."
         )
-    usual = DEFAULT_NEW_TOKENS if recipe is None else recipe.evaluation.sampling.max_new_tokens
+    usual = SamplingSettings(max_new_tokens=DEFAULT_NEW_TOKENS)
+    if recipe is not None:
+        usual = recipe.evaluation.sampling
     return SamplingSettings(
-        temperature=options.temperature, max_new_tokens=options.max_new_tokens or usual
+        temperature=options.temperature,
+        max_new_tokens=options.max_new_tokens or usual.max_new_tokens,
+        stops=usual.stops,
     )
 
 

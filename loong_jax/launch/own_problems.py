@@ -149,7 +149,7 @@ class Pairs:
 def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
     """Worked solutions of problems to train on. ConfigError where the file has none."""
     found = tuple(
-        (posed.problem.prompt, in_form(posed.solution, texts))
+        (posed.problem if posed.messages else posed.problem.prompt, in_form(posed.solution, texts))
         for domain in domains(settings)
         for posed in side(settings, domain, "train")
         if posed.solution is not None
@@ -185,7 +185,7 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
             f"evaluation.side={held_out} measures there. Add problems, raise "
             "--problems.held-out-share, or change --evaluation.side."
         )
-    limit, row_length = _room(recipe)
+    limit, row_length, remedy = _room(recipe)
     bad = []
     for posed in read(problems).posed:
         if posed.problem.domain in named:
@@ -202,7 +202,7 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
                     (
                         posed,
                         f"has a prompt of {num_tokens} tokens, and beside a response there is room "
-                        f"for {limit}. Raise --engine.cache-length and --rl.row-length",
+                        f"for {limit}. {remedy}",
                     )
                 )
             if row_length is not None and pair > row_length:
@@ -216,10 +216,10 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
     refuse_lines(problems, bad)
 
 
-def _room(recipe: Recipe) -> tuple[int, int | None]:
+def _room(recipe: Recipe) -> tuple[int, int | None, str]:
     """Tokens that there are for a prompt, and for a prompt with its solution where these are read.
 
-    What a recipe leaves open (0) bounds nothing.
+    What a recipe leaves open (0) bounds nothing. Last, what to do about a prompt that is longer.
     """
     cache = recipe.engine.cache_length or math.inf
     rooms: list[float] = [cache - recipe.evaluation.sampling.max_new_tokens]
@@ -230,7 +230,14 @@ def _room(recipe: Recipe) -> tuple[int, int | None]:
             rooms.append(min(cache, row) - stage.sampling.max_new_tokens)
         if isinstance(stage, SftStage) and stage.samples_of is None and stage.row_length:
             row_length = min(stage.row_length, row_length or stage.row_length)
-    return int(min(*rooms, recipe.model.max_position)), row_length
+    answer = recipe.evaluation.sampling.max_new_tokens
+    if recipe.max_new_tokens is not None:
+        answer = recipe.max_new_tokens
+    positions = recipe.model.max_position - answer
+    if positions < min(rooms):
+        longest = recipe.model.max_position
+        return positions, row_length, f"The model has {longest} positions: lower --max-new-tokens"
+    return int(min(rooms)), row_length, "Raise --engine.cache-length and --rl.row-length"
 
 
 def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> None:

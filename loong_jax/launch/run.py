@@ -26,6 +26,7 @@ from loong_jax.launch.recipe import (
     EvaluationStage,
     FileProblems,
     FusionStage,
+    PackagedProblems,
     Recipe,
     RlStage,
     SampleStage,
@@ -66,7 +67,9 @@ def train(
         own_problems.refuse_misfit(recipe, texts)
     if recipe.data is not None:
         _refuse_other_data(recipe.data, run_dir)
-    recipe = sizes.fitted(recipe, texts)  # refuses what holds no packages before there is a run
+    if isinstance(recipe.problems, PackagedProblems):
+        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
+    recipe = sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)

@@ -17,7 +17,7 @@ from loong_jax.launch import sources, starting
 from loong_jax.launch.own_problems import Pairs
 from loong_jax.launch.recipe import SampleStage
 from loong_jax.launch.session import Session
-from loong_jax.launch.texts import Texts
+from loong_jax.launch.texts import Sampled, Texts
 from loong_jax.models import families
 from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.report.progress import Progress
@@ -47,11 +47,14 @@ def run_samples(
     kept = json_files.read_jsonl(own / SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
     progress.start(name, total_steps=len(pieces), first_step=noted["pieces"])
-    sampler = _sampler(session, directories.inputs[settings.teacher])
+    source = sources.find(directories.inputs[settings.teacher])
+    texts = _texts_of(session, source)
+    keeps_tokens = texts.has_tokens_of(session.texts)
+    sampler = _sampler(session, source, texts)
     for number in range(noted["pieces"], len(pieces)):
         asked = pieces[number]
         sampled = sampler(asked, settings.samples_per_problem, settings.sampling)
-        found, right = _right(session, asked, sampled)
+        found, right = _right(session, asked, sampled, keeps_tokens=keeps_tokens)
         kept += [
             record for of_problem in found for record in _different(of_problem)[: settings.max_kept]
         ]
@@ -74,10 +77,8 @@ def run_samples(
     return {"num_problems": len(problems), **noted}
 
 
-def _sampler(session: Session, teacher: Path) -> sampling.ProblemSampler:
+def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
     """Of weights whose sizes need not be those of the recipe's model."""
-    source = sources.find(teacher)
-    texts = _texts_of(session, source)
     graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
     shapes = session.recipe.engine.shapes
     engine = paged_engine.engine_for(graphdef, source.config, texts.tokenizer, shapes)
@@ -99,17 +100,25 @@ def _texts_of(session: Session, source: sources.Source) -> Texts:
     tokenizer = sources.tokenizer_of(
         source.config, source.hf_config, source.files, where=str(source.weights)
     )
-    return dataclasses.replace(own, tokenizer=tokenizer, form=own.form)
+    return dataclasses.replace(own, tokenizer=tokenizer, files=source.files)
 
 
 def pairs(directory: Path, seed: int) -> Pairs:
-    """The (prompt, response) pairs that a stage kept, again and again."""
+    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
     kept = json_files.read_jsonl(directory / SAMPLES)
-    return Pairs(given=tuple((r["prompt"], r["response"]) for r in kept), seed=seed)
+    given = [
+        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
+        for r in kept
+    ]
+    return Pairs(given=tuple(given), seed=seed)
 
 
 def _right(
-    session: Session, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    session: Session,
+    problems: Sequence[Problem],
+    sampled: Sequence[Sequence[Rollout]],
+    *,
+    keeps_tokens: bool = False,
 ) -> tuple[list[list[dict[str, Any]]], int]:
     """Records of the right answers to each problem, and how many there are.
 
@@ -129,6 +138,7 @@ def _right(
                     "prompt": problem.prompt,
                     "response": rollout.text,
                     "verdict": dataclasses.asdict(verdict),
+                    **({"tokens": rollout.tokens.tolist()} if keeps_tokens else {}),
                 }
                 for rollout, verdict in judged
                 if verdict.is_correct and rollout.finish_reason == "stop"

@@ -159,7 +159,7 @@ def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
 
 
 def _start_pool(recipe: Recipe) -> VerifierPool:
-    if isinstance(recipe.verifiers, RayVerifiers):
+    if isinstance(recipe.verifiers, RayVerifiers) and recipe.problems is not None:
         from loong_jax.verifiers.ray_pool import RayVerifierPool
 
         placement = recipe.engine.placement  # whose Ray is that of the verifiers

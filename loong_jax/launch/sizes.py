@@ -21,31 +21,29 @@ MOST_READ_AT_ONCE = 512  # tokens of a prompt; longer ones are read in chunks
 
 def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     """The recipe with every length set; the same problems give the same lengths."""
-    if recipe.problems is None:
-        longest = 0
-    else:
+    recipe = _with_sampling(recipe, texts.form.stop)
+    engine, stages = recipe.engine, recipe.stages.values()
+    rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
+    if all((engine.cache_length, engine.prefill_length, *rows)):
+        return recipe
+    longest = 0
+    if recipe.problems is not None:
         longest = max((len(texts.prompt(p)) for p in _problems(recipe)), default=0)
         longest = _with_margin(recipe, longest)
-    recipe = _with_new_tokens(recipe)
-    drawn = [
-        stage.sampling.max_new_tokens
-        for stage in recipe.stages.values()
-        if isinstance(stage, RlStage | SampleStage)
-    ]
+    drawn = [s.sampling.max_new_tokens for s in stages if isinstance(s, RlStage | SampleStage)]
     response = max([recipe.evaluation.sampling.max_new_tokens, *drawn])
-    stages = {
-        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
-    }
     _refuse_too_long(recipe, longest + response)
-    engine = recipe.engine
     read = engine.prefill_length or min(_rounded(longest), MOST_READ_AT_ONCE)
     engine = dataclasses.replace(
         engine,
         prefill_length=read,
         cache_length=engine.cache_length or _rounded(longest + response),
-        chunked_prefill=engine.chunked_prefill or longest > read,
+        chunked_prefill=engine.chunked_prefill or longest > read or recipe.tools is not None,
     )
-    return dataclasses.replace(recipe, engine=engine, stages=stages)
+    fit = {
+        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, engine=engine, stages=fit)
 
 
 def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
@@ -63,28 +61,33 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, respon
     return stage
 
 
-def _with_new_tokens(recipe: Recipe) -> Recipe:
-    """With the length of responses that the recipe gives for all of its stages."""
-    number = recipe.max_new_tokens
-    if number is None:
+def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
+    """With the length of responses that the recipe gives for all, and the texts that end them."""
+    changes: dict[str, Any] = {}
+    if recipe.max_new_tokens is not None:
+        changes["max_new_tokens"] = recipe.max_new_tokens
+    if stops:
+        changes["stops"] = stops
+    if not changes:
         return recipe
-    evaluation = dataclasses.replace(
-        recipe.evaluation,
-        sampling=dataclasses.replace(recipe.evaluation.sampling, max_new_tokens=number),
-    )
-    stages = {name: _answering(stage, number) for name, stage in recipe.stages.items()}
+    sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)
+    evaluation = dataclasses.replace(recipe.evaluation, sampling=sampling)
+    stages = {name: _sampled(stage, changes) for name, stage in recipe.stages.items()}
     return dataclasses.replace(recipe, evaluation=evaluation, stages=stages)
 
 
-def _answering(stage: Stage, number: int) -> Stage:
+def _sampled(stage: Stage, changes: dict[str, Any]) -> Stage:
     if not isinstance(stage, RlStage | SampleStage):
         return stage
-    sampling = dataclasses.replace(stage.sampling, max_new_tokens=number)
+    sampling = dataclasses.replace(stage.sampling, **changes)
     if isinstance(stage, SampleStage):
         return dataclasses.replace(stage, sampling=sampling)
     objective = stage.objective
     if hasattr(objective.reduction, "max_response_tokens"):
-        reduction = dataclasses.replace(objective.reduction, max_response_tokens=number)
+        reduction: Any = objective.reduction
+        number = sampling.max_new_tokens
+        if number != stage.sampling.max_new_tokens:
+            reduction = dataclasses.replace(reduction, max_response_tokens=number)
         objective = dataclasses.replace(objective, reduction=reduction)
     return dataclasses.replace(stage, sampling=sampling, objective=objective)
 

@@ -34,8 +34,6 @@ def find(path: Path) -> Source:
     """CheckpointError where `path` holds no weights or does not say of what model."""
     weights = find_weights(path)
     config, hf_config = convert.read_model(weights)
-    if hf_config is None and (kept := _kept(weights) / "config.json").exists():
-        hf_config = kept.read_text("utf-8")
     return Source(weights, config, hf_config, _files_of(path) or _files_of(weights))
 
 
@@ -75,16 +73,21 @@ def tokenizer_of(
 
 
 def keep_files(source: Source, directory: Path) -> None:
-    """Copies config.json and the files of the tokenizer, as they came, to `directory`."""
-    found = [] if source.files is None else [source.files / name for name in TOKENIZER_FILES]
-    if source.hf_config is None and not any(file.exists() for file in found):
+    """Writes config.json and the files of the tokenizer, as they came, to `directory`."""
+    copy_tokenizer(source, directory)
+    if source.hf_config is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        json_files.write_text(directory / "config.json", source.hf_config)
+
+
+def copy_tokenizer(source: Source, directory: Path) -> None:
+    """Copies tokenizer, template and what ends an answer to `directory`, where there are such."""
+    if source.files is None:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    for file in found:
-        if file.exists() and not (directory / file.name).exists():
+    for file in (source.files / name for name in TOKENIZER_FILES):
+        if file.exists():
             shutil.copyfile(file, directory / file.name)
-    if source.hf_config is not None:
-        json_files.write_text(directory / "config.json", source.hf_config)
 
 
 def is_published(directory: Path) -> bool:
@@ -98,5 +101,5 @@ def _kept(weights: Path) -> Path:
 
 
 def _files_of(path: Path) -> Path | None:
-    places = (path, path / KEPT, _kept(path), path.parent)
+    places = (path, path / KEPT, _kept(path))
     return next((place for place in places if (place / "tokenizer.json").exists()), None)

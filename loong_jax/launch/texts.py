@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,12 +12,21 @@ from loong_jax.data import chat_records, response
 from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
+from loong_jax.data.tool_template import Described
 from loong_jax.environments.problem import Problem
 from loong_jax.launch import sources, tools
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rl import sft
+from loong_jax.rollout.agentic.agent import Agent
 
 Example = dict[str, np.ndarray]  # tokens and loss_mask
+
+
+class Sampled(NamedTuple):
+    """A response as it was sampled."""
+
+    prompt: str
+    tokens: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,28 +34,58 @@ class Texts:
     """A tokenizer, and the form of what is asked and answered with it."""
 
     tokenizer: Tokenizer
+    files: Path | None = None  # the directory of its tokenizer.json; None: ASCII
     form: ResponseForm = FORMS["tagged"]
-    describes_tools: bool = False  # to the chat template, which has a form of its own for them
+    agent: Agent | None = None  # whose tools the chat template is told, in a form of its own
 
     def prompt(self, problem: Problem) -> np.ndarray:
         """int32: what the policy is given. ValueError for text without tokens."""
-        offered = problem.arguments.get("tools", ()) if self.describes_tools else ()
-        return np.array(self.prompt_ids(problem.prompt, offered), np.int32)
+        offered = () if self.agent is None else self.agent.tools_of(problem).values()
+        return np.array(self.prompt_ids(problem.prompt, offered, problem.messages), np.int32)
 
-    def prompt_ids(self, prompt: str, offered: Sequence[str] = ()) -> list[int]:
-        """Tokens of a question: the one message of a user, or a text that is continued."""
+    def prompt_ids(
+        self,
+        prompt: str,
+        offered: Iterable[Described] = (),
+        messages: Sequence[tuple[str, str]] = (),
+    ) -> list[int]:
+        """Tokens of a question: a conversation, or a text that is continued.
+
+        Without `messages` it is the one message of a user.
+        """
         text = self.form.prompt_of(prompt)
         if self.form.prompt != "chat" or self.tokenizer.chat is None:
             return self.tokenizer.prompt_ids(text)
-        described = [tools.schema(tool) for tool in tools.toolbox(offered).values()] or None
-        return self.tokenizer.prompt_ids([{"role": "user", "content": text}], tools=described)
+        described = [tools.schema(tool) for tool in offered] or None
+        asked = [{"role": role, "content": content} for role, content in messages[:-1]]
+        last = self.form.prompt_of(messages[-1][1]) if messages else text
+        asked.append({"role": "user", "content": last})
+        return self.tokenizer.prompt_ids(asked, tools=described)
 
-    def example(self, item: tuple[str, str] | Conversation) -> Example:
+    def example(self, item: tuple[str | Problem, str] | Conversation | Sampled) -> Example:
         """Tokens and loss mask of a conversation, or of a prompt with its response."""
         if isinstance(item, Conversation):
             return chat_records.encode(self.tokenizer, item)
-        prompt, text = item
-        return sft.encode_response(self.tokenizer, self.prompt_ids(prompt), text)
+        if isinstance(item, Sampled):
+            return self._sampled(item)
+        asked, text = item
+        prompt = self.prompt(asked) if isinstance(asked, Problem) else self.prompt_ids(asked)
+        return sft.encode_response(self.tokenizer, list(prompt), text)
+
+    def has_tokens_of(self, other: "Texts") -> bool:
+        """True where both tokenizers are the same."""
+        texts = [
+            None if one.files is None else (one.files / "tokenizer.json").read_bytes()
+            for one in (self, other)
+        ]
+        return texts[0] == texts[1]
+
+    def _sampled(self, item: "Sampled") -> Example:
+        prompt, tokens = self.prompt_ids(item.prompt), list(item.tokens)
+        if tokens[-1:] and tokens[-1] not in self.tokenizer.end_ids:
+            tokens.append(self.tokenizer.eos_id)
+        mask = [False] * len(prompt) + [True] * len(tokens)
+        return {"tokens": np.array([*prompt, *tokens], np.int32), "loss_mask": np.array(mask)}
 
     def render(self, thinking: str, answer: str) -> str:
         """A response in the form."""
@@ -80,14 +120,16 @@ def texts_of(recipe: Recipe) -> Texts:
         recipe.tokenizer or files,
         where=str(recipe.start_from or f"recipe {recipe.name}"),
     )
-    return texts_with(recipe, tokenizer)
+    if recipe.tokenizer is not None:
+        files = recipe.tokenizer if recipe.tokenizer.is_dir() else recipe.tokenizer.parent
+    return dataclasses.replace(texts_with(recipe, tokenizer), files=files)
 
 
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     """As `texts_of`, of a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
-    is_described = tools.are_described(recipe) and tokenizer.chat is not None
-    return Texts(tokenizer=tokenizer, form=form, describes_tools=is_described)
+    is_told = tools.are_described(recipe) and tokenizer.chat is not None
+    return Texts(tokenizer=tokenizer, form=form, agent=tools.agent_of(recipe) if is_told else None)
 
 
 _ASKED = [{"role": "user", "content": "1 + 1"}]

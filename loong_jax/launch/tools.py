@@ -31,6 +31,7 @@ def agent_of(recipe: Recipe) -> Agent | None:
         limits=settings.limits,
         max_parked=settings.max_parked,
         max_calls_at_once=settings.max_calls_at_once,
+        offers_all=settings.offers_all,
     )
 
 

@@ -64,9 +64,10 @@ class Prefilled(NamedTuple):
     members: tuple[tuple[int, Attempt], ...]  # member of the prefix, attempt
 
 
-def prompt_encoder(tokenizer: Tokenizer) -> EncodePrompt:
+def prompt_encoder(tokenizer: Tokenizer, agent: Agent | None = None) -> EncodePrompt:
     """The form of a prompt that training uses too: its text, behind <bos> where there is one."""
-    return lambda problem: np.array(tokenizer.prompt_ids(problem.prompt), np.int32)
+    asks = agent or Agent(toolbox=Toolbox())
+    return lambda problem: np.array(asks.prompt_ids(tokenizer, problem), np.int32)
 
 
 class Replica:
@@ -101,13 +102,15 @@ class Replica:
         self.seed = seed
         self.version: int | None = None
         self._tokenizer: Tokenizer = engine.get_tokenizer()
-        self._encode = encode_prompt or prompt_encoder(self._tokenizer)
+        agent = agent or Agent(toolbox=Toolbox())
+        agent.check(self._tokenizer)
+        self._encode = encode_prompt or prompt_encoder(self._tokenizer, agent)
         self._limits = limits
         self._clock = clock
         self._params: Params = None
         self._slots = SlotTable(engine)
         self._room = WaitingRoom(engine)
-        self._tools = ParkingLot(agent or Agent(toolbox=Toolbox()), self._tokenizer, clock)
+        self._tools = ParkingLot(agent, self._tokenizer, clock)
         self._jobs: dict[int, Job] = {}  # by ticket number
         self._counts: Counter[str] = Counter()
         self.is_paused = False

@@ -40,9 +40,9 @@ def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
     )
     words = WORDS.split()
     texts = [f"{a} {b} {n}+{m}={n + m} " for n, a in enumerate(words) for m, b in enumerate(words)]
-    pairs = [(words[n % 9], words[n % 7]) for n in range(4000)]
-    numbers = [f"{n * 7919 % 99991} {a}{b}" for n, (a, b) in enumerate(pairs)]
-    made.train_from_iterator([*texts, *numbers], trainer)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiouy"]
+    made_up = [" ".join(a + b + c for c in syllables[:6]) for a in syllables for b in syllables]
+    made.train_from_iterator([*texts, *made_up], trainer)
     directory.mkdir(parents=True, exist_ok=True)
     made.save(str(directory / "tokenizer.json"))
     settings = {
@@ -60,7 +60,7 @@ def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
 def write_longcat(directory: Path, *, vocab_size: int = 512, **changes: Any) -> MoEConfig:
     """LongCat-Flash; with `ngram` Flash-Lite."""
     write_tokenizer(directory, vocab_size=vocab_size)
-    config = tiny.smallest_config(vocab_size=vocab_size, **changes)
+    config = tiny.smallest_config(vocab_size=vocab_size, max_position=2048, **changes)
     _, weights = moe.init_weights(config, jax.random.key(3))
     save_weights_hf(config, weights, directory)
     return config

@@ -1,17 +1,25 @@
-"""Calls of tools in LongCat's form: `<longcat_tool_call>{"name": ..., "arguments": {...}}</...>`.
+"""Calls of tools: `<longcat_tool_call>{"name": ..., "arguments": {...}}</longcat_tool_call>`.
 
-What is read here is what an agent's turn may execute, so it is strict: tags in pairs, one JSON
+LongCat-Flash-Thinking-2601 writes the name and `<longcat_arg_key>` and `<longcat_arg_value>` for
+each argument between these tags; Qwen and others write the object in `<tool_call>` tags. What is
+read here is what an agent's turn may execute, so it is strict: tags in pairs, one JSON
 object in each, a known name, arguments of the declared types and no others.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 
 OPEN, CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
+TAGS = ((OPEN, CLOSE), ("<tool_call>", "</tool_call>"))
 MAX_CALLS = 64
+_PAIR = re.compile(
+    r"<longcat_arg_key>(.*?)</longcat_arg_key>\s*<longcat_arg_value>(.*?)</longcat_arg_value>\s*",
+    re.S,
+)
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -46,19 +54,25 @@ def read(text: str, tools: Any = None) -> ToolCalls:
         not isinstance(tools, Mapping) or not all(isinstance(s, Mapping) for s in tools.values())
     ):
         raise VerifierError(f"tools={tools!r:.80} maps no names to schemas. Give such an object.")
-    first, *rest = text.split(OPEN)
-    if CLOSE in first or len(rest) > MAX_CALLS:
+    opening, closing = tags_in(text) or TAGS[0]
+    first, *rest = text.split(opening)
+    if closing in first or len(rest) > MAX_CALLS:
         return ToolCalls(problem=f"tags are not paired, or more than {MAX_CALLS}")
     calls = []
     for part in rest:
-        body, close, after = part.partition(CLOSE)
-        if not close or CLOSE in after:
+        body, close, after = part.partition(closing)
+        if not close or closing in after:
             return ToolCalls(problem="tags are not paired")
         call = _call(body, tools)
         if isinstance(call, str):
             return ToolCalls(problem=call)
         calls.append(call)
     return ToolCalls(tuple(calls))
+
+
+def tags_in(text: str) -> tuple[str, str] | None:
+    """The tags of calls that a text has, the first kind of them."""
+    return next((tags for tags in TAGS if any(tag in text for tag in tags)), None)
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
@@ -74,6 +88,9 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 
 def _call(body: str, tools: Mapping[str, Any] | None) -> ToolCall | str:
+    name, opened, pairs = body.partition("<longcat_arg_key>")
+    if opened or (name.strip() and "{" not in name and len(name.split()) == 1):
+        return _call_by_keys(name.strip(), opened + pairs, tools)
     try:
         found = json.loads(body, object_pairs_hook=_once, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -83,6 +100,33 @@ def _call(body: str, tools: Mapping[str, Any] | None) -> ToolCall | str:
     name, arguments = found["name"], found["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return "name is no text, or arguments are no object"
+    return _checked(name, arguments, tools)
+
+
+def _call_by_keys(name: str, pairs: str, tools: Mapping[str, Any] | None) -> ToolCall | str:
+    """Values are texts where the schema says so, and JSON elsewhere if they can be."""
+    if _PAIR.sub("", pairs).strip():
+        return "keys and values are not paired"
+    found = _PAIR.findall(pairs)
+    if len(dict(found)) != len(found):
+        return "a key twice"
+    declared = _properties(tools[name]) if tools is not None and name in tools else {}
+    arguments = {key: _value(text, declared.get(key, {})) for key, text in found}
+    return _checked(name, arguments, tools)
+
+
+def _value(text: str, schema: Mapping[str, Any]) -> Any:
+    if schema.get("type") == "string":
+        return text
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _checked(
+    name: str, arguments: dict[str, Any], tools: Mapping[str, Any] | None
+) -> ToolCall | str:
     if tools is None:
         return ToolCall(name, arguments)
     if name not in tools:

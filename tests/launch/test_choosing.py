@@ -33,6 +33,14 @@ def test_a_file_of_problems_takes_the_place_of_those_of_the_recipe():
     assert chosen("problems", "--problems=a.jsonl").problems == FileProblems(file=Path("a.jsonl"))
 
 
+def test_problems_may_be_of_environments_by_name():
+    given = chosen("rl", "--environments", "gates,masks", "--problems.gates.levels", "2")
+    assert list(given.problems.domains) == ["gates", "masks"]
+    assert given.problems.domains["gates"].levels == (2,)
+    with pytest.raises(ConfigError, match="nobody"):
+        chosen("rl", "--environments", "nobody")
+
+
 def test_conversations_are_posed_no_problems_unless_a_file_has_some():
     given = chosen("sft", "--data", "chat.jsonl")
     assert (given.data, given.problems) == (Path("chat.jsonl"), None)

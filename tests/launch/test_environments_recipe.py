@@ -10,7 +10,7 @@ from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
-from loong_jax.launch import packaged, run
+from loong_jax.launch import demonstrations, packaged, run
 from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.recipe import EngineSettings, PackagedProblems
 from loong_jax.launch.recipes import get_recipe

@@ -18,9 +18,11 @@ OLDER = Path(__file__).with_name("older_runs")
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
                  "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
-    "rl": {"engine.cache_length", "engine.prefill_length", "stages.rl.domains", "stages.before"},
-    "sft": {"engine.cache_length", "engine.prefill_length", "stages.before"},
-    "distill": {"engine.cache_length", "engine.prefill_length"},
+    "rl": {"engine.cache_length", "engine.prefill_length", "stages.rl.domains", "stages.before",
+           "stages.rl.row_length"},
+    "sft": {"engine.cache_length", "engine.prefill_length", "stages.before",
+            "stages.sft.row_length"},
+    "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length"},
 }  # fmt: skip
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from loong_jax import configs
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import pod_sft, recipes
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.recipe import MeshSettings, Recipe
-from loong_jax.launch.texts import Texts
+from loong_jax.launch.texts import Texts, texts_of
 from loong_jax.models import moe
 from loong_jax.rl import sft
 
@@ -42,6 +42,12 @@ def test_it_holds_together(recipe):
         tokens = sft.encode_pair(TOKENIZER, prompt, response)["tokens"]
         assert len(tokens) <= recipe.stages["sft"].row_length
     assert pairs.pair_at(7) == next(itertools.islice(iter(pairs), 7, None))
+
+
+def test_models_of_other_tokens_are_never_fed_ascii_codes():
+    recipe = recipes.get_recipe("pod-sft-flash")()
+    with pytest.raises(CheckpointError, match=r"131072 tokens\. Name one with --tokenizer"):
+        texts_of(recipe)
 
 
 def test_the_flash_recipe_has_the_state_it_names():

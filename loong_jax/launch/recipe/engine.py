@@ -86,15 +86,16 @@ class EngineSettings:
 
     @property
     def shapes(self) -> EngineConfig:
-        """What the engine compiles."""
+        """What the engine compiles; what exceeds its slots is cut to them."""
+        slots = self.slots_per_replica
         return EngineConfig(
             num_slots=self.slots_per_replica,
             cache_length=self.cache_length,
             prefill_lengths=(self.prefill_length,),
             prefill_batch=self.prefill_prompts,
-            prefill_members=self.prefill_members,
+            prefill_members=min(self.prefill_members, slots),
             block_steps=self.decode_steps,
-            narrow_slots=self.narrow_slots,
+            narrow_slots=tuple(width for width in self.narrow_slots if width < slots),
             chunked_prefill=self.chunked_prefill,
             speculation=self.speculation,
             pages=self.pages,

@@ -42,6 +42,7 @@ class ToolSettings:
     max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
     describe: bool = False  # in every prompt; False where the cold start teaches what there is
+    offers_all: bool = False  # to problems that do not name their tools
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

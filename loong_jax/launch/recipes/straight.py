@@ -96,7 +96,10 @@ def sft() -> Recipe:
         problems=real.problems,
         engine=engine(),
         evaluation=real.evaluation,
-        stages={"before": EvaluationStage(), "sft": real.stages["sft"]},
+        stages={
+            "before": EvaluationStage(),
+            "sft": dataclasses.replace(real.stages["sft"], row_length=0),
+        },
     )
 
 
@@ -114,7 +117,10 @@ def rl() -> Recipe:
         problems=real.problems,
         engine=engine(),
         evaluation=real.evaluation,
-        stages={"before": EvaluationStage(), "rl": quickstart.rl_stage(START, (), num_steps=50)},
+        stages={
+            "before": EvaluationStage(),
+            "rl": dataclasses.replace(quickstart.rl_stage(START, (), num_steps=50), row_length=0),
+        },
     )
 
 
@@ -140,6 +146,6 @@ def distill() -> Recipe:
                 num_problems=1024,
                 sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
             ),
-            "sft": dataclasses.replace(shown, first_pairs=0, samples_of="samples"),
+            "sft": dataclasses.replace(shown, first_pairs=0, samples_of="samples", row_length=0),
         },
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from loong_jax.data import tool_template
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.data.tool_template import ToolTemplate
+from loong_jax.data.tool_template import ChatTurns, ToolTemplate, ToolTurn
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.tools import Toolbox
@@ -33,29 +33,54 @@ class Agent:
     """Problems name their tools in `arguments["tools"]`; those that name none have one turn."""
 
     toolbox: Toolbox
-    template: ToolTemplate = ToolTemplate()
+    template: ToolTemplate | ChatTurns = ToolTemplate()
     limits: TurnLimits = TurnLimits()
     max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
+    offers_all: bool = False  # to problems that name none
 
     def __post_init__(self):
         for name in ("max_parked", "max_calls_at_once"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
 
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raises ConfigError where the template takes no answers of these tools."""
+        turn = ToolTurn(answers=["1"], prompt="1", tools=tuple(self.toolbox.values()))
+        self.template.turn_ids(tokenizer, turn)
+
+    def prompt_ids(self, tokenizer: Tokenizer, problem: Problem) -> list[int]:
+        """What the policy is asked; a chat template tells it of the problem's tools."""
+        if isinstance(self.template, ToolTemplate):
+            return tokenizer.prompt_ids(problem.prompt)
+        tools = tuple(self.tools_of(problem).values())
+        return self.template.prompt_ids(tokenizer, problem.prompt, tools)
+
     def tools_of(self, problem: Problem) -> Toolbox:
         """Raises ConfigError for a tool that is not in the toolbox."""
-        return self.toolbox.subset(problem.arguments.get("tools", ()))
+        return self.toolbox.subset(self.offered(problem))
 
-    def answer_tokens(self, tokenizer: Tokenizer, answers: list[str]) -> np.ndarray:
-        """int32: the turn of tools, each answer cut to its bounds."""
-        cut = (self._cut(tokenizer, answer) for answer in answers)
-        return np.array(tool_template.encode_outside(tokenizer, self.template.turn(cut)), np.int32)
+    def offered(self, problem: Problem) -> tuple[str, ...]:
+        """Names of the tools that a problem offers."""
+        usual = tuple(self.toolbox) if self.offers_all else ()
+        return tuple(problem.arguments.get("tools", usual))
+
+    def answer_tokens(
+        self, tokenizer: Tokenizer, problem: Problem, sampled: np.ndarray, answers: list[str]
+    ) -> np.ndarray:
+        """int32: the turn of tools behind one of the policy, each answer cut to its bounds."""
+        turn = ToolTurn(
+            answers=[self._cut(tokenizer, answer) for answer in answers],
+            prompt=problem.prompt,
+            tools=tuple(self.tools_of(problem).values()),
+            sampled=sampled,
+        )
+        return np.array(self.template.turn_ids(tokenizer, turn), np.int32)
 
     def _cut(self, tokenizer: Tokenizer, answer: str) -> str:
         """The beginning of an answer, and how much is missing."""
         limits = self.limits
-        text = tool_template.harmless(answer[: limits.max_answer_chars])
+        text = tool_template.harmless(answer[: limits.max_answer_chars], tokenizer)
         tokens = tool_template.encode_outside(tokenizer, text)
         if len(tokens) <= limits.max_answer_tokens and len(answer) <= limits.max_answer_chars:
             return text

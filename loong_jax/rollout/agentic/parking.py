@@ -147,7 +147,12 @@ class ParkingLot:
 
     def _answer(self, parked: Parked, answers: list[Answer]) -> bool:
         attempt = parked.attempt
-        tokens = self.agent.answer_tokens(self._tokenizer, [a.text for a in answers])
+        tokens = self.agent.answer_tokens(
+            self._tokenizer,
+            attempt.job.ticket.problem,
+            attempt.turn_tokens,
+            [answer.text for answer in answers],
+        )
         failures = tuple(answer.failure for answer in answers if answer.failure)
         self.counts["turns_of_tools"] += 1
         self.counts["calls"] += parked.num_calls

@@ -22,15 +22,12 @@ def read(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
     turn; what is written while thinking calls nothing.
     """
     spoken = response.after_thinking(text)
-    if spoken is None or not _has_tag(spoken):
+    tags = None if spoken is None else tool_calls.tags_in(spoken)
+    if spoken is None or tags is None:
         return None
     found = tool_calls.read(spoken, schemas)
     if found.problem:
         return TurnEnd(problem=found.problem)
-    if spoken.rpartition(tool_calls.CLOSE)[2].strip():
+    if spoken.rpartition(tags[1])[2].strip():
         return TurnEnd(problem="text follows the last call: calls end a turn")
     return TurnEnd(found.calls)
-
-
-def _has_tag(text: str) -> bool:
-    return tool_calls.OPEN in text or tool_calls.CLOSE in text

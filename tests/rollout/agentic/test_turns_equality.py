@@ -56,7 +56,7 @@ class Sum:
 @pytest.fixture(autouse=True)
 def every_turn_calls(monkeypatch):
     def read(text, schemas):
-        return TurnEnd((ToolCall("sum", {"text": text}),))
+        return TurnEnd((ToolCall("sum", {"text": text[:-1]}),))
 
     monkeypatch.setattr(parking.turn_end, "read", read)
 
@@ -74,7 +74,7 @@ def engine(*, pages=False, drafts=False, num_slots=8):
         chunked_prefill=True,
         max_stop_ids=NUM_STOPS,
         speculation=drafts,
-        pages=PageConfig(num_pages=12, page_size=4) if pages else None,
+        pages=PageConfig(num_pages=14, page_size=4) if pages else None,
     )
     return engine_for(graphdef, drafting_model.MODEL, TOKENIZER, shapes)
 
