@@ -11,6 +11,7 @@ from loong_jax import configs
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
+    model_files,
     own_admission,
     own_problems,
     places,
@@ -124,7 +125,7 @@ def _train(
     if recipe.data is not None:
         json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
     if recipe.start_from is not None:
-        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
+        sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
     settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,
