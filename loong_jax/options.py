@@ -191,12 +191,14 @@ def _dtype_rule(info: Any) -> Any:
         return None
     from jax.typing import DTypeLike
 
-    if info.type != DTypeLike:
+    if info.type not in (DTypeLike, DTypeLike | None):
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="DTYPE",
-        instance_from_str=lambda words: configs.dtype_of_name(words[0]),
-        is_instance=lambda value: configs.as_dtype(value) is not None,
+        instance_from_str=lambda words: (
+            None if words[0] == "None" else configs.dtype_of_name(words[0])
+        ),
+        is_instance=lambda value: value is None or configs.as_dtype(value) is not None,
         str_from_instance=lambda value: [str(configs.as_dtype(value))],
     )

@@ -19,6 +19,7 @@ from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import demonstrations, distributed, places, run_lock, starting
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
+from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
 from loong_jax.launch.texts import texts_of
 from loong_jax.models import families
@@ -112,10 +113,11 @@ def _train(
         checkpoints.save(step, (state, feed.cursors()), {"config": given})
         distributed.say(f"saved step {step}")
 
-    with _open_log(run_dir, step) as log:
+    with _open_log(run_dir, step) as log, StepProfile(run_dir / "profile") as profile:
         while step < stage.num_steps:
             state, numbers = _step(programs, state, next(feed), sft.is_due(settings, step + 1))
             step += 1
+            profile.step()
             if log is not None:
                 log.step(step, numbers)
             is_told, is_last = preemption.reached(step), step == stage.num_steps
