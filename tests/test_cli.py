@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from loong_jax import cli, options, process
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes, run
+from loong_jax.launch import merging, recipes, run
 from loong_jax.merge import checkpoints
 from loong_jax.testing import nested_config
 from loong_jax.testing.nested_config import Adam, Inner
@@ -110,6 +111,28 @@ def test_train_help_shows_recipe_defaults_and_hides_what_is_fixed(runs, capsys):
     assert "momentum" not in shown  # the recipe chose Adam
 
 
+@pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill"])
+def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
+    from loong_jax.launch import named
+
+    assert cli.main(["train", name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    recipe = recipes.get_recipe(name)
+    assert (recipe.__doc__ or "").split(".")[0] in shown
+    options_shown = re.findall(r"^  --[\w.-]+", shown, re.MULTILINE)
+    assert 12 <= len(options_shown) <= 36
+    assert len(shown.splitlines()) < 80
+    assert max(map(len, shown.splitlines())) <= 100
+    with pytest.raises(SystemExit):
+        cli.main(["train", name, "--help-all"])
+    every = capsys.readouterr().out
+    assert len(every.splitlines()) > 2 * len(shown.splitlines())
+    of_parts = {"--profile-steps", "--log-level"}
+    for option in (words.strip() for words in options_shown):
+        named_there = option.rpartition(".")[2] in {*named.NAMES, "lora"}
+        assert option in every or option in of_parts or named_there, option
+
+
 @pytest.mark.parametrize(
     "words", ["--no-such 3", "--seed x", "--optimizer.momentum 1", "--dtype float9"]
 )
@@ -177,7 +200,7 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
     import loong_jax.merge
 
     seen = []
-    monkeypatch.setattr(checkpoints, "main", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr(merging, "merge", lambda config: seen.append(config) or 0)
     a, b = (tmp_path / name for name in "ab")
     for directory in (a, b):
         directory.mkdir()

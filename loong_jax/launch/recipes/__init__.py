@@ -20,6 +20,9 @@ RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "sft": "loong_jax.launch.recipes.straight:sft",
     "rl": "loong_jax.launch.recipes.straight:rl",
     "distill": "loong_jax.launch.recipes.straight:distill",
+    "smol": "loong_jax.launch.recipes.smol:smol",
+    "smol-control": "loong_jax.launch.recipes.smol:control",
+    "smol-chat": "loong_jax.launch.recipes.smol:chat",
     "pod-sft": "loong_jax.launch.recipes.pod:pod_sft",
     "pod-sft-flash": "loong_jax.launch.recipes.pod:pod_sft_flash",
 }
@@ -36,17 +39,22 @@ def get_recipe(name: str) -> Callable[[], Any]:
     if name in RECIPES:
         module, function = RECIPES[name].split(":")
         return getattr(importlib.import_module(module), function)
-    file, colon, function = name.rpartition(":")
-    if not colon or not file.endswith(".py"):
+    if ".py:" not in name:
         raise ConfigError(
             f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
             "your own: FILE.py:FUNCTION."
         )
+    return own_function(name)
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """What `FILE.py:FUNCTION` names. ConfigError where there is no such function."""
+    file, _, function = name.rpartition(":")
     if not Path(file).is_file():
         raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
     found = runpy.run_path(file).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}. Write `def {function}() -> Recipe:` there."
+            f"{file} has no function {function!r}. Write `def {function}(...):` there."
         )
     return found
