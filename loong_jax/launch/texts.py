@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.data import chat_records, response
+from loong_jax.data import chat_records, response, tool_template
 from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
@@ -56,7 +56,7 @@ class Texts:
         text = self.form.prompt_of(prompt)
         if self.form.prompt != "chat" or self.tokenizer.chat is None:
             return self.tokenizer.prompt_ids(text)
-        described = [tools.schema(tool) for tool in offered] or None
+        described = [tool_template.schema_of(tool) for tool in offered] or None
         asked = [{"role": role, "content": content} for role, content in messages[:-1]]
         last = self.form.prompt_of(messages[-1][1]) if messages else text
         asked.append({"role": "user", "content": last})

@@ -2,9 +2,8 @@
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
 
-from loong_jax.data.tool_template import Described
+from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout.agentic.agent import Agent
@@ -26,19 +25,15 @@ def agent_of(recipe: Recipe) -> Agent | None:
     settings = recipe.tools
     if settings is None:
         return None
+    is_chat = recipe.form is None or recipe.form.prompt == "chat"
     return Agent(
+        template=None if is_chat else ToolTemplate(),
         toolbox=toolbox(settings.names),
         limits=settings.limits,
         max_parked=settings.max_parked,
         max_calls_at_once=settings.max_calls_at_once,
         offers_all=settings.offers_all,
     )
-
-
-def schema(tool: Described) -> dict[str, Any]:
-    """A tool as chat templates take it."""
-    function = {"name": tool.name, "description": tool.description}
-    return {"type": "function", "function": function | {"parameters": dict(tool.parameters)}}
 
 
 def are_described(recipe: Recipe) -> bool:
