@@ -85,19 +85,25 @@ def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
 
 def _without_log_level(words: list[str]) -> list[str]:
     """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
-    level, left = None, list[str]()
+    level, left = _take("--log-level", words)
+    logs.start(level)
+    return left
+
+
+def _take(option: str, words: Arguments) -> tuple[str | None, list[str]]:
+    """The value of an option that stands before `--`, None without it, and the other words."""
+    value, left = None, list[str]()
     rest = iter(words)
     for word in rest:
         if word == "--":
             left += [word, *rest]
-        elif word == "--log-level":
-            level = next(rest, "")
-        elif word.startswith("--log-level="):
-            level = word.partition("=")[2]
+        elif word == option:
+            value = next(rest, "")
+        elif word.startswith(f"{option}="):
+            value = word.partition("=")[2]
         else:
             left.append(word)
-    logs.start(level)
-    return left
+    return value, left
 
 
 def help_text() -> str:
@@ -130,13 +136,24 @@ def train(arguments: Arguments) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(train_help_text())
         return 0
-    name, *rest = arguments
+    profiled, words = _take("--profile-steps", arguments)
+    if profiled is not None:
+        os.environ["LOONG_PROFILE"] = profiled
+    name, *rest = words
     if name.startswith("-"):
-        name, rest = None, list(arguments)
+        name, rest = None, words
     from loong_jax import options
-    from loong_jax.launch import choosing
+    from loong_jax.launch import choosing, named, train_help
+    from loong_jax.launch.recipe import Recipe
 
     found = choosing.to_run(name, rest)
+    if isinstance(found.config, Recipe):
+        config, rest = named.choose(found.config, rest)
+        found = found._replace(config=config)
+        if {"-h", "--help"} & set(rest):
+            print(train_help.settings_that_matter(name or found.name, config, found.text))
+            return 0
+    rest = ["--help" if word == "--help-all" else word for word in rest]
     if getattr(found.config, "mesh", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
@@ -173,7 +190,11 @@ def train_help_text() -> str:
             "  loong train quickstart --run-dir runs/seed1 --seed 1",
             "  loong train quickstart --run-dir runs/b --only rl_stem --from runs/quickstart",
             "",
-            "`loong train RECIPE --help` lists every setting that can be overridden.",
+            "  loong train rl --start-from MODEL --problems mine.jsonl --rl.objective dapo",
+            "  loong train sft --start-from MODEL --data chat.jsonl --sft.lora 16",
+            "  loong train --run-dir runs/rl",
+            "",
+            "`loong train RECIPE --help` shows the settings that matter, --help-all every one.",
         ]
     )
 
@@ -244,11 +265,19 @@ def import_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ImportHfOptions, "loong import-hf", arguments)
-    from loong_jax.launch import convert, sources
+    from loong_jax.launch import convert
 
     convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
-    if chosen.source.is_dir():
-        sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
+    return 0
+
+
+def import_gguf(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ImportGgufOptions, "loong import-gguf", arguments)
+    from loong_jax.models.hf import from_gguf
+
+    from_gguf.import_gguf(chosen.source, chosen.destination, dtype=chosen.dtype)
     return 0
 
 
@@ -256,11 +285,10 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert, sources
+    from loong_jax.launch import convert
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
     convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
-    sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
     return 0
 
 
@@ -589,6 +617,12 @@ COMMANDS = {
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
+        reads=("",),
+    ),
+    "import-gguf": Command(
+        usage="import-gguf SRC DST",
+        summary="make a directory in the published layout from a GGUF file",
+        run=import_gguf,
         reads=("",),
     ),
     "export-hf": Command(

@@ -50,6 +50,7 @@ def examine() -> list[Check]:
         check_cores(num_cores()),
         check_memory(available_memory_bytes()),
         check_disk(shutil.disk_usage(".").free),
+        check_model_size(available_memory_bytes(), shutil.disk_usage(".").free),
         check_ray(_version("ray")),
         check_isolation(),
         check_compile_cache(process.compile_cache_dir()),
@@ -142,6 +143,29 @@ def check_disk(free_bytes: int) -> Check:
         remedy = f"A run wants {_QUICKSTART_DISK // _GIB} GiB. Free some, or work on another disk."
         return Check(name="disk", status="note", found=found, remedy=remedy)
     return Check(name="disk", status="ok", found=found)
+
+
+def check_model_size(memory_bytes: int | None, disk_bytes: int) -> Check:
+    """The largest models of one's own that this machine can train, by memory and by disk.
+
+    Counted in bytes, for reinforcement learning with a staleness of two in bfloat16: a weight that
+    is trained has 16 (itself, gradient and two moments in float32), and 2 in each of three policy
+    versions; under LoRA it has 2, and the same versions. Activations and caches come on top. Two
+    checkpoints of 12 and the weights at the end are on disk.
+    """
+    name = "own model"
+    if memory_bytes is None:
+        return Check(name=name, status="note", found="unknown: the memory is")
+    whole, adapters = memory_bytes / (16 + 3 * 2), memory_bytes / (2 + 3 * 2)
+    stored = disk_bytes / (2 * 12 + 4)
+    found = (
+        f"up to about {min(whole, stored) / 1e9:.1f} billion weights trained whole, "
+        f"{adapters / 1e9:.1f} by LoRA in bfloat16 (by bytes of weights alone)"
+    )
+    if stored < whole:
+        remedy = f"The disk is what bounds it: 28 bytes a weight, {disk_bytes / _GIB:.0f} GiB free."
+        return Check(name=name, status="note", found=found, remedy=remedy)
+    return Check(name=name, status="ok", found=found)
 
 
 def check_ray(version: str | None) -> Check:

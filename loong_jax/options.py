@@ -45,9 +45,22 @@ class ImportHfOptions:
     loong import-hf longcat-flash-chat checkpoints/chat
     """
 
-    source: _Source  # config.json and safetensors files
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]  # or gs://...
     destination: _Destination  # made unless it is there
     dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportGgufOptions:
+    """Makes a directory in the published layout from a GGUF file of a Llama, Qwen2 or Qwen3 model.
+
+    DST gets config.json, model.safetensors, and the tokenizer with its template. What quantisation
+    lost stays lost. Example: loong import-gguf SmolLM2-135M-Instruct.Q4_1.gguf checkpoints/smollm2
+    """
+
+    source: _Source  # one .gguf file
+    destination: _Destination  # made unless it is there
+    dtype: str = "float32"  # of all weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,12 +206,14 @@ def _dtype_rule(info: Any) -> Any:
         return None
     from jax.typing import DTypeLike
 
-    if info.type != DTypeLike:
+    if info.type not in (DTypeLike, DTypeLike | None):
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="DTYPE",
-        instance_from_str=lambda words: configs.dtype_of_name(words[0]),
-        is_instance=lambda value: configs.as_dtype(value) is not None,
+        instance_from_str=lambda words: (
+            None if words[0] == "None" else configs.dtype_of_name(words[0])
+        ),
+        is_instance=lambda value: value is None or configs.as_dtype(value) is not None,
         str_from_instance=lambda value: [str(configs.as_dtype(value))],
     )

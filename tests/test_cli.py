@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,28 @@ def test_train_help_shows_recipe_defaults_and_hides_what_is_fixed(runs, capsys):
     for word in ("--run-dir", "runs/toy", "--from", "--optimizer.beta", "--inners.1.name"):
         assert word in shown
     assert "momentum" not in shown  # the recipe chose Adam
+
+
+@pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill"])
+def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
+    from loong_jax.launch import named
+
+    assert cli.main(["train", name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    recipe = recipes.get_recipe(name)
+    assert (recipe.__doc__ or "").split(".")[0] in shown
+    options_shown = re.findall(r"^  --[\w.-]+", shown, re.MULTILINE)
+    assert 12 <= len(options_shown) <= 36
+    assert len(shown.splitlines()) < 80
+    assert max(map(len, shown.splitlines())) <= 100
+    with pytest.raises(SystemExit):
+        cli.main(["train", name, "--help-all"])
+    every = capsys.readouterr().out
+    assert len(every.splitlines()) > 2 * len(shown.splitlines())
+    of_parts = {"--profile-steps", "--log-level"}
+    for option in (words.strip() for words in options_shown):
+        named_there = option.rpartition(".")[2] in {*named.NAMES, "lora"}
+        assert option in every or option in of_parts or named_there, option
 
 
 @pytest.mark.parametrize(

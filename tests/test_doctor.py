@@ -34,6 +34,9 @@ TPU = {"platform": "tpu", "kind": "TPU v5 lite", "num_devices": 4}
         (doctor.check_memory(None), "note", "unknown"),
         (doctor.check_disk(50 * GIB), "ok", "50.0 GiB"),
         (doctor.check_disk(GIB), "note", "another disk"),
+        (doctor.check_model_size(int(22e9), 100 * GIB), "ok", "1.0 billion weights trained whole"),
+        (doctor.check_model_size(int(22e9), 14 * GIB), "note", "up to about 0.5 billion"),
+        (doctor.check_model_size(None, GIB), "note", "unknown"),
         (doctor.check_ray(None), "note", "make setup"),
         (doctor.check_ray("2.60.0"), "ok", "2.60.0"),
         (doctor.check_extra("tpu", {"libtpu": None}), "note", ".[tpu]"),
@@ -44,7 +47,7 @@ TPU = {"platform": "tpu", "kind": "TPU v5 lite", "num_devices": 4}
 def test_findings(check, status, words):
     assert check.status == status
     assert words in f"{check.found} {check.remedy}"
-    assert bool(check.remedy) == (check.status != "ok") or check.name == "memory"
+    assert bool(check.remedy) == (check.status != "ok") or check.name in ("memory", "own model")
 
 
 def test_only_what_is_required_fails():

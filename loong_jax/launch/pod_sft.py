@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from flax import nnx
 from jax.experimental import multihost_utils
 
 from loong_jax import configs
@@ -20,9 +19,10 @@ from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import demonstrations, distributed, places, run_lock, starting
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
+from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
 from loong_jax.launch.texts import texts_of
-from loong_jax.models import moe
+from loong_jax.models import families
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
@@ -113,10 +113,11 @@ def _train(
         checkpoints.save(step, (state, feed.cursors()), {"config": given})
         distributed.say(f"saved step {step}")
 
-    with _open_log(run_dir, step) as log:
+    with _open_log(run_dir, step) as log, StepProfile(run_dir / "profile") as profile:
         while step < stage.num_steps:
             state, numbers = _step(programs, state, next(feed), sft.is_due(settings, step + 1))
             step += 1
+            profile.step()
             if log is not None:
                 log.step(step, numbers)
             is_told, is_last = preemption.reached(step), step == stage.num_steps
@@ -177,8 +178,8 @@ class _Programs(NamedTuple):
 
 def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
     def init():
-        rngs = nnx.Rngs(jax.random.key(recipe.seed))
-        return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
+        family = families.family_of(recipe.model)
+        return family.init_weights(recipe.model, jax.random.key(recipe.seed), rules)
 
     graphs = []
     jax.eval_shape(lambda: graphs.append(init()[0]))
@@ -192,7 +193,7 @@ def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) ->
     )
 
     def fresh():
-        weights = nnx.to_pure_dict(init()[1])
+        weights = init()[1]
         return trainer.initial_state(policy, settings.optimizer, weights), first_cursors(rules)
 
     make = jax.jit(fresh).lower().compile()

@@ -18,6 +18,7 @@ from loong_jax import interrupts
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
+from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import (
     START,
     TEACHER,
@@ -31,7 +32,7 @@ from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
 from loong_jax.models import parameters
-from loong_jax.models.moe.convert import names
+from loong_jax.models.hf import publication
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -115,6 +116,7 @@ def run_sft(
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     with (
         MetricsLog(own, stage=name, restored_step=first_step) as log,
+        StepProfile(own / "profile") as profile,
         interrupts.between_steps(),
     ):
 
@@ -122,6 +124,7 @@ def run_sft(
             step = int(state.step)
             log.step(step, metrics)
             progress.step(step, metrics)
+            profile.step()
             is_due = step % settings.checkpoint_every == 0 and step < settings.num_steps
             if is_due or interrupts.is_waiting():
                 arrays = trainer.to_arrays(state)
@@ -212,6 +215,7 @@ def run_rl(
         rows=settings.rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
+        form=session.texts.form,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
@@ -235,7 +239,11 @@ def run_rl(
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
     journal = Journal(own / "journal")
-    with MetricsLog(own, stage=name, restored_step=first_step) as log:
+    form = session.texts.form
+    with (
+        MetricsLog(own, stage=name, restored_step=first_step, form=form) as log,
+        StepProfile(own / "profile") as profile,
+    ):
         orchestrator = Orchestrator(
             name=name,
             settings=_loop_settings(settings),
@@ -254,6 +262,7 @@ def run_rl(
             log=_ShownLog(
                 log,
                 progress,
+                profile,
                 CollapseWatch(settings.collapse, read_metrics(own)),
                 needs_signal=not settings.learns_from_all,
             ),
@@ -397,7 +406,8 @@ def run_fusion(
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
     """`adapter/` of a stage: what it trained, as the peft library reads it."""
-    places = names.places(session.recipe.model, parameters.by_path(session.abstract_weights))
+    model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
+    places = publication.published_as(model).places(model, leaves)
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
 
 
@@ -439,9 +449,16 @@ class _ShownLog:
     for groups that teach nothing where only rewards can."""
 
     def __init__(
-        self, log: MetricsLog, progress: Progress, collapse: CollapseWatch, *, needs_signal: bool
+        self,
+        log: MetricsLog,
+        progress: Progress,
+        profile: StepProfile,
+        collapse: CollapseWatch,
+        *,
+        needs_signal: bool,
     ):
-        self._log, self._progress, self._collapse = log, progress, collapse
+        self._log, self._progress = log, progress
+        self._profile, self._collapse = profile, collapse
         self._signal = SignalWatch(logger.warning) if needs_signal else None
         self._num_judged = 0
         self.event = log.event
@@ -457,6 +474,7 @@ class _ShownLog:
         self._num_judged = 0
         record = self._log.step(step, metrics, groups)
         self._progress.step(step, record)
+        self._profile.step()
         self._collapse.step(step, metrics)
 
 

@@ -12,6 +12,7 @@ from loong_jax import interrupts
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.launch import stages
+from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import SftStage
 from loong_jax.launch.texts import Texts
 from loong_jax.orchestrator.pipeline import StageDirectories
@@ -70,7 +71,9 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
     progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
     progress.start("rl", total_steps=9)
     with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
-        shown = stages._ShownLog(log, progress, CollapseWatch(CollapseRules()), needs_signal=True)
+        shown = stages._ShownLog(
+            log, progress, StepProfile(tmp_path), CollapseWatch(CollapseRules()), needs_signal=True
+        )
         teaches = test_metrics_log.group([1.0, 0.0, 0.0, 0.0])
         for disposition, group in (
             ("filtered", test_metrics_log.group([0.0, 0.0, 0.0, 0.0])),

@@ -36,17 +36,22 @@ def get_recipe(name: str) -> Callable[[], Any]:
     if name in RECIPES:
         module, function = RECIPES[name].split(":")
         return getattr(importlib.import_module(module), function)
-    file, colon, function = name.rpartition(":")
-    if not colon or not file.endswith(".py"):
+    if ".py:" not in name:
         raise ConfigError(
             f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
             "your own: FILE.py:FUNCTION."
         )
+    return own_function(name)
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """What `FILE.py:FUNCTION` names. ConfigError where there is no such function."""
+    file, _, function = name.rpartition(":")
     if not Path(file).is_file():
         raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
     found = runpy.run_path(file).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}. Write `def {function}() -> Recipe:` there."
+            f"{file} has no function {function!r}. Write `def {function}(...):` there."
         )
     return found
