@@ -22,6 +22,7 @@ from loong_jax.launch.recipe import (
     Stage,
     ToolSettings,
 )
+from loong_jax.rl.lora import LoraConfig
 
 NEW_TOKENS = 256  # of a response, for models of their own tokens
 
@@ -109,11 +110,23 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (names := value_of("--tools", arguments)) is not None:
         given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
+    if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
+        recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
     if start is not None and not any("max-new-tokens" in word for word in arguments):
         model = sources.find(Path(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:
             recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
     return recipe
+
+
+def _with_adapters(recipe: Recipe, lora: LoraConfig) -> Recipe:
+    stages = {
+        name: dataclasses.replace(stage, lora=lora)
+        if isinstance(stage, SftStage | RlStage)
+        else stage
+        for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, stages=stages)
 
 
 def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:

@@ -19,6 +19,7 @@ from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.placement import engine_shapes, group_kind
 from loong_jax.launch.recipe import (
     FileProblems,
+    RayReplicas,
     RayVerifiers,
     Recipe,
     RlStage,
@@ -31,6 +32,7 @@ from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
+from loong_jax.verifiers.formed import FormedPool
 from loong_jax.verifiers.pool import LocalVerifierPool
 
 Weights = dict[str, Any]
@@ -62,7 +64,8 @@ class Session:
             packaged.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
-        self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
+        self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
+        self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
         graphdef, self.abstract_weights = family_of(recipe.model).abstract_weights(recipe.model)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias)
@@ -117,7 +120,7 @@ class Session:
             if posed:
                 asked = dataclasses.replace(settings, num_problems=len(posed))
                 result, shown = evaluation.evaluate(
-                    sampler, self.judge, {domain: posed}, asked, stage=stage
+                    sampler, self.judge, {domain: posed}, asked, stage=stage, form=self.texts.form
                 )
                 found |= result.domains
                 samples += shown
@@ -159,5 +162,7 @@ def _start_pool(recipe: Recipe) -> VerifierPool:
     if isinstance(recipe.verifiers, RayVerifiers) and recipe.problems is not None:
         from loong_jax.verifiers.ray_pool import RayVerifierPool
 
-        return RayVerifierPool(recipe.verifiers.num_workers)
+        placement = recipe.engine.placement  # whose Ray is that of the verifiers
+        address = placement.address if isinstance(placement, RayReplicas) else None
+        return RayVerifierPool(recipe.verifiers.num_workers, address=address)
     return LocalVerifierPool(recipe.verifiers.num_workers)

@@ -132,12 +132,18 @@ def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     return Texts(tokenizer=tokenizer, form=form, agent=tools.agent_of(recipe) if is_told else None)
 
 
+_ASKED = [{"role": "user", "content": "1 + 1"}]
+
+
 def form_of(tokenizer: Tokenizer) -> ResponseForm:
     """The form that a model of these tokens answers in, where nobody says."""
     if isinstance(tokenizer, AsciiTokenizer):
         return FORMS["tagged"]
     if tokenizer.chat is None:
         return FORMS["completion"]
-    if len(tokenizer.encode(response.THINK_OPEN)) == 1:
-        return FORMS["longcat"]
-    return FORMS["think"] if len(tokenizer.encode("<think>")) == 1 else FORMS["plain"]
+    for form in (FORMS["longcat"], FORMS["think"]):
+        if len(tokenizer.encode(form.think_open)) == 1:
+            asked = tokenizer.chat.render(_ASKED, add_generation_prompt=True)
+            is_opened = asked.rstrip().endswith(form.think_open)
+            return dataclasses.replace(form, opening="prompt" if is_opened else "either")
+    return FORMS["plain"]

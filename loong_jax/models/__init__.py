@@ -1,1 +1,5 @@
-"""Models. Each package holds one family."""
+"""Models. Each package holds one family; `families` is their table, `hf` their published files."""
+
+from loong_jax.models.hf import load_hf, save_hf
+
+__all__ = ["load_hf", "save_hf"]

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 from flax import nnx
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import moe
+from loong_jax.models import dense, moe
+from loong_jax.models.dense import DenseConfig
 from loong_jax.models.moe import MoEConfig
 
-ModelConfig: TypeAlias = MoEConfig
+ModelConfig: TypeAlias = MoEConfig | DenseConfig
 Made = tuple[nnx.GraphDef, dict[str, Any]]  # a graph and a nested dict of weights
 
 
@@ -26,7 +27,8 @@ class Family:
     abstract_weights(config, rules=None) -> the same with `jax.ShapeDtypeStruct` as leaves;
     make_cache(config, batch, capacity) -> an empty cache, all leaves [*, *, B, S, *];
     num_before(config) -> tokens before the one to decode that the model is given as `history`;
-    drafts(config) -> true for a model with a head that drafts one more token.
+    drafts(config) -> true for a model with a head that drafts one more token;
+    routes -> true for models with routers, whose choices can be recorded and replayed.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Family:
     make_cache: Callable[[Any, int, int], Any]
     num_before: Callable[[Any], int] = lambda config: 0
     drafts: Callable[[Any], bool] = lambda config: False
+    routes: bool = False
 
 
 FAMILIES = (
@@ -47,6 +50,14 @@ FAMILIES = (
         make_cache=moe.LatentCache.zeros,
         num_before=lambda config: 0 if config.ngram is None else config.ngram.max_order - 1,
         drafts=lambda config: config.num_mtp_layers > 0,
+        routes=True,
+    ),
+    Family(
+        name="dense",
+        config_type=DenseConfig,
+        init_weights=dense.init_weights,
+        abstract_weights=dense.abstract_weights,
+        make_cache=dense.KeyValueCache.zeros,
     ),
 )
 

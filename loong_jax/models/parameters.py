@@ -61,6 +61,15 @@ def ones(shape: Sequence[int], names: Sequence[str | None], rules: ShardingRules
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
 
 
+def zeros(
+    shape: Sequence[int], names: Sequence[str | None], dtype: DTypeLike, rules: ShardingRules
+) -> nnx.Param:
+    """Biases."""
+    spec = rules.spec_of(shape, *names)
+    value = jnp.zeros(tuple(shape), dtype, out_sharding=spec)
+    return nnx.Param(value, out_sharding=spec, eager_sharding=False)
+
+
 class Gathering:
     """What a sub-layer whose matrices rest in parts does to have them gathered in good time."""
 

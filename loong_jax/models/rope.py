@@ -1,10 +1,12 @@
-"""Rotary positions: neighbouring pairs, plain or stretched by YaRN.
+"""Rotary positions: pairs of neighbours or of halves, plain or stretched.
 
-Source: arXiv:2104.09864; arXiv:2309.00071, sections 3.2 to 3.4, for YaRN.
+Source: arXiv:2104.09864; arXiv:2306.15595 for linear stretching; arXiv:2309.00071, sections 3.2 to
+3.4, for YaRN; the released code of Llama 3.1 for its own.
 """
 
 import dataclasses
 import math
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +33,10 @@ class YarnScaling:
     mscale: float = 1.0
     mscale_all_dim: float = 0.0
     rotary_scale: float | None = None
+    truncate: bool = True  # blending begins and ends at whole pairs
 
     def __post_init__(self):
-        for name in ("factor", "original_max_position", "beta_fast", "beta_slow"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"yarn.{name}={getattr(self, name)} is not positive. Raise it.")
+        _check_positive("yarn", self, "factor", "original_max_position", "beta_fast", "beta_slow")
         if self.rotary_scale is None and not self._magnitude(self.mscale_all_dim):
             raise ConfigError(
                 f"yarn.mscale_all_dim={self.mscale_all_dim} and factor={self.factor} make every "
@@ -58,20 +59,80 @@ class YarnScaling:
         return 1.0 if self.factor <= 1 else 0.1 * scale * math.log(self.factor) + 1
 
 
-def frequencies(width: int, theta: float, yarn: YarnScaling | None = None) -> np.ndarray:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearScaling:
+    """Slows every pair down by `factor`."""
+
+    factor: float
+
+    def __post_init__(self):
+        _check_positive("linear", self, "factor")
+
+    pair_scale = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Llama3Scaling:
+    """Slows pairs down by `factor` whose turn takes long.
+
+    A pair that turns at least `high_freq_factor` times within `original_max_position` keeps its
+    frequency, one that turns at most `low_freq_factor` times is slowed down by `factor`, and those
+    between are blended.
+    """
+
+    factor: float
+    original_max_position: int
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+
+    def __post_init__(self):
+        names = "factor", "original_max_position", "low_freq_factor", "high_freq_factor"
+        _check_positive("llama3", self, *names)
+        if not self.low_freq_factor < self.high_freq_factor:
+            raise ConfigError(
+                f"llama3.low_freq_factor={self.low_freq_factor} is not below high_freq_factor="
+                f"{self.high_freq_factor}, and pairs between them are blended. Correct them."
+            )
+
+    pair_scale = 1.0
+
+
+RopeScaling: TypeAlias = YarnScaling | LinearScaling | Llama3Scaling
+
+
+def _check_positive(kind: str, scaling: RopeScaling, *names: str) -> None:
+    for name in names:
+        if not getattr(scaling, name) > 0:
+            raise ConfigError(f"{kind}.{name}={getattr(scaling, name)} is not positive. Raise it.")
+
+
+def frequencies(width: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
     """Radians per position by which each of the `width` / 2 pairs of a rotary head turns, float32.
 
-    Pair i turns by theta^(-2i / width); YaRN, where given, slows it down by as much as `factor`.
-    Every step is rounded to float32, as where the published weights were trained: a frequency that
-    is more exact turns a token that is far away by another angle.
+    Pair i turns by theta^(-2i / width); `scaling`, where given, slows it down by as much as its
+    factor. Every step is rounded to float32, as where the published weights were trained: a
+    frequency that is more exact turns a token that is far away by another angle.
     """
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     power = (np.float64(np.float32(theta)) ** exponent).astype(np.float32)
     plain = 1 / power
-    if yarn is None:
-        return plain
-    kept = _share_kept(width, theta, yarn)
-    return 1 / (np.float32(yarn.factor) * power) * (1 - kept) + plain * kept
+    match scaling:
+        case None:
+            return plain
+        case YarnScaling():
+            kept = _share_kept(width, theta, scaling)
+            return 1 / (np.float32(scaling.factor) * power) * (1 - kept) + plain * kept
+        case LinearScaling():
+            return plain / np.float32(scaling.factor)
+        case Llama3Scaling():
+            return _llama3(plain, scaling)
+
+
+def _llama3(plain: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
+    low, high = np.float32(scaling.low_freq_factor), np.float32(scaling.high_freq_factor)
+    turns = np.float32(scaling.original_max_position) / (np.float32(2 * math.pi) / plain)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 - kept) * plain / np.float32(scaling.factor) + kept * plain
 
 
 def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
@@ -82,10 +143,39 @@ def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
         length = yarn.original_max_position / (2 * math.pi * turns)
         return width * math.log(length) / (2 * math.log(theta))
 
-    first = max(math.floor(pair_with(yarn.beta_fast)), 0)
-    last = min(math.ceil(pair_with(yarn.beta_slow)), width - 1)
+    first, last = pair_with(yarn.beta_fast), pair_with(yarn.beta_slow)
+    if yarn.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
     past = np.arange(width // 2, dtype=np.float32) - np.float32(first)
     return 1 - np.clip(past / np.float32(last - first or 0.001), 0, 1)
+
+
+class Turn(NamedTuple):
+    """The angle of every token and pair, as its cosine and sine times the scale of pairs."""
+
+    cos: Float[Array, "B T pairs"]
+    sin: Float[Array, "B T pairs"]
+
+
+def turn(
+    position: Int[Array, "B T"], width: int, theta: float, scaling: RopeScaling | None = None
+) -> Turn:
+    """By how much the `width` / 2 pairs of a head turn at each position, float32."""
+    turn = jnp.asarray(frequencies(width, theta, scaling))
+    angle = position.astype(jnp.float32)[..., None] * turn[None, None]
+    scale = 1.0 if scaling is None else scaling.pair_scale
+    # Kept as arrays of their own: fused into what follows, they are computed anew for every head.
+    return Turn(*jax.lax.optimization_barrier((jnp.cos(angle) * scale, jnp.sin(angle) * scale)))
+
+
+def turned(x: Float[Array, "B T *heads R"], turn: Turn) -> Float[Array, "B T *heads R"]:
+    """Rotary embedding of pairs (i, R / 2 + i), in float32."""
+    shape = (*x.shape[:2], *(1,) * (x.ndim - 3), x.shape[-1] // 2)
+    cos, sin = (a.reshape(shape) for a in turn)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 def rotate(
@@ -115,13 +205,4 @@ def rotate_halves(
     yarn: YarnScaling | None = None,
 ) -> Float[Array, "B T *heads R"]:
     """As `rotate`, of what `halves` makes."""
-    width = x.shape[-1]
-    turn = jnp.asarray(frequencies(width, theta, yarn))
-    angle = position.astype(jnp.float32)[..., None] * turn[None, None]
-    angle = angle.reshape(*position.shape, *(1,) * (x.ndim - 3), width // 2)
-    scale = 1.0 if yarn is None else yarn.pair_scale
-    # Kept as arrays of their own: fused into what follows, they are computed anew for every head.
-    cos, sin = jax.lax.optimization_barrier((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
+    return turned(x, turn(position, x.shape[-1], theta, yarn))

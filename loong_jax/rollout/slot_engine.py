@@ -93,6 +93,11 @@ class SlotEngine:
     ) -> "SlotEngine":
         """The engine of the model that `init_weights` of its family gave `graphdef` for."""
         family = families.family_of(model_config)
+        if config.routing and not family.routes:
+            raise ConfigError(
+                "routing=True, and this model has no routers whose choices could be recorded. Set "
+                "it to False."
+            )
         drafts = config.speculation and family.drafts(model_config)
         make_cache = DraftedCache.zeros if drafts else family.make_cache
         hidden = jax.ShapeDtypeStruct((model_config.hidden_size,), model_config.dtype)

@@ -1,76 +1,144 @@
-"""docs/own_model.md: its commands as they are printed, on a tiny random checkpoint."""
+"""A checkpoint as Hugging Face has it, from fine-tuning to export, by one command each.
 
+Tiny random models with a tokenizer of 8,192 tokens: conversations, then problems with Python as a
+tool, evaluation, a merge of two, export, import. Every training command is killed with SIGKILL on
+its way and resumed, and what it makes is bit for bit what it makes uninterrupted.
+"""
+
+import json
+import os
 import re
-import shlex
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
-from loong_jax import cli
 from loong_jax.data import json_files
-from loong_jax.launch import recipes
-from loong_jax.launch.choosing import value_of
+from loong_jax.merge import checkpoints
+from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.testing import tiny_hf
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text()
-SHORT = "--max-new-tokens 4 --evaluation.num-problems 4 --engine.slots-per-replica 8"
-SHORT_RL = (
-    "--rl.num-steps 1 --rl.scheduler.groups-per-step 2 --rl.group-size 2 --rl.rows 4 "
-    "--rl.learns-from-all"  # nothing is right yet
-)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+DOCS = Path(__file__).parents[2] / "docs" / "own_model.md"
+VOCABULARY = 8192
+FAMILIES = {
+    "longcat": lambda place: tiny_hf.write_longcat(place, vocab_size=VOCABULARY, num_layers=1),
+    "longcat-ngram": lambda place: tiny_hf.write_longcat(
+        place,
+        vocab_size=VOCABULARY,
+        num_layers=1,
+        ngram=NgramEmbedding(max_order=3, num_splits=2, base_rows=101),
+    ),
+}
+SMALL = [
+    "--engine.num-replicas", "1", "--engine.slots-per-replica", "4", "--engine.prefill-members",
+    "4", "--engine.narrow-slots", "--verifiers.num-workers", "1", "--evaluation.num-problems", "2",
+    "--evaluation.samples-per-problem", "1", "--evaluation.pass-at", "0", "--max-new-tokens", "24",
+]  # fmt: skip
+RL = [
+    "--tools", "python", "--form", "boxed", "--rl.num-steps", "3", "--rl.checkpoint-every", "1",
+    "--rl.scheduler.groups-per-step", "2", "--rl.scheduler.deterministic", "--rl.group-size", "4",
+    "--rl.objective.reduction.group-size", "4", "--rl.rows", "4", "--rl.learns-from-all",
+    "--engine.groups-per-replica", "1",
+]  # fmt: skip
 
 
-def blocks(language=""):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+@pytest.fixture(params=FAMILIES)
+def place(request, tmp_path):
+    FAMILIES[request.param](tmp_path / "hf")
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {n}+{n}? \u00e9\u4e8c"},
+                {"role": "assistant", "content": f"It is \\boxed{{{2 * n}}}."},
+                {"role": "user", "content": "Sure?"},
+                {"role": "assistant", "content": "Quite."},
+            ]
+        }
+        for n in range(40)
+    ]
+    json_files.write_jsonl(tmp_path / "chat.jsonl", chats)
+    problems = [{"prompt": f"What is {n}+{n}?", "gold": str(2 * n)} for n in range(60)]
+    json_files.write_jsonl(tmp_path / "mine.jsonl", problems)
+    return tmp_path
 
 
-def shortened(words):
-    if words[0] == "eval":
-        return [*words, *"--samples 1 --k 1 --num-problems 2".split()]
-    if words[:2] == ["train", "sft"]:
-        return [*words, *"--sft.num-steps 1 --sft.rows 2".split()]
-    if words[0] == "train":
-        return [*words, *SHORT.split(), *SHORT_RL.split()]
-    return words
+def loong(place, *words, wanted=None):
+    """Runs a command to its end; with `wanted`, kills it once that file is there, and again."""
+    command = [sys.executable, "-m", "loong_jax.cli", *map(str, words)]
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    if wanted is not None:
+        first = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True)
+        deadline_s = time.monotonic() + 900
+        while not wanted.exists() and first.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert first.poll() is None, "it ended before it could be killed"
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    done = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_commands_of_the_tutorial_run_as_printed(tmp_path, monkeypatch):
-    """Save that trainings and evaluations are cut short by overrides."""
-    monkeypatch.chdir(tmp_path)
-    tiny_hf.write_longcat(Path("model"))
-    (script,) = (block for block in blocks() if "<<'END'" in block)
-    subprocess.run(["bash", "-c", script], check=True)
-    commands = blocks()[0].splitlines()
-    assert len(commands) == 7
-    for command in commands:
-        assert cli.main(shortened(shlex.split(command)[1:])) == 0, command
-    for name in ("config.json", "model.safetensors.index.json", "tokenizer.json"):
-        assert Path("exported", name).exists()
-    done = json_files.read_json(Path("runs/rl/stages/rl/done.json"))
-    assert done["steps"] == 1
-    assert done["peak_gb"] > 0
-    assert "Ten rollouts" in Path("runs/rl/report.html").read_text()
+def same_weights(one, other):
+    a, b = (checkpoints.load_weights(path) for path in (one, other))
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    return a
 
 
-def test_what_is_of_ones_own_is_taken(tmp_path, monkeypatch):
-    from loong_jax.launch import named
+def test_one_command_each_and_killed_in_each(place):
+    sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "6",
+           "--sft.rows", "2", "--sft.checkpoint-every", "2", *SMALL]  # fmt: skip
+    loong(place, *sft, "--run-dir", "sft")
+    loong(place, *sft, "--run-dir", "sft-killed",
+          wanted=place / "sft-killed/stages/sft/checkpoints/4")  # fmt: skip
+    same_weights(place / "sft/stages/sft", place / "sft-killed/stages/sft")
 
-    monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
-    Path("own.py").write_text(code)
-    first, second = blocks()[2].splitlines()
-    name = value_of("--rl.objective", shlex.split(first))
-    chosen, _ = named.choose(recipes.get_recipe("rl")(), ["--rl.objective", str(name)])
-    assert type(chosen.stages["rl"].objective.reduction).__name__ == "TokenMean"
-    recipe = recipes.get_recipe(shlex.split(second)[2])()
-    assert (recipe.name, recipe.max_new_tokens) == ("short", 32)
+    rl = ["train", "rl", "--start-from", "sft", "--problems", "mine.jsonl", *RL, *SMALL]
+    loong(place, *rl, "--run-dir", "rl")
+    loong(place, *rl, "--run-dir", "rl-killed", wanted=place / "rl-killed/stages/rl/checkpoints/2")
+    trained = same_weights(place / "rl/stages/rl", place / "rl-killed/stages/rl")
+    before = checkpoints.load_weights(place / "sft/stages/sft")
+    moved = jax.tree.map(lambda a, b: bool((np.asarray(a) != np.asarray(b)).any()), trained, before)
+    assert any(jax.tree.leaves(moved))
+    loong(place, *rl, "--run-dir", "rl-other", "--seed", "1")
+
+    shown = loong(place, "eval", "rl", "--problems", "mine.jsonl", "--samples", "1", "--k", "1",
+                  "--max-new-tokens", "8")  # fmt: skip
+    assert "left out; --all-problems poses them" in shown
+    loong(place, "merge", "ties", "--base", "sft/stages/sft", "--experts", "rl/stages/rl",
+          "rl-other/stages/rl", "--names", "one", "other", "--output", "merged")  # fmt: skip
+    loong(place, "eval", "merged", "--problems", "mine.jsonl", "--num-problems", "2", "--samples",
+          "1", "--k", "1", "--max-new-tokens", "8")  # fmt: skip
+    loong(place, "export-hf", "merged", "exported")
+    files = {path.name for path in (place / "exported").iterdir()}
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= files
+    published = json.loads((place / "hf/config.json").read_text())
+    assert json.loads((place / "exported/config.json").read_text()) == published
+    loong(place, "import-hf", "exported", "imported")
+    same_weights(place / "merged", place / "imported")
 
 
-def test_the_forms_of_the_page_are_those_there_are():
-    from loong_jax.data.response import FORMS
-
-    table = PAGE.split("| form |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == set(FORMS)
+def test_the_tutorial_runs_as_printed(place):
+    """Save that its training is cut short by overrides."""
+    blocks = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (example,) = (block for block in blocks if "--start-from $MODEL" in block)
+    short = {
+        ("train", "sft"): ["--sft.num-steps", "2", "--sft.rows", "2", *SMALL],
+        ("train", "rl"): ["--rl.num-steps", "1", *RL[6:], *SMALL],
+        ("eval", "runs/rl"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
+    }
+    for line in example.splitlines()[1:]:
+        _, *words = line.replace("$MODEL", "hf").split()
+        loong(place, *words, *short.get(tuple(words[:2]), []))
+    assert (place / "exported/tokenizer.json").exists()

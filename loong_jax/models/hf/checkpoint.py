@@ -26,7 +26,7 @@ class HfCheckpoint:
     """
 
     def __init__(self, directory: AnyPath | str, dtype: DTypeLike | None = None):
-        directory = files.located(directory)
+        self.directory = directory = files.located(directory)
         chosen = None if dtype is None else weight_dtype(dtype)
         if isinstance(directory, Path):
             unfinished.refuse_unfinished(directory)
@@ -39,7 +39,7 @@ class HfCheckpoint:
             record, self.layout = quantised.without_quantisation(record), None
             self.config_text = json.dumps(record, indent=2) + "\n"
         opened: Opened = {}
-        told, self.found = self.publication.select(found, opened)
+        told, self.found = self.publication.select(found, opened, record)
         embedding = self.found.get(self.publication.embedding)
         activations = chosen or (embedding.dtype if embedding else np.dtype(np.float32))
         self.config = self.publication.read_config(

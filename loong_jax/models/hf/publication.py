@@ -32,8 +32,8 @@ class Publication:
     abstract_weights: Callable[..., Any]  # (config, rules=None) -> graph, tree of shapes
     places: Callable[[Any, Mapping[str, Any]], Iterator[Place]]  # (config, leaves)
     embedding: str  # the tensor whose dtype is that of the activations
-    # (tensors, files) -> fields of the config that only tensors tell, and the tensors of the model
-    select: Callable[[Tensors, Opened], tuple[Json, Tensors]] = lambda found, _: ({}, found)
+    # (tensors, files, config.json) -> fields of the config that tensors tell, tensors of the model
+    select: Callable[[Tensors, Opened, Json], tuple[Json, Tensors]]
     is_float32: Callable[[str], bool] = lambda leaf: False  # a leaf that is, whatever is stored
     # (names missing, names extra, config) -> what is wrong and the remedy, where there is a reason
     explain: Callable[[set[str], set[str], Any], str | None] = _nothing
@@ -43,9 +43,10 @@ class Publication:
 
 def publications() -> tuple[Publication, ...]:
     """Of every family; the first is meant where config.json names nothing."""
-    from loong_jax.models.moe import convert as longcat  # it is made of this package
+    from loong_jax.models.dense import convert as dense  # they are made of this package
+    from loong_jax.models.moe import convert as longcat
 
-    return (longcat.PUBLICATION,)
+    return longcat.PUBLICATION, dense.PUBLICATION
 
 
 def publication_of(record: Mapping[str, Any]) -> Publication:

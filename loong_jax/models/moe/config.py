@@ -5,10 +5,10 @@ import math
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import checking
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
 from loong_jax.models.moe.expert_gemm import ExpertGemm
 from loong_jax.models.moe.mixing import Mixing
@@ -130,14 +130,10 @@ class MoEConfig:
 
     def __post_init__(self):
         for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
-            object.__setattr__(self, name, _floating(name, getattr(self, name)))
+            object.__setattr__(self, name, checking.floating(name, getattr(self, name)))
+        checking.whole_numbers(self, may_be_zero=("num_zero_experts", "num_mtp_layers"))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            smallest = 0 if field.name in ("num_zero_experts", "num_mtp_layers") else 1
-            if field.type is int and not (_is_whole(value) and value >= smallest):
-                raise ConfigError(
-                    f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
-                )
             kinds = _PARTS.get(field.name, ())
             if kinds and not (isinstance(value, kinds) or value is field.default is None):
                 names = " or ".join(kind.__name__ for kind in kinds)
@@ -311,19 +307,3 @@ _PARTS: dict[str, tuple[type, ...]] = {
     "yarn": (YarnScaling,),
     "ngram": (NgramEmbedding,),
 }
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _floating(name: str, value: DTypeLike) -> np.dtype:
-    try:
-        dtype = jnp.dtype(value)
-    except TypeError:
-        dtype = None
-    if value is None or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise ConfigError(
-            f"{name}={value!r} is no floating-point dtype. Use float32, bfloat16 or another."
-        )
-    return dtype

@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import parameters
+from loong_jax.models import parameters, products
 from loong_jax.models.moe import exchange, expert_gemm, hopper, travel
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.parcels import Rows
@@ -133,7 +133,7 @@ class Experts(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Weights]:
         """`done`, whose gradient passes on once that of `weights` is there, scattered meanwhile."""
         if self.travels:
-            done, weights = travel.together_going_back(done, weights)
+            done, weights = products.together_going_back(done, weights)
         return done, weights
 
     def dispatch(

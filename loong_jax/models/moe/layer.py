@@ -20,7 +20,6 @@ Source: arXiv:2509.01322, section 2.2; arXiv:2404.05019.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 from flax import nnx
@@ -28,60 +27,18 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import parameters
+from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.norm import rms_norm
-from loong_jax.models.products import in_chunks, project
 from loong_jax.sharding import ShardingRules
 
 RESIDUAL = "residual"  # the name under which a checkpoint policy finds h1, h2 and h3
 
 # The attention of sub-layer 0 or 1: from normed input to output.
 Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
-
-
-class DenseFFN(parameters.Gathering, nnx.Module):
-    """down(silu(gate(x)) * up(x))."""
-
-    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
-        "gate": ("ffn_embed", "ffn"),
-        "up": ("ffn_embed", "ffn"),
-        "down": ("ffn", "ffn_embed"),
-    }
-
-    def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
-        self.config, self.rules = config, rules
-        layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
-        into, back = (("layers", *self.AXES[name]) for name in ("gate", "down"))
-        dtype = config.param_dtype
-        self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
-        self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
-        self.down = parameters.kernel(
-            (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
-        )
-
-    def having(self, weights: parameters.Matrices) -> "DenseFFN":
-        """This net with these matrices in the place of its own."""
-        if weights is None:
-            return self
-        graph, state = nnx.split(self, graph=False)
-        return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
-
-    def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
-        """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
-        gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
-        rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
-
-        def at_once(x):
-            gathered = self.rules.gather_tokens(x, "ffn")
-            gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
-            up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
-            hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
-            return self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
-
-        return in_chunks(at_once, (x,), rows)
 
 
 class ShortcutLayer(nnx.Module):

@@ -6,7 +6,6 @@ Ways in: a call over whole sequences, `prefill`, which also fills a cache, and o
 plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
-import contextlib
 import functools
 from typing import Any, NamedTuple
 
@@ -16,9 +15,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import parameters
+from loong_jax.models import making, parameters, stack, vocabulary
 from loong_jax.models.entry import entry
-from loong_jax.models.moe import context, cudnn, mixing, ngram, travel
+from loong_jax.models.making import Weights
+from loong_jax.models.moe import context, cudnn, mixing, ngram
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -28,10 +28,7 @@ from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.router import LayerStatistics
 from loong_jax.models.moe.sight import Sight
 from loong_jax.models.norm import rms_norm
-from loong_jax.models.products import project, project_weight_first
 from loong_jax.sharding import ShardingRules
-
-Weights = dict[str, Any]
 
 
 class ModelOutput(NamedTuple):
@@ -67,7 +64,7 @@ class LongcatFlash(nnx.Module):
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
         self.imported_layout: str | None = None  # of these files, see `convert.layout`
-        with _on_mesh(self.rules):
+        with making.on_mesh(self.rules):
             self._make_weights(config, rngs)
 
     def _make_weights(self, config: MoEConfig, rngs: nnx.Rngs) -> None:
@@ -198,15 +195,8 @@ class LongcatFlash(nnx.Module):
         """
         if self.rules.mesh is not None or self.rules.platform == "tpu":
             return self
-        graph, weights = nnx.split(self, graph=False)
-        model = nnx.merge(graph, weights)
-        _, stacked = nnx.split(model.layers, graph=False)
-        model.cut = nnx.data(
-            tuple(
-                jax.tree.map(lambda a, index=index: a[index], stacked)
-                for index in range(self.config.num_layers)
-            )
-        )
+        model = nnx.merge(*nnx.split(self, graph=False))
+        model.cut = nnx.data(stack.cut(model.layers, self.config.num_layers))
         return model
 
     def _drafting_head(self) -> MtpHead:
@@ -228,7 +218,7 @@ class LongcatFlash(nnx.Module):
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
-            positions = restarting_positions(key_segment_BS)
+            positions = stack.restarting_positions(key_segment_BS)
         recent = None
         if self.config.ngram is not None:
             whole = rules.place(tokens, "act_batch", "act_keys")
@@ -421,22 +411,21 @@ class LongcatFlash(nnx.Module):
         if few_rows and self.cut is None and self.layers.experts.rest_ready:
             whole = {"experts": stacked.pop("experts")}
 
-        def body(carry, slices):
-            weights, index = slices
+        def with_layer(carry, weights, index):
             layer = nnx.merge(graph, nnx.State({**weights, **whole}))
             if whole:
                 layer.experts.layer = nnx.data(index)
             return step(carry, layer, index)
 
-        body = remat(body)
-        if self.cut is not None:
-            made = []
-            for index, weights in enumerate(self.cut):
-                carry, out = body(carry, (weights, jnp.int32(index)))
-                made.append(out)
-            return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
-        slices = stacked, jnp.arange(self.config.num_layers)
-        return jax.lax.scan(body, carry, slices, unroll=self.config.unroll_layers)
+        return stack.scan(
+            with_layer,
+            carry,
+            stacked,
+            self.config.num_layers,
+            cut=self.cut,
+            remat=remat,
+            unroll=self.config.unroll_layers,
+        )
 
     def _embed(
         self, tokens: Int[Array, "B T"], recent: Int[Array, "B T order"] | None = None
@@ -452,9 +441,7 @@ class LongcatFlash(nnx.Module):
         return self.ngram(word, recent)
 
     def _word(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        table = self.rules.gather(self.embedding[...], "vocab", "vocab_embed")
-        x = self.rules.take(table, tokens, "act_embed")
-        return x.astype(self.config.dtype)
+        return vocabulary.words(self.embedding[...], tokens, self.rules, self.config.dtype)
 
     def _output(self, x: Float[Array, "B T D"], statistics: LayerStatistics) -> ModelOutput:
         hidden = self._normed(x)
@@ -465,28 +452,7 @@ class LongcatFlash(nnx.Module):
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
-        rules, axes = self.rules, ("vocab_embed", "vocab")
-        head = self.head[...].astype(self.config.dtype)
-        if rules.gathers(*axes):
-            # going back, its gradient is scattered beside the product that makes that of `hidden`
-            hidden, head = travel.together_going_back(hidden, head)
-            head = rules.gather(head, *axes, meets=hidden)
-            logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
-        elif rules.mesh is None and hidden.dtype != jnp.float32:
-            # going back, products of float32 take several times as long on GPU
-            logits = project_weight_first(hidden, head, out_dtype=jnp.float32)
-        else:
-            logits = project(rules.gather_tokens(hidden, "vocab"), head, out_dtype=jnp.float32)
-        spec = rules.after(hidden[..., 0], "act_vocab")
-        return logits if spec is None else jax.sharding.reshard(logits, spec)
-
-
-def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Positions that count from the first token of each run of equal segment ids."""
-    index_1T = jnp.arange(segment_ids.shape[1])[None]
-    before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
-    start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
-    return index_1T - start
+        return vocabulary.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
 
 
 def init_weights(
@@ -497,7 +463,7 @@ def init_weights(
     Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
     not depend on the mesh.
     """
-    return _split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules))
+    return making.init(functools.partial(LongcatFlash, config), key, rules)
 
 
 def abstract_weights(
@@ -507,30 +473,4 @@ def abstract_weights(
 
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """
-    rules = rules or ShardingRules()
-    with _on_mesh(rules):
-        model = jax.eval_shape(
-            lambda key: LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), jax.random.key(0)
-        )
-    graphdef, weights = _split(model)
-
-    def on_devices(leaf):
-        """The sharding that an abstract mesh gave a leaf, on the devices of the mesh."""
-        sharding = rules.mesh and jax.sharding.NamedSharding(rules.mesh, leaf.sharding.spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    return graphdef, jax.tree.map(on_devices, weights)
-
-
-def _on_mesh(rules: ShardingRules):
-    if rules.mesh is None or jax.sharding.get_abstract_mesh() == rules.mesh.abstract_mesh:
-        return contextlib.nullcontext()
-    try:
-        return jax.set_mesh(rules.mesh)
-    except ValueError:  # within jit, whose caller alone can set it
-        return contextlib.nullcontext()
-
-
-def _split(model: LongcatFlash) -> tuple[nnx.GraphDef, Weights]:
-    graphdef, state = nnx.split(model, graph=False)
-    return graphdef, nnx.to_pure_dict(state)
+    return making.abstract(functools.partial(LongcatFlash, config), rules)

@@ -19,11 +19,11 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models import parameters
+from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import mixing
 from loong_jax.models.moe.attention import Latent, LatentAttention
 from loong_jax.models.moe.cache import put_entries
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.layer import DenseFFN
 from loong_jax.models.moe.sight import Sight
 from loong_jax.models.norm import rms_norm
 from loong_jax.models.products import project

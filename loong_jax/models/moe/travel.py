@@ -165,15 +165,6 @@ def together_going_forth(*things: Any) -> tuple[Any, ...]:
     return _with_gradient(forward, lambda _, grads: grads)(*things)
 
 
-def together_going_back(*things: Any) -> tuple[Any, ...]:
-    """Trees of arrays as they are, with an optimization barrier over their gradients."""
-
-    def backward(_, grads):
-        return jax.lax.optimization_barrier(grads)
-
-    return _with_gradient(lambda *things: (things, None), backward)(*things)
-
-
 def _with_gradient(forward, backward):
     """`forward` gives its value and what `backward` needs beside the gradient of that value."""
     function = jax.custom_vjp(lambda *operands: forward(*operands)[0])

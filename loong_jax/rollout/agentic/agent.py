@@ -46,8 +46,9 @@ class Agent:
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError where the template takes no answers of these tools."""
-        turn = ToolTurn(answers=["1"], prompt="1", tools=tuple(self.toolbox.values()))
-        self.template.turn_ids(tokenizer, turn)
+        if self.toolbox:
+            turn = ToolTurn(answers=["1"], prompt="1", tools=tuple(self.toolbox.values()))
+            self.template.turn_ids(tokenizer, turn)
 
     def prompt_ids(self, tokenizer: Tokenizer, problem: Problem) -> list[int]:
         """What the policy is asked; a chat template tells it of the problem's tools."""

@@ -93,7 +93,7 @@ def test_keys_have_several_names():
     "changes",
     [
         dict(rope_scaling={"rope_type": "linear", "factor": 2.0}),
-        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "truncate": False}),
+        dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "truncate": "no"}),
         dict(rope_scaling={"rope_type": "yarn", "factor": 2.0, "surprise": 1}),
         dict(rope_theta=5.0, rope_parameters={"rope_theta": 6.0}),
         dict(rope_parameters={"partial_rotary_factor": 0.5}),

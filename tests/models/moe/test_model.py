@@ -11,7 +11,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe.model import restarting_positions
+from loong_jax.models.stack import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe import reference
@@ -312,6 +312,7 @@ def _spoilt(weights, spoilt_LE):
     return {**weights, "layers": {**layers, "experts": experts}}
 
 
+@pytest.mark.slow
 def test_what_a_layer_keeps_saves_products_and_changes_no_gradient():
     weights, arguments = fresh()[1], (random_tokens(2, 12), np.ones((2, 12), bool))
     products, gradients = [], []

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe
+from loong_jax.models import moe, products
 from loong_jax.models.moe import exchange, travel
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.sight import Sight
@@ -226,9 +226,9 @@ def test_a_gradient_passes_on_with_the_others_and_values_alone():
         return [len(e.invars) for e in jaxpr.eqns if e.primitive.name == BARRIER]
 
     def both(x, weight):
-        return jax.vjp(travel.together_going_back, x, weight)[1]((x, weight))
+        return jax.vjp(products.together_going_back, x, weight)[1]((x, weight))
 
-    assert barriers(travel.together_going_back) == []
+    assert barriers(products.together_going_back) == []
     assert barriers(both) == [2]
 
 

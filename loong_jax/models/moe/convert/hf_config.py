@@ -6,7 +6,6 @@ kept aside and written again. What config.json has no key for lives under the ke
 Source: the published config.json files; transformers' LongcatFlashConfig.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +14,10 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.hf import rotary, values
+from loong_jax.models.hf.rotary import Rotary
+from loong_jax.models.hf.values import Json
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.rope import YarnScaling
-
-Json = dict[str, Any]
 
 # Field of MoEConfig -> (published key, default where it is missing).
 _KEYS: dict[str, tuple[str, Any]] = {
@@ -85,8 +84,6 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
 # Beginnings of keys that belong to other members of the family.
 _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
 _NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
-_ORIGINAL_LENGTH = "original_max_position_embeddings"
-_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL_LENGTH)
 OWN = "loong_jax"
 _OWN_FIELDS = ("target_ffn_experts", "lora_norm_eps", "chunk_tokens", "residual_gain")
 _MAY_BE_NULL = ("zero_expert_num", "chunk_tokens")
@@ -106,9 +103,10 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
     _refuse_other_models(record)
     fields = {field: record.get(key, default) for field, (key, default) in _KEYS.items()}
     fields["num_zero_experts"] = fields["num_zero_experts"] or 0
-    fields["rope_theta"], fields["yarn"] = _read_rope(record)
+    length = fields["max_position"]
+    fields["rope_theta"], fields["yarn"] = rotary.read(record, ("yarn",), theta=1e7, length=length)
     fields["ngram"] = _read_ngram(record, fields["vocab_size"])
-    own = _object(record, OWN)
+    own = values.json_object(record, OWN)
     _check_own(own)
     fields |= {"target_ffn_experts": _published_ratio(fields)}
     fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
@@ -144,9 +142,9 @@ def write_config(
     if config.num_layers != known.num_layers:
         record.pop("num_hidden_layers", None)
     if original is None or (config.rope_theta, config.yarn) != (known.rope_theta, known.yarn):
-        for key in _ROPE_KEYS:
+        for key in rotary.KEYS:
             record.pop(key, None)
-        record |= _write_rope(config)
+        record |= rotary.write(Rotary(config.rope_theta, config.yarn))
     if config.ngram != known.ngram:
         for key in _NGRAM_KEYS:
             record.pop(key, None)
@@ -212,7 +210,7 @@ def _published_names(record: Mapping[str, Any]) -> Json:
     sub_layers = named.get("num_hidden_layers")  # each logical layer holds two attentions
     if sub_layers is None:
         return named
-    _check_whole("num_hidden_layers", sub_layers)
+    values.check_whole("num_hidden_layers", sub_layers)
     if named.get("num_layers") is None:
         if sub_layers % 2:
             raise ConfigError(
@@ -221,7 +219,7 @@ def _published_names(record: Mapping[str, Any]) -> Json:
             )
         named["num_layers"] = sub_layers // 2
     layers = named["num_layers"]
-    _check_whole("num_layers", layers)
+    values.check_whole("num_layers", layers)
     if sub_layers not in (layers, 2 * layers):
         raise ConfigError(
             f"config.json has num_layers={layers} and num_hidden_layers={sub_layers}, which must "
@@ -237,44 +235,16 @@ def _check_numbers(record: Json) -> None:
         if value is None and key in _MAY_BE_NULL:
             continue
         if isinstance(default, int):
-            _check_whole(key, value, smallest=int(key not in _MAY_BE_NULL))
+            values.check_whole(key, value, smallest=int(key not in _MAY_BE_NULL))
         else:
-            _check_number(key, value)
+            values.check_number(key, value)
 
 
 def _check_own(own: Json) -> None:
     for name in _OWN_FIELDS:
         if name in own and not (name in _MAY_BE_NULL and own[name] is None):
-            check = _check_whole if name == "chunk_tokens" else _check_number
+            check = values.check_whole if name == "chunk_tokens" else values.check_number
             check(f"{OWN}.{name}", own[name])
-
-
-def _check_number(key: str, value: Any) -> None:
-    """Not nan, infinite, or an integer that is too large for a float either."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and -1e300 < value < 1e300):
-        raise ConfigError(
-            f"config.json has {key}={value!r}, which is no finite number. Correct it, or take "
-            "config.json from the checkpoint again."
-        )
-
-
-def _check_whole(key: str, value: Any, smallest: int = 1) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-        raise ConfigError(
-            f"config.json has {key}={value!r}, which is no whole number >= {smallest}. Correct it, "
-            "or take config.json from the checkpoint again."
-        )
-
-
-def _object(record: Json, key: str) -> Json:
-    """The object under `key`, empty where there is none."""
-    value = record.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise ConfigError(
-            f"config.json has {key}={value!r}, which is no JSON object. Correct it or remove it."
-        )
-    return value or {}
 
 
 def _refuse_other_models(record: Json) -> None:
@@ -315,102 +285,6 @@ def _refuse_other_models(record: Json) -> None:
         )
 
 
-# --- rotary positions --------------------------------------------------------------------------
-
-_YARN_KEYS = {
-    "factor": "factor",
-    _ORIGINAL_LENGTH: "original_max_position",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "mscale": "mscale",
-    "mscale_all_dim": "mscale_all_dim",
-}
-# Other keys of a rope record -> the values that change nothing.
-_ROPE_NEUTRAL = {"partial_rotary_factor": (None, 1), "truncate": (None, True)}
-
-
-def _read_rope(record: Json) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary frequencies and how they are stretched."""
-    rope: Json = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        for name, value in _object(record, key).items():
-            if rope.setdefault(name, value) != value:
-                raise ConfigError(
-                    f"config.json gives {name} twice, as {rope[name]!r} in rope_scaling and "
-                    f"{value!r} in rope_parameters. Remove one of the two."
-                )
-    theta = rope.pop("rope_theta", None)
-    if theta is None:
-        theta = record.get("rope_theta", 1e7)
-    elif record.get("rope_theta") not in (None, theta):
-        raise ConfigError(
-            f"config.json has rope_theta={record['rope_theta']} and {theta} in rope_parameters. "
-            "Remove one of the two."
-        )
-    _check_number("rope_theta", theta)
-    kind = rope.pop("rope_type", None) or rope.get("type")
-    if kind is None and (scaled := [key for key in _YARN_KEYS if rope.get(key) is not None]):
-        raise ConfigError(
-            f"config.json has {scaled[0]}={rope[scaled[0]]!r} among its rotary parameters and no "
-            'rope_type that says how they are stretched. Add "rope_type": "yarn" if it is YaRN, or '
-            "remove the parameters."
-        )
-    kind = kind or "default"
-    rope.pop("type", None)
-    known = {**dict.fromkeys(_YARN_KEYS), "attention_factor": None, **_ROPE_NEUTRAL}
-    odd = [key for key in rope if key not in known]
-    odd += [key for key, neutral in _ROPE_NEUTRAL.items() if rope.get(key) not in neutral]
-    if kind not in ("default", "yarn") or odd:
-        what = f"{odd[0]}={rope[odd[0]]!r}" if odd else f"type {kind!r}"
-        raise ConfigError(
-            f"config.json asks for rotary positions with {what}; plain ones and YaRN are built "
-            "here. Remove it if the model was not trained with it."
-        )
-    if kind == "default":
-        return float(theta), None
-    for key in (*_YARN_KEYS, "attention_factor"):
-        if rope.get(key) is not None:
-            _check_number(key, rope[key])
-    length = record.get("max_position_embeddings", _KEYS["max_position"][1])
-    original = _original_length(record, rope) or length
-    factor = rope.get("factor")
-    yarn = YarnScaling(
-        factor=float(length / original if factor is None else factor),
-        original_max_position=original,
-        beta_fast=float(rope.get("beta_fast") or 32),
-        beta_slow=float(rope.get("beta_slow") or 1),
-        mscale=float(rope.get("mscale") or 0),
-        mscale_all_dim=float(rope.get("mscale_all_dim") or 0),
-    )
-    scale = rope.get("attention_factor")
-    if scale is None and not (yarn.mscale and yarn.mscale_all_dim):
-        scale = dataclasses.replace(yarn, mscale=1.0, mscale_all_dim=0.0).pair_scale
-    if scale is not None and not math.isclose(scale, yarn.pair_scale, rel_tol=1e-12):
-        yarn = dataclasses.replace(yarn, rotary_scale=float(scale))
-    return float(theta), yarn
-
-
-def _original_length(record: Json, rope: Json) -> Any:
-    """Of the key inside the rope record or beside it, which transformers takes before the other."""
-    inner, outer = rope.get(_ORIGINAL_LENGTH), record.get(_ORIGINAL_LENGTH)
-    if outer is not None:
-        _check_number(_ORIGINAL_LENGTH, outer)
-        if inner not in (None, outer):
-            raise ConfigError(
-                f"config.json has {_ORIGINAL_LENGTH}={outer} and {inner} among its rotary "
-                "parameters. Remove one of the two."
-            )
-    return inner or outer
-
-
-def _write_rope(config: MoEConfig) -> Json:
-    if config.yarn is None:
-        return {"rope_theta": config.rope_theta}
-    rope = {key: getattr(config.yarn, field) for key, field in _YARN_KEYS.items()}
-    rope["attention_factor"] = config.yarn.pair_scale
-    return {"rope_theta": config.rope_theta, "rope_scaling": {"rope_type": "yarn", **rope}}
-
-
 # --- n-grams -----------------------------------------------------------------------------------
 
 
@@ -426,10 +300,10 @@ def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
         )
     eos: Any = record.get("eos_token_id", 2)
     eos = eos[0] if isinstance(eos, list) and eos else eos
-    _check_whole("eos_token_id", eos, smallest=0)
-    _check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])
+    values.check_whole("eos_token_id", eos, smallest=0)
+    values.check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])
     for key in ("emb_neighbor_num", "emb_split_num"):
-        _check_whole(key, record[key])
+        values.check_whole(key, record[key])
     return NgramEmbedding(
         max_order=record["emb_neighbor_num"],
         num_splits=record["emb_split_num"],

@@ -19,7 +19,7 @@ from loong_jax.models.moe.model import abstract_weights
 _log = logging.getLogger(__name__)
 
 
-def _select(found: Tensors, opened: Opened) -> tuple[Json, Tensors]:
+def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
     """The drafting head is a part of the model where it shares the model's embedding.
 
     One that was published, or has grown apart, with an embedding of its own is left out: it drafts

@@ -1,0 +1,19 @@
+"""Dense decoders: Llama, Qwen2 and Qwen3."""
+
+from loong_jax.models.dense.cache import KeyValueCache
+from loong_jax.models.dense.config import DenseConfig
+from loong_jax.models.dense.model import (
+    DenseDecoder,
+    DenseOutput,
+    abstract_weights,
+    init_weights,
+)
+
+__all__ = [
+    "DenseConfig",
+    "DenseDecoder",
+    "DenseOutput",
+    "KeyValueCache",
+    "abstract_weights",
+    "init_weights",
+]

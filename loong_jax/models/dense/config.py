@@ -1,0 +1,140 @@
+"""Sizes of a dense decoder: Llama, Qwen2, Qwen3. Source: their published configs."""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from loong_jax.errors import ConfigError
+from loong_jax.models import checking
+from loong_jax.models.rope import RopeScaling
+
+RematWord = Literal["off", "layer"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseConfig:
+    """Every size of the model; letters are those of the annotations.
+
+    `num_heads` queries share `num_kv_heads` keys and values, each by as many. `chunk_tokens`,
+    without a mesh, is how many tokens the feed-forward nets take at a time, recomputing them in the
+    backward pass: a CPU core then works out of its cache. `unroll_layers` makes the layers a
+    straight line instead of a loop. `remat` says what a layer keeps for its backward pass: all it
+    made, or its input only.
+    """
+
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_layers: int  # L
+    num_heads: int  # N
+    num_kv_heads: int  # KV
+    head_dim: int  # H
+    ffn_hidden_size: int  # F
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    qk_norm: bool = False  # norms over H of every query and key
+    tied: bool = False  # the embedding is the head
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1e4
+    rope: RopeScaling | None = None  # stretches the rotary positions
+    max_position: int = 2048
+    residual_gain: float = 1.0  # of fresh weights that write to the residual stream
+    chunk_tokens: int | None = None
+    unroll_layers: bool = False
+    dtype: DTypeLike = jnp.float32  # of activations
+    param_dtype: DTypeLike = jnp.float32  # of weights; fresh norms are float32
+    remat: RematWord = "off"
+
+    def __post_init__(self):
+        for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
+            object.__setattr__(self, name, checking.floating(name, getattr(self, name)))
+        checking.whole_numbers(self)
+        for name in ("rms_norm_eps", "rope_theta", "residual_gain"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+        if self.rope is not None and not isinstance(self.rope, get_args(RopeScaling)):
+            names = ", ".join(kind.__name__ for kind in get_args(RopeScaling))
+            raise ConfigError(f"rope={self.rope!r} stretches no positions. Pass one of {names}.")
+        if self.remat not in get_args(RematWord):
+            raise ConfigError(
+                f"remat={self.remat!r} is none of {', '.join(get_args(RematWord))}. Use one."
+            )
+        if self.chunk_tokens is not None and self.chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}, and "
+                "as many queries share each key. Change one."
+            )
+        if self.head_dim % 2:
+            raise ConfigError(
+                f"head_dim={self.head_dim} is odd, and rotation works on pairs. Make it even."
+            )
+
+    @property
+    def num_groups(self) -> int:
+        """G, the queries that share a key."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def letters(self) -> dict[str, int]:
+        """Sizes by their letters, for arguments of the model that must have them."""
+        return {
+            "L": self.num_layers,
+            "KV": self.num_kv_heads,
+            "H": self.head_dim,
+            "D": self.hidden_size,
+        }
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the model; a tied embedding counts once."""
+        width, heads = self.hidden_size, self.num_heads + 2 * self.num_kv_heads
+        attention = (heads + self.num_heads) * self.head_dim * width
+        attention += self.qkv_bias * heads * self.head_dim + self.out_bias * width
+        attention += 2 * self.qk_norm * self.head_dim
+        ffn = 3 * width * self.ffn_hidden_size
+        ffn += self.ffn_bias * (2 * self.ffn_hidden_size + width)
+        ends = (1 if self.tied else 2) * self.vocab_size * width + width
+        return self.num_layers * (attention + ffn + 2 * width) + ends
+
+    def chunk_rows(self, num_tokens: int) -> int | None:
+        """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
+        return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
+
+    @classmethod
+    def tiny(cls, **changes) -> "DenseConfig":
+        """About half a million parameters; `changes` override single fields."""
+        sizes: dict[str, Any] = dict(
+            vocab_size=128,
+            hidden_size=96,
+            num_layers=3,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=32,
+            ffn_hidden_size=256,
+            qkv_bias=True,
+            tied=True,
+            max_position=1024,
+        )
+        return cls(**(sizes | changes))
+
+    @classmethod
+    def smollm2(cls, **changes) -> "DenseConfig":
+        """SmolLM2-135M: 134.5 million parameters."""
+        sizes: dict[str, Any] = dict(
+            vocab_size=49_152,
+            hidden_size=576,
+            num_layers=30,
+            num_heads=9,
+            num_kv_heads=3,
+            head_dim=64,
+            ffn_hidden_size=1536,
+            tied=True,
+            rms_norm_eps=1e-5,
+            rope_theta=1e5,
+            max_position=8192,
+        )
+        return cls(**(sizes | changes))

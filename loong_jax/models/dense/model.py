@@ -1,0 +1,306 @@
+"""A dense decoder: embedding, layers of attention and feed-forward net, final norm, head.
+
+Ways in, as of every family: a call over whole sequences, `prefill`, which also fills a cache, and
+over that cache `decode`, one token per sequence, or `extend`, a few at once. Llama
+(arXiv:2407.21783), Qwen2 (arXiv:2407.10671) and Qwen3 (arXiv:2505.09388) differ by fields of the
+config.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.models import making, parameters, stack, vocabulary
+from loong_jax.models.dense.attention import GroupedAttention, View
+from loong_jax.models.dense.cache import KeyValueCache
+from loong_jax.models.dense.config import DenseConfig
+from loong_jax.models.entry import entry
+from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.making import Weights
+from loong_jax.models.norm import rms_norm
+from loong_jax.models.rope import Turn, turn
+from loong_jax.sharding import ShardingRules
+
+
+class DenseOutput(NamedTuple):
+    logits: Float[Array, "B T V"]  # float32
+    hidden: Float[Array, "B T D"]  # after the final norm
+
+
+class DenseLayer(nnx.Module):
+    """All layers, weights stacked on L; the parts of one are called with its slice."""
+
+    def __init__(self, config: DenseConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
+        self.config = config
+        norm = (config.num_layers, config.hidden_size), ("layers", None), rules
+        self.attention_norm = parameters.ones(*norm)
+        self.attention = GroupedAttention(config, rngs=rngs, rules=rules)
+        self.ffn_norm = parameters.ones(*norm)
+        self.ffn = DenseFFN(config, rngs=rngs, rules=rules, biases=config.ffn_bias)
+
+    def __call__(self, x: Float[Array, "B T D"], attend: Any) -> Float[Array, "B T D"]:
+        """`attend(attention, x)` is the attention of normed inputs, over whatever it sees."""
+        eps = self.config.rms_norm_eps
+        with jax.named_scope("attention"):
+            x = x + attend(self.attention, rms_norm(x, self.attention_norm[...], eps))
+        with jax.named_scope("ffn"):
+            return x + self.ffn(rms_norm(x, self.ffn_norm[...], eps))
+
+
+class DenseDecoder(nnx.Module):
+    """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
+
+    def __init__(self, config: DenseConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
+        self.config, self.rules = config, rules or ShardingRules()
+        self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
+        self.imported_config: str | None = None  # the config.json that the weights came with
+        self.imported_dtype: str | None = None  # of the embedding in the files beside it
+        self.imported_layout: str | None = None  # of these files
+        with making.on_mesh(self.rules):
+            vocab, embed, dtype = config.vocab_size, config.hidden_size, config.param_dtype
+            self.embedding = parameters.kernel(
+                (vocab, embed),
+                ("vocab", "vocab_embed"),
+                dtype,
+                rngs,
+                self.rules,
+                fan_in=embed if config.tied else 1,
+            )
+            self.layers = DenseLayer(config, rngs=rngs, rules=self.rules)
+            self.final_norm = parameters.ones((embed,), (None,), self.rules)
+            if not config.tied:
+                self.head = parameters.kernel(
+                    (embed, vocab), ("vocab_embed", "vocab"), dtype, rngs, self.rules
+                )
+
+    @entry
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+        parent_ids: Int[Array, "B T"] | None = None,
+    ) -> DenseOutput:
+        """Logits of the token after each token.
+
+        `mask` is true where there is a token; a sequence stands together, with padding on either
+        side. In packed rows `segment_ids` numbers the sequences from 1, all below is padding, and
+        tokens see their own segment only, or also the segment that `parent_ids` names at them,
+        which stands before theirs in the row: a prompt that several responses share. `positions`
+        count from the first token of each sequence unless given; with `parent_ids` they must be.
+        Logits of padding are finite and mean nothing. Under jit what is not used of the output is
+        not computed.
+
+        Raises ValueError for parents without positions.
+        """
+        if parent_ids is not None and positions is None:
+            raise ValueError(
+                "parent_ids are given without positions, and a segment goes on where its parent "
+                "ends. Pass the position of every token."
+            )
+        x, _ = self._whole(tokens, positions, mask, segment_ids, parent_ids)
+        return self._output(x)
+
+    @entry
+    def prefill(
+        self,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"] | None = None,
+        cache: KeyValueCache | None = None,
+        start: Int[Array, "B"] | None = None,
+    ) -> tuple[DenseOutput, KeyValueCache]:
+        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+
+        `mask` is true where there is a token; the tokens of a sequence stand together, with
+        padding on either side. Entry s of the cache is position s, and entries past the last token
+        are never looked at. With a cache, sequence b already has `start[b]` tokens in it. Its new
+        tokens see those and each other, and are written behind them, none past the capacity.
+
+        Raises ValueError where one of `cache` and `start` is given without the other.
+        """
+        if (cache is None) != (start is None):
+            raise ValueError("cache and start belong together: pass both, or neither to begin.")
+        if mask is None:
+            mask = jnp.ones_like(tokens, bool)
+        rules = self.rules
+        if cache is not None and start is not None:
+            start, mask = rules.place(start, "act_batch"), rules.place(mask, "act_batch", None)
+            position_BT = start[:, None] + jnp.cumsum(mask, axis=1) - 1
+            nowhere_1T = cache.key.shape[3] + jnp.arange(tokens.shape[1])[None]
+            written_at = jnp.where(mask, position_BT, nowhere_1T)
+            x, cache = self._over_cache(tokens, position_BT, written_at, cache)
+            return self._output(x), cache
+        x, filled = self._whole(tokens, None, mask, None, None)
+        first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
+        return self._output(x), jax.lax.cond(
+            jnp.any(first_B > 0),  # padding on the left
+            lambda filled: filled.shift(first_B, rules),
+            lambda filled: filled,
+            filled.place(rules),
+        )
+
+    @entry
+    def decode(
+        self,
+        tokens: Int[Array, "B"],
+        positions: Int[Array, "B"],
+        cache: KeyValueCache,
+        mask: Bool[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B V"], KeyValueCache]:
+        """Logits after one more token of each sequence, and the cache with that token in it.
+
+        The token of sequence b is written at `positions[b]` and sees entries up to there. A
+        position outside the cache writes nothing, and its logits mean nothing. Sequences outside
+        `mask` are computed all the same.
+        """
+        logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
+        return logits[:, 0], cache
+
+    @entry
+    def extend(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: KeyValueCache,
+        mask: Bool[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], KeyValueCache]:
+        """Logits after each of a few more tokens, states after the final norm, and the cache.
+
+        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
+        else is as in `decode`.
+        """
+        del mask
+        positions = self.rules.place(positions, "act_batch")
+        position_BT = positions[:, None] + jnp.arange(tokens.shape[1])[None]
+        x, cache = self._over_cache(tokens, position_BT, position_BT, cache)
+        return *self._output(x), cache
+
+    def layers_cut(self) -> "DenseDecoder":
+        """The same function, to be called many times by one program, as decoding does.
+
+        On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
+        whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
+        loop over tokens. On TPU, or on a mesh, nothing changes.
+        """
+        if self.rules.mesh is not None or self.rules.platform == "tpu":
+            return self
+        model = nnx.merge(*nnx.split(self, graph=False))
+        model.cut = nnx.data(stack.cut(model.layers, self.config.num_layers))
+        return model
+
+    def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Logits from states after the final norm; see `DenseOutput.hidden`."""
+        head = self.embedding[...].T if self.config.tied else self.head[...]
+        return vocabulary.logits(hidden, head.astype(self.config.dtype), self.rules)
+
+    def _whole(self, tokens, positions, mask, segment_ids, parent_ids):
+        rules = self.rules
+        if 0 in tokens.shape:
+            raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
+        if segment_ids is None:
+            segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
+        elif mask is not None:
+            segment_ids = jnp.where(mask, segment_ids, 0)
+        key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
+        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
+        if positions is None:
+            positions = stack.restarting_positions(key_segment_BS)
+        if parent_ids is None:
+            parent_ids = segment_ids
+        tokens, positions, *per_query = (
+            rules.place(a, "act_batch", "act_length")
+            for a in (tokens, positions, segment_ids, parent_ids, key_index_BS)
+        )
+        view, turn = View(*per_query, key_segment_BS, key_index_BS), self._turn(positions)
+
+        def step(x, layer, _):
+            cached = ()
+
+            def attend(attention, normed):
+                nonlocal cached
+                new = attention.keys_and_values(normed, turn)
+                cached = tuple(
+                    jnp.moveaxis(rules.place(a, "act_batch", "act_keys", "heads", None), 2, 0)
+                    for a in new
+                )
+                return attention.mixed(normed, attention.queries(normed, turn), *cached, view)
+
+            return layer(x, attend), cached
+
+        x, cached = self._scan(step, self._embed(tokens), self._remat)
+        return x, KeyValueCache(*cached)
+
+    def _over_cache(self, tokens, position_BT, written_at, cache):
+        rules = self.rules
+        tokens, position_BT, written_at = (
+            rules.place(a, "act_batch", None) for a in (tokens, position_BT, written_at)
+        )
+        view = View.of_cache(position_BT, cache.key.shape[3])
+        turn = self._turn(position_BT)
+
+        def step(carry, layer, index):
+            x, cache = carry
+
+            def attend(attention, normed):
+                nonlocal cache
+                new = attention.keys_and_values(normed, turn)
+                cache = cache.write(index, *new, written_at, rules)
+                query = attention.queries(normed, turn)
+                return attention.mixed(normed, query, cache.key[index], cache.value[index], view)
+
+            x = layer(x, attend)
+            return (x, cache), None
+
+        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        return x, cache
+
+    def _scan(self, step, carry, remat=lambda body: body):
+        graph, stacked = nnx.split(self.layers, graph=False)
+        return stack.scan(
+            lambda carry, weights, index: step(carry, nnx.merge(graph, weights), index),
+            carry,
+            stacked,
+            self.config.num_layers,
+            cut=self.cut,
+            remat=remat,
+            unroll=self.config.unroll_layers,
+        )
+
+    def _remat(self, body):
+        if self.config.remat == "off":
+            return body
+        return jax.checkpoint(body, prevent_cse=False)
+
+    def _turn(self, positions: Int[Array, "B T"]) -> Turn:
+        c = self.config
+        return turn(positions, c.head_dim, c.rope_theta, c.rope)
+
+    def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        return vocabulary.words(self.embedding[...], tokens, self.rules, self.config.dtype)
+
+    def _output(self, x: Float[Array, "B T D"]) -> DenseOutput:
+        hidden = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+        return DenseOutput(self.logits_of(hidden), hidden)
+
+
+def init_weights(
+    config: DenseConfig, key: Array, rules: ShardingRules | None = None
+) -> tuple[nnx.GraphDef, Weights]:
+    """The graph and fresh weights, a nested dict of arrays that are sharded from birth.
+
+    Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
+    not depend on the mesh.
+    """
+    return making.init(functools.partial(DenseDecoder, config), key, rules)
+
+
+def abstract_weights(
+    config: DenseConfig, rules: ShardingRules | None = None
+) -> tuple[nnx.GraphDef, Weights]:
+    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`."""
+    return making.abstract(functools.partial(DenseDecoder, config), rules)

@@ -1,0 +1,64 @@
+"""The gated feed-forward net of every token."""
+
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from loong_jax.models import parameters
+from loong_jax.models.products import in_chunks, project
+from loong_jax.sharding import ShardingRules
+
+
+class DenseFFN(parameters.Gathering, nnx.Module):
+    """down(silu(gate(x)) * up(x)), each with a bias where asked for."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "gate": ("ffn_embed", "ffn"),
+        "up": ("ffn_embed", "ffn"),
+        "down": ("ffn", "ffn_embed"),
+    }
+
+    def __init__(self, config: Any, *, rngs: nnx.Rngs, rules: ShardingRules, biases: bool = False):
+        self.config, self.rules = config, rules
+        layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
+        into, back = (("layers", *self.AXES[name]) for name in ("gate", "down"))
+        dtype = config.param_dtype
+        self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
+        self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
+        self.down = parameters.kernel(
+            (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
+        )
+        if biases:
+            self.gate_bias = parameters.zeros((layers, ffn), ("layers", "ffn"), dtype, rules)
+            self.up_bias = parameters.zeros((layers, ffn), ("layers", "ffn"), dtype, rules)
+            self.down_bias = parameters.zeros((layers, embed), ("layers", None), dtype, rules)
+
+    def having(self, weights: parameters.Matrices) -> "DenseFFN":
+        """This net with these matrices in the place of its own."""
+        if weights is None:
+            return self
+        graph, state = nnx.split(self, graph=False)
+        return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
+
+    def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
+        """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
+        gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
+        rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
+
+        def at_once(x):
+            gathered = self.rules.gather_tokens(x, "ffn")
+            gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
+            up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
+            gate_BTF, up_BTF = self._biased(gate_BTF, "gate"), self._biased(up_BTF, "up")
+            hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
+            out_BTD = self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
+            return self._biased(out_BTD, "down")
+
+        return in_chunks(at_once, (x,), rows)
+
+    def _biased(self, x: Float[Array, "B T width"], name: str) -> Float[Array, "B T width"]:
+        bias = getattr(self, f"{name}_bias", None)
+        return x if bias is None else x + bias[...].astype(x.dtype)[None, None]
