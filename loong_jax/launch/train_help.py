@@ -119,6 +119,9 @@ def _value(config: Any, field: str) -> str:
         value = getattr(value, part, None)
     if field == "lora":
         return "RANK"
+    if field == "objective":
+        sizes = config.group_size, config.sampling.max_new_tokens
+        return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
     if field in named.NAMES:
         kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
         return next(iter(kinds), "NAME")
