@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
-from loong_jax.models import parameters
+from loong_jax.models import dense, parameters
+from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
@@ -225,7 +226,7 @@ def policy_of(
             f"losses={losses} and rates_of={rates_of} for a {type(config).__name__}: auxiliary "
             "losses and the transfer over widths are LongCat-Flash's. Leave both out."
         )
-    return dense_policy(graphdef)
+    return dense_policy(graphdef, config)
 
 
 # As `MATRIX_AXES`, of a dense decoder.
@@ -241,20 +242,32 @@ DENSE_MATRIX_AXES = {
 
 
 @functools.lru_cache(maxsize=16)
-def dense_policy(graphdef: nnx.GraphDef) -> PolicyModel:
+def dense_policy(graphdef: nnx.GraphDef, config: DenseConfig) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
+    no_load = np.zeros((0, 0), np.int32)
 
-    def forward(weights, tokens, positions, segment_ids):
+    def run(weights, tokens, positions, segment_ids, parent_ids=None):
         model = nnx.merge(graphdef, nnx.State(weights))
-        output = model(tokens, positions=positions, segment_ids=segment_ids)
-        return output.logits, jnp.zeros((0, 0), jnp.int32)
+        return model(tokens, positions, segment_ids=segment_ids, parent_ids=parent_ids)
+
+    def logits(weights, hidden):
+        model = nnx.merge(graphdef, nnx.State(weights))
+        return model.logits_of(hidden[None])[0]
+
+    def published(weights):
+        sampled = dataclasses.replace(config, param_dtype=config.dtype)
+        return in_dtypes_of(weights, dense.abstract_weights(sampled)[1])
 
     return PolicyModel(
-        forward=forward,
+        forward=lambda *batch: (run(*batch).logits, jnp.asarray(no_load)),
         is_controller=lambda path: False,
         matrix_axes=lambda path: DENSE_MATRIX_AXES.get(path[-1]),
         update_controllers=lambda weights, memory, load: (weights, memory),
         load_metrics=lambda load: {},
+        states=lambda *batch: (run(*batch).hidden, jnp.asarray(no_load)),
+        logits=logits,
+        sees_parents=True,
+        published=published,
     )
 
 
