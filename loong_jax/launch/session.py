@@ -12,7 +12,7 @@ import jax
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, packaged, tools
+from loong_jax.launch import demonstrations, packaged
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
@@ -51,8 +51,8 @@ class Session:
                     stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
-        self.agent = tools.agent_of(recipe)
         self.texts = texts_of(recipe)
+        self.agent = self.texts.agent
         self.tokenizer = self.texts.tokenizer
         if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()
