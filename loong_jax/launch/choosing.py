@@ -112,7 +112,8 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         recipe = dataclasses.replace(recipe, tools=given)
     if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
         recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
-    if start is not None and not any("max-new-tokens" in word for word in arguments):
+    is_open = recipe.max_new_tokens is None
+    if start is not None and is_open and not any("max-new-tokens" in word for word in arguments):
         model = sources.find(Path(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:
             recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)

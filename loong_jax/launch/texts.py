@@ -135,7 +135,7 @@ def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     return Texts(
         tokenizer=tokenizer,
         form=form,
-        agent=tools.agent_of(recipe, ChatTurns(form=form) if is_chat else ToolTemplate()),
+        agent=tools.agent_of(recipe, ChatTurns() if is_chat else ToolTemplate()),
         tells_tools=tools.are_described(recipe) and is_chat,
     )
 

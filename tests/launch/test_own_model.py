@@ -136,6 +136,7 @@ def test_the_tutorial_runs_as_printed(place):
         ("train", "sft"): ["--sft.num-steps", "2", "--sft.rows", "2", *SMALL],
         ("train", "rl"): ["--rl.num-steps", "1", *RL[6:], *SMALL],
         ("eval", "runs/rl"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
         ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
     }
     for line in example.splitlines()[1:]:
