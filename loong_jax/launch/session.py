@@ -28,12 +28,11 @@ from loong_jax.launch.recipe import (
 from loong_jax.launch.texts import texts_of
 from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
-from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
 
 Weights = dict[str, Any]
 
