@@ -35,6 +35,7 @@ FAMILIES = {
         num_layers=1,
         ngram=NgramEmbedding(max_order=3, num_splits=2, base_rows=101),
     ),
+    "qwen2": lambda place: tiny_hf.write_qwen2(place, vocab_size=VOCABULARY),
 }
 SMALL = [
     "--engine.num-replicas", "1", "--engine.slots-per-replica", "4", "--engine.prefill-members",

@@ -89,7 +89,7 @@ def _recipe(
     sampling = SamplingSettings(max_new_tokens=max_new_tokens)
     return Recipe(
         name=name,
-        model=DenseConfig.smollm2(),
+        model=DenseConfig.smollm2(remat="layer"),  # 0.9 GB less in a step, and no slower here
         form=form,
         problems=GeneratedProblems(
             domains={domain: DomainProblems(environment=environment, levels=(1,))}
