@@ -110,7 +110,7 @@ def _recipe(
                 after=START,
                 domains=(),
                 num_steps=num_steps,
-                scheduler=DoraPolicy(groups_per_step=8, max_staleness=1),
+                scheduler=DoraPolicy(groups_per_step=8, max_staleness=0),
                 objective=longcat_objective(
                     group_size=GROUP_SIZE, max_response_tokens=max_new_tokens
                 ),
