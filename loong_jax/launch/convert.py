@@ -112,7 +112,6 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     `destination` holds what no such export put there.
     """
     config, config_text = read_model(source)
-    config_text = config_text or model_files.config_text(source)
     record = _model_record(source) or {}
     files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
     weights = checkpoints.load_weights(source)
@@ -228,8 +227,7 @@ def read_model(source: Path) -> tuple[ModelConfig, str | None]:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
             if config is not None:
-                kept = directory / "model" / "config.json"  # what the run began with came with
-                return config, kept.read_text("utf-8") if kept.exists() else None
+                return config, model_files.config_text(source)
     raise CheckpointError(
         f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
         "(config.json and safetensors files), so its config is unknown. Name one of these."

@@ -30,7 +30,6 @@ def find(path: Path) -> Source:
     """CheckpointError where `path` holds no weights or does not say of what model."""
     weights = find_weights(path)
     config, hf_config = convert.read_model(weights)
-    hf_config = hf_config or model_files.config_text(weights)
     return Source(weights, config, hf_config, _files_of(path) or _files_of(weights))
 
 
