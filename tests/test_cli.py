@@ -129,7 +129,7 @@ def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     assert len(every.splitlines()) > 2 * len(shown.splitlines())
     of_parts = {"--profile-steps", "--log-level"}
     for option in (words.strip() for words in options_shown):
-        named_there = option.rpartition(".")[2] in {*named.NAMES, "lora"}
+        named_there = option.rpartition(".")[2] in named.NAMES
         assert option in every or option in of_parts or named_there, option
 
 

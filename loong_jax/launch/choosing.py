@@ -82,7 +82,9 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     has_file = value_of("--problems", arguments) is not None
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
-            environments.get_environment(name)  # refuses unknown ones
+            if name not in environments.ENVIRONMENTS:
+                known = ", ".join(sorted(environments.ENVIRONMENTS))
+                raise ConfigError(f"--environments {name} is unknown. Choose of: {known}.")
         domains = {name: DomainProblems(environment=name) for name in found}
         return _posing(recipe, GeneratedProblems(domains=domains))
     if value_of("--data", arguments) is not None and not has_file:

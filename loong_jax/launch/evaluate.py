@@ -16,7 +16,7 @@ from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import demonstrations, own_problems, places, serve, sources, tools
+from loong_jax.launch import demonstrations, own_problems, places, serve, sources
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import FileProblems, Recipe
 from loong_jax.launch.texts import Texts, form_of, texts_with
@@ -104,7 +104,7 @@ def evaluate(options: EvalOptions) -> int:
                 weights,
                 seed=options.seed,
                 encode_prompt=encode,
-                agent=None if recipe is None else tools.agent_of(recipe),
+                agent=None if recipe is None else texts_with(recipe, tokenizer).agent,
                 progress=advance,
             )
             judge = Judge(FormedPool(pool, form))

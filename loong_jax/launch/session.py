@@ -12,7 +12,7 @@ import jax
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, packaged, tools
+from loong_jax.launch import demonstrations, packaged
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
@@ -28,12 +28,11 @@ from loong_jax.launch.recipe import (
 from loong_jax.launch.texts import texts_of
 from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
-from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
 
 Weights = dict[str, Any]
 
@@ -51,8 +50,8 @@ class Session:
                     stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
-        self.agent = tools.agent_of(recipe)
         self.texts = texts_of(recipe)
+        self.agent = self.texts.agent
         self.tokenizer = self.texts.tokenizer
         if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()

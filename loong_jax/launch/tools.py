@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Iterable
 
-from loong_jax.data.tool_template import ToolTemplate
+from loong_jax.data.tool_template import ChatTurns, ToolTemplate
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout.agentic.agent import Agent
@@ -20,19 +20,18 @@ def toolbox(names: Iterable[str]) -> Toolbox:
     return Toolbox(_make(name) for name in names)
 
 
-def agent_of(recipe: Recipe) -> Agent | None:
-    """The agent of a recipe with tools; None for one without."""
+def agent_of(recipe: Recipe, template: ToolTemplate | ChatTurns) -> Agent | None:
+    """The agent of a recipe with tools, whose turns `template` writes; None for one without."""
     settings = recipe.tools
     if settings is None:
         return None
-    is_chat = recipe.form is None or recipe.form.prompt == "chat"
     return Agent(
-        template=None if is_chat else ToolTemplate(),
         toolbox=toolbox(settings.names),
         limits=settings.limits,
         max_parked=settings.max_parked,
         max_calls_at_once=settings.max_calls_at_once,
         offers_all=settings.offers_all,
+        template=template,
     )
 
 

@@ -99,7 +99,7 @@ class SlotEngine:
                 "it to False."
             )
         drafts = config.speculation and family.drafts(model_config)
-        make_cache = DraftedCache.zeros if drafts else family.make_cache
+        make_cache: Callable[..., Any] = DraftedCache.zeros if drafts else family.make_cache
         hidden = jax.ShapeDtypeStruct((model_config.hidden_size,), model_config.dtype)
         return cls(
             lambda weights: nnx.merge(graphdef, nnx.State(weights)),

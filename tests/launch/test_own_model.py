@@ -35,6 +35,7 @@ FAMILIES = {
         num_layers=1,
         ngram=NgramEmbedding(max_order=3, num_splits=2, base_rows=101),
     ),
+    "qwen2": lambda place: tiny_hf.write_qwen2(place, vocab_size=VOCABULARY),
 }
 SMALL = [
     "--engine.num-replicas", "1", "--engine.slots-per-replica", "4", "--engine.prefill-members",
@@ -135,6 +136,7 @@ def test_the_tutorial_runs_as_printed(place):
         ("train", "sft"): ["--sft.num-steps", "2", "--sft.rows", "2", *SMALL],
         ("train", "rl"): ["--rl.num-steps", "1", *RL[6:], *SMALL],
         ("eval", "runs/rl"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
         ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
     }
     for line in example.splitlines()[1:]:

@@ -45,7 +45,7 @@ class View(NamedTuple):
         segment_BT1, key_B1S = self.query_segment[:, :, None], self.key_segment[:, None]
         kin = (key_B1S == segment_BT1) | (key_B1S == self.query_parent[:, :, None])
         early = self.key_index[:, None] <= self.query_index[:, :, None]
-        return kin & early & (segment_BT1 > 0)
+        return kin & early & (segment_BT1 > 0) & (key_B1S > 0)
 
 
 class GroupedAttention(parameters.Gathering, nnx.Module):
@@ -128,7 +128,7 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         )
         queries = rules.partition("act_batch", "act_length", "heads", None, None)
         keys = rules.partition("heads", "act_batch", "act_keys", None)
-        views = View(per_query, per_query, per_query, per_key, per_key)
+        views = View._make((per_query, per_query, per_query, per_key, per_key))
         attend = rules.shard_map(attended, in_specs=(queries, keys, keys, views), out_specs=queries)
         mixed_BTKGH = attend(query, key, value, view)
         out_KGHD = self._gather("out", self.out[...], x)

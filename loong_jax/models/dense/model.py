@@ -133,8 +133,8 @@ class DenseDecoder(nnx.Module):
             position_BT = start[:, None] + jnp.cumsum(mask, axis=1) - 1
             nowhere_1T = cache.key.shape[3] + jnp.arange(tokens.shape[1])[None]
             written_at = jnp.where(mask, position_BT, nowhere_1T)
-            x, cache = self._over_cache(tokens, position_BT, written_at, cache)
-            return self._output(x), cache
+            x, grown = self._over_cache(tokens, position_BT, written_at, cache)
+            return self._output(x), grown
         x, filled = self._whole(tokens, None, mask, None, None)
         first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
         return self._output(x), jax.lax.cond(
@@ -178,7 +178,8 @@ class DenseDecoder(nnx.Module):
         positions = self.rules.place(positions, "act_batch")
         position_BT = positions[:, None] + jnp.arange(tokens.shape[1])[None]
         x, cache = self._over_cache(tokens, position_BT, position_BT, cache)
-        return *self._output(x), cache
+        output = self._output(x)
+        return output.logits, output.hidden, cache
 
     def layers_cut(self) -> "DenseDecoder":
         """The same function, to be called many times by one program, as decoding does.
@@ -212,11 +213,12 @@ class DenseDecoder(nnx.Module):
             positions = stack.restarting_positions(key_segment_BS)
         if parent_ids is None:
             parent_ids = segment_ids
-        tokens, positions, *per_query = (
+        tokens, positions, segment_ids, parent_ids, index = (
             rules.place(a, "act_batch", "act_length")
             for a in (tokens, positions, segment_ids, parent_ids, key_index_BS)
         )
-        view, turn = View(*per_query, key_segment_BS, key_index_BS), self._turn(positions)
+        view = View(segment_ids, parent_ids, index, key_segment_BS, key_index_BS)
+        turn = self._turn(positions)
 
         def step(x, layer, _):
             cached = ()

@@ -94,9 +94,8 @@ def _differ(found: Tensors, opened: Opened, rows: int = 4096) -> bool:
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return True
     ends = ((at, min(at + rows, a.shape[0])) for at in range(0, a.shape[0], rows))
-    return any(
-        not np.array_equal(*(x.rows(opened, *end).view(np.uint8) for x in (a, b))) for end in ends
-    )
+    bits = ([x.rows(opened, *end).view(np.uint8) for x in (a, b)] for end in ends)
+    return any(not np.array_equal(first, second) for first, second in bits)
 
 
 PUBLICATION = Publication(
