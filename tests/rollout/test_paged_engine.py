@@ -11,6 +11,7 @@ from flax import nnx
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
+from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
@@ -53,7 +54,7 @@ PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 
 @functools.cache
 def setup():
     """Dense engine, paged engine, two versions of the weights."""
-    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     weights["head"] = weights["head"] * 3
     other = jax.tree.map(lambda a: a * 1.05, weights)
     dense = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)
