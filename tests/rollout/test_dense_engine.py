@@ -28,6 +28,7 @@ def dense_decoder():
         function.cache_clear()
 
 
+# Those with pytest.mark.slow there have it here.
 test_equals_the_plain_model = slots.test_equals_the_plain_model
 test_a_sample_does_not_depend_on_slot = slots.test_a_sample_does_not_depend_on_slot_or_batch
 test_group_prefill_equals_separate_prefills = slots.test_group_prefill_equals_separate_prefills
