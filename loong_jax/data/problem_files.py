@@ -39,8 +39,9 @@ class Posed(NamedTuple):
     @property
     def answer(self) -> str | None:
         """A right one: that of the solution, else the gold; None where neither is known."""
-        found = None if self.solution is None else response.parse_response(self.solution)
-        return self.problem.gold if found is None else found.answer
+        if self.solution is None:
+            return self.problem.gold
+        return response.read(self.solution, response.FORMS["tagged"]).answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,18 +254,18 @@ def _messages(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _solution(text: str | None, gold: str | None) -> str | None:
-    """As a whole response."""
+    """As a whole response, whatever form of data/response.py it is written in."""
     if text is None:
         return None
-    if any(tag in text for tag in (response.THINK_OPEN, response.ANSWER_OPEN)):
-        parsed = response.parse_response(text)
-        if parsed is None:
+    found = response.read(text)
+    if found.answer != response.without_end(text):
+        if not found.is_well_formed:
             raise _BadLine(
                 f"has solution={text!r:.80}, whose form is broken. Write {response.THINK_OPEN}..."
                 f"{response.THINK_CLOSE}{response.ANSWER_OPEN}...{response.ANSWER_CLOSE}, or no "
                 "tag at all"
             )
-        return response.render_response(*parsed)
+        return response.render_response(found.thinking, found.answer)
     if gold is None:
         raise _BadLine(
             "has a solution without an answer. Give gold, or write the answer into the solution, "

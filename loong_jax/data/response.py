@@ -9,6 +9,8 @@ import functools
 import re
 from typing import Literal, NamedTuple
 
+from loong_jax.data import fences
+
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
 NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four tags and the end
@@ -38,7 +40,9 @@ class ResponseForm:
     name: str
     think_open: str = ""
     think_close: str = ""
-    is_opened_by_prompt: bool = False  # templates may end with the tag that opens the thinking
+    # whether the response writes the tag that opens the thinking, or the prompt ends with it
+    opening: Literal["response", "prompt", "either"] = "either"
+    needs_thinking: bool = True
     answer_open: str = ""
     answer_close: str = ""
     boxed: bool = False  # the answer is the last \boxed{...}
@@ -62,7 +66,9 @@ class ResponseForm:
         return self.template.replace("{prompt}", prompt)
 
 
-_THINKS = {"think_open": "<think>", "think_close": "</think>", "is_opened_by_prompt": True}
+_THINK = ResponseForm(
+    name="think", think_open="<think>", think_close="</think>", needs_thinking=False
+)
 FORMS = {
     form.name: form
     for form in (
@@ -70,6 +76,7 @@ FORMS = {
             name="tagged",
             think_open=THINK_OPEN,
             think_close=THINK_CLOSE,
+            opening="response",
             answer_open=ANSWER_OPEN,
             answer_close=ANSWER_CLOSE,
             end="<eos>",
@@ -79,16 +86,17 @@ FORMS = {
             name="longcat",
             think_open=THINK_OPEN,
             think_close=THINK_CLOSE,
-            is_opened_by_prompt=True,
+            needs_thinking=False,
         ),
-        ResponseForm(name="think", **_THINKS),
-        ResponseForm(
+        _THINK,
+        dataclasses.replace(
+            _THINK,
             name="think-answer",
+            needs_thinking=True,
             answer_open="<answer>",
             answer_close="</answer>",
             template="{prompt}\nThink first, between <think> and </think>. Then give the answer "
             "between <answer> and </answer>.",
-            **_THINKS,
         ),
         ResponseForm(
             name="boxed",
@@ -135,9 +143,14 @@ def without_end(text: str) -> str:
         while position and text[position - 1].isspace():
             position -= 1
         found = next((t for t in END_TEXTS if text.endswith(t, 0, position)), None)
-        if found is None:
+        if found is None or (found == "</s>" and _is_struck_out(text, position - len(found))):
             return text[:end]
         end = position = position - len(found)
+
+
+def _is_struck_out(text: str, close: int) -> bool:
+    """Whether the tag at `close` is HTML's, which ends what `<s>` strikes out."""
+    return text.rfind("<s>", 0, close) > max(0, text.rfind("</s>", 0, close))
 
 
 def after_thinking(text: str) -> str | None:
@@ -150,6 +163,7 @@ def read(text: str, form: ResponseForm | None = None) -> Reading:
 
     With a form, `is_well_formed` says that the response has all of it, once and in order. Without
     one it says that there is one answer: thinking that is there ends, answer tags are one pair.
+    Tags inside fenced blocks are content.
     """
     text = without_end(text)
     return _by_tags(text) if form is None else _by_form(text, form)
@@ -161,9 +175,10 @@ def render(form: ResponseForm, thinking: str, answer: str) -> str:
         text = f"{thinking}\n\\boxed{{{answer}}}" if thinking else f"\\boxed{{{answer}}}"
     else:
         text = f"{form.answer_open}{answer}{form.answer_close}"
-    if form.think_open and not form.boxed:
+    if form.think_open and (thinking or form.needs_thinking):
+        opened = "" if form.opening == "prompt" else form.think_open
         gap = "" if form.answer_open else "\n"
-        text = f"{form.think_open}{thinking}{form.think_close}{gap}{text}"
+        text = f"{opened}{thinking}{form.think_close}{gap}{text}"
     return text + (form.stop[0] if form.stop else form.end)
 
 
@@ -173,33 +188,37 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
     thinking, said, is_ok = "", text, True
     if form.think_close:
         head, closed, said = text.rpartition(form.think_close)
-        if not closed:
-            return Reading(text.partition(form.think_open)[2], "", False)
-        before, opened, thinking = head.partition(form.think_open)
-        is_ok = not before.strip() if opened else form.is_opened_by_prompt
-        thinking = thinking if opened else head
-    elif _thought(text) != ("", text):
-        is_ok = False
+        if not closed and (form.think_open in text or form.opening == "prompt"):
+            return Reading(text.partition(form.think_open)[2] or text, "", False)
+        before, opened, rest = head.partition(form.think_open)
+        thinking = rest if opened else head
+        if closed:
+            is_ok = not before.strip() if opened else form.opening != "response"
+        else:
+            is_ok = not form.needs_thinking
     answer = said
     if form.answer_close:
         before, opened, rest = said.partition(form.answer_open)
         answer, closed, after = rest.partition(form.answer_close)
         is_ok = is_ok and bool(opened and closed) and not before.strip() and not after.strip()
     elif form.boxed:
-        box = last_box(said)
-        thinking, answer = (said[: box[0]].strip(), box[1]) if box else (said, "")
-        is_ok = is_ok and bool(answer.strip())
+        thinking, found = _thought(text)
+        box = last_box(found or "")
+        if found is None or box is None:
+            return Reading(text, "", False)
+        thinking, answer = f"{thinking}{found[: box[0]]}".strip(), box[1]
+        return Reading(thinking, answer, bool(answer.strip()))
     else:
         answer = said.strip()
-        is_ok = is_ok and bool(answer)
+        is_ok = is_ok and bool(answer) and _thought(answer) == ("", answer)
     inner = _inner_tags(form)
-    if inner is not None and (inner.search(thinking) or inner.search(answer)):
+    if inner.search(thinking) or inner.search(answer):
         is_ok = False
     return Reading(thinking, answer, is_ok)
 
 
 @functools.cache
-def _inner_tags(form: ResponseForm) -> re.Pattern[str] | None:
+def _inner_tags(form: ResponseForm) -> re.Pattern[str]:
     """What neither thinking nor answer of a form may hold."""
     tags = (form.think_open, form.think_close, form.answer_open, form.answer_close)
     patterns = [re.escape(tag) for tag in tags if tag]
@@ -207,48 +226,85 @@ def _inner_tags(form: ResponseForm) -> re.Pattern[str] | None:
         patterns.append(r"</?longcat_\w+>")  # tokens of their own, which nobody writes by chance
     if form.end:
         patterns.append(r"<(?:eos|bos|pad)>")
-    return re.compile("|".join(patterns)) if patterns else None
+    if not patterns:  # no tags: none of anybody's
+        tags = (tag for pair in (*THINKING, *ANSWERS) for tag in pair)
+        patterns = [
+            *map(re.escape, tags),
+            r"</?(?:longcat_\w+|tool_call)>|(?i:\[/?think(?:ing)?\])",
+        ]
+    return re.compile("|".join(patterns))
+
+
+_TAGGED = dataclasses.replace(FORMS["tagged"], opening="either")
 
 
 def _by_tags(text: str) -> Reading:
     thinking, said = _thought(text)
     if said is None:
         return Reading(thinking, "", False)
-    is_ok = True
-    if THINK_OPEN in text or ANSWER_OPEN in text:
-        tags = (THINK_OPEN, THINK_CLOSE, ANSWER_OPEN, ANSWER_CLOSE)
-        is_ok = all(text.count(tag) <= 1 for tag in tags)
     for opening, closing in ANSWERS:
-        before, opened, rest = said.rpartition(opening)
+        if opening not in said:
+            continue
+        opened = _outside(said, re.compile(re.escape(opening)))
+        if opened and opening == ANSWER_OPEN:
+            return _by_form(text, _TAGGED)
         if opened:
-            answer, closed, after = rest.partition(closing)
-            is_ok = is_ok and bool(closed) and opening not in before and closing not in after
-            return Reading(thinking, answer, is_ok and closing not in before)
+            rest = said[opened[-1].end() :]
+            closed = _outside(rest, re.compile(re.escape(closing)))
+            answer = rest[: closed[0].start()] if closed else rest
+            return Reading(thinking, answer, len(opened) == len(closed) == 1)
+    is_ok = THINK_OPEN not in thinking and ANSWER_CLOSE not in said
     return Reading(thinking, said, is_ok and bool(said.strip()))
+
+
+_OPENS = re.compile("|".join(re.escape(opening) for opening, _ in THINKING))
+_CLOSES = re.compile("|".join(re.escape(closing) for _, closing in THINKING))
+_QUOTES = ("``", "''", '""', "\u201c\u201d", "\u2018\u2019", "\u300c\u300d")
+_STARTS = re.compile(rf"\s*(?:{_OPENS.pattern})")
+_IN_SENTENCE = re.compile(r"[^\s.!?:>*\u2026\u3002\uff01\uff1f][ \t]+\Z|[\"'`(]\Z")
 
 
 def _thought(text: str) -> tuple[str, str | None]:
     """Thinking of any family, and what follows it: None where it does not end."""
-    end, start = 0, len(text)
-    for _, closing in THINKING:
-        if (position := text.rfind(closing)) >= 0 and position + len(closing) > end:
-            end, start = position + len(closing), position
-    for opening, _ in THINKING:
-        position = text.find(opening, end)
-        if position >= 0 and not _is_quoted(text, position, position + len(opening)):
-            return text[position + len(opening) :], None
-    if not end:
+    if not any(mark in text for mark in ("think", "THINK", "thought", "<|channel|>")):
         return "", text
-    thinking = text[:start].lstrip()
-    opened = next((opening for opening, _ in THINKING if thinking.startswith(opening)), "")
-    return thinking.removeprefix(opened), text[end:]
+    starts = _STARTS.match(text)
+    if starts:  # what it closes may stand in a block of code that the thinking did not end
+        first = next((m for m in _CLOSES.finditer(text) if not _is_quoted(text, m)), None)
+    else:
+        first = next(iter(_outside(text, _CLOSES)), None)
+    start, end = (first.start(), first.end()) if first else (0, 0)
+    said = text[end:]
+    if first and (later := _outside(said, _CLOSES)):
+        start, said = end + later[-1].start(), said[later[-1].end() :]
+    for opening in _outside(said, _OPENS):
+        if not _is_mentioned(said, opening):
+            return said[opening.end() :], None
+    return text[starts.end() if starts else 0 : start], said
 
 
-def _is_quoted(text: str, start: int, end: int) -> bool:
-    """Whether a tag is only spoken of: `<think>`."""
-    return text[max(0, start - 1) : start] in ("`", '"', "'") and text[end : end + 1] in tuple(
-        "`\"'"
-    )
+def _outside(text: str, tags: re.Pattern[str]) -> list[re.Match[str]]:
+    """The tags of a text that stand in no closed block of code and are not only spoken of."""
+    code = [block for block in fences.blocks(text) if block.is_closed]
+    found, number = [], 0
+    for match in tags.finditer(text):
+        while number < len(code) and code[number].end <= match.start():
+            number += 1
+        is_code = number < len(code) and code[number].start < match.start()
+        if not is_code and not _is_quoted(text, match):
+            found.append(match)
+    return found
+
+
+def _is_quoted(text: str, tag: re.Match[str]) -> bool:
+    return text[max(0, tag.start() - 1) : tag.start()] + text[tag.end() : tag.end() + 1] in _QUOTES
+
+
+def _is_mentioned(text: str, tag: re.Match[str]) -> bool:
+    """Whether a sentence speaks of an opening tag, as in "the tag <think> opens it"."""
+    if tag[0].startswith(("<longcat", "<|")):  # tokens of their own, which nobody writes by chance
+        return False
+    return _IN_SENTENCE.search(text[max(0, tag.start() - 40) : tag.start()]) is not None
 
 
 _BOX = re.compile(r"\\boxed\s*\{")

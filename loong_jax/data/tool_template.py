@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from loong_jax.data.response import ResponseForm
+from loong_jax.data.chat_template import Messages
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers.tool_calls import CLOSE as CALL_CLOSE
@@ -45,7 +45,7 @@ class ToolTurn(NamedTuple):
     """What tools have answered, and what stands before it."""
 
     answers: Sequence[str]
-    prompt: str = ""  # of the problem
+    asked: Messages = ()  # the conversation that the policy answers
     tools: Sequence[Described] = ()
     sampled: Sequence[int] | np.ndarray = ()  # the turn of the policy
 
@@ -71,17 +71,9 @@ class ToolTemplate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatTurns:
-    """Turns as the chat template of the checkpoint writes them, behind one message of a user."""
+    """Turns as the chat template of the checkpoint writes them."""
 
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the template
-    form: ResponseForm | None = None  # whose instructions stand around a problem's prompt
-
-    def prompt_ids(
-        self, tokenizer: Tokenizer, prompt: str, tools: Sequence[Described]
-    ) -> list[int]:
-        """The conversation that the policy is to answer."""
-        schemas = [schema_of(tool) for tool in tools] or None
-        return tokenizer.prompt_ids(self._messages(prompt), tools=schemas, **self.variables)
 
     def turn_ids(self, tokenizer: Tokenizer, turn: ToolTurn) -> list[int]:
         """The tokens that the template puts between what was sampled and what will be.
@@ -94,16 +86,10 @@ class ChatTurns:
             raise ConfigError("turns of a chat need a chat template, and the tokenizer has none.")
         answers = [{"role": "tool", "content": harmless(a, tokenizer)} for a in turn.answers]
         schemas = [schema_of(tool) for tool in turn.tools] or None
-        text = tokenizer.chat.after_turn(
-            self._messages(turn.prompt), answers, tools=schemas, **self.variables
-        )
+        text = tokenizer.chat.after_turn(turn.asked, answers, tools=schemas, **self.variables)
         tokens = encode_outside(tokenizer, text)
         has_ended = len(turn.sampled) > 0 and int(turn.sampled[-1]) in tokenizer.end_ids
         return tokens[1:] if has_ended and tokens[:1] and tokens[0] in tokenizer.end_ids else tokens
-
-    def _messages(self, prompt: str) -> list[dict[str, Any]]:
-        asked = prompt if self.form is None else self.form.prompt_of(prompt)
-        return [{"role": "user", "content": asked}]
 
 
 def schema_of(tool: Described) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from loong_jax.data import json_files
-from loong_jax.data.response import parse_response
+from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import metrics
@@ -218,6 +218,7 @@ def evaluate(
     settings: EvaluationSettings,
     *,
     stage: str,
+    form: ResponseForm = FORMS["tagged"],
 ) -> tuple[EvaluationResult, list[dict[str, Any]]]:
     """Evaluates one set of weights on the first `num_problems` problems of every domain.
 
@@ -227,7 +228,7 @@ def evaluate(
     domains, samples = {}, []
     for domain, problems in problems_by_domain.items():
         chosen = _choose(domain, problems, settings.num_problems)
-        domains[domain], shown = _evaluate_domain(sample, verify, chosen, settings)
+        domains[domain], shown = _evaluate_domain(sample, verify, chosen, settings, form)
         samples.extend({"stage": stage, **record} for record in shown)
     return EvaluationResult(stage=stage, domains=domains, seed=settings.seed), samples
 
@@ -245,7 +246,11 @@ def _choose(domain: str, problems: Sequence[Problem], count: int) -> list[Proble
 
 
 def _evaluate_domain(
-    sample: Sample, verify: Verify, problems: list[Problem], settings: EvaluationSettings
+    sample: Sample,
+    verify: Verify,
+    problems: list[Problem],
+    settings: EvaluationSettings,
+    form: ResponseForm,
 ) -> tuple[DomainEvaluation, list[dict[str, Any]]]:
     sampled, verdicts = _sample_and_verify(
         sample, verify, problems, settings.samples_per_problem, settings.sampling
@@ -253,7 +258,7 @@ def _evaluate_domain(
     correct = {p.uid: _count(v) for p, v in zip(problems, verdicts, strict=True)}
     well_formed = {
         p.uid: sum(
-            verdict.is_graded and parse_response(rollout.text) is not None
+            verdict.is_graded and read(rollout.text, form).is_well_formed
             for rollout, verdict in zip(rollouts, judged, strict=True)
         )
         for p, rollouts, judged in zip(problems, sampled, verdicts, strict=True)
@@ -295,7 +300,7 @@ def _evaluate_domain(
         isolation=isolation,
     )
     shown = [
-        readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]))
+        readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]), form)
         for problem, rollouts, judged in list(zip(problems, sampled, verdicts, strict=True))[:8]
     ]
     return evaluation, shown

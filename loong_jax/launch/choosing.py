@@ -22,6 +22,7 @@ from loong_jax.launch.recipe import (
     Stage,
     ToolSettings,
 )
+from loong_jax.rl.lora import LoraConfig
 
 NEW_TOKENS = 256  # of a response, for models of their own tokens
 
@@ -81,7 +82,9 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     has_file = value_of("--problems", arguments) is not None
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
-            environments.get_environment(name)  # refuses unknown ones
+            if name not in environments.ENVIRONMENTS:
+                known = ", ".join(sorted(environments.ENVIRONMENTS))
+                raise ConfigError(f"--environments {name} is unknown. Choose of: {known}.")
         domains = {name: DomainProblems(environment=name) for name in found}
         return _posing(recipe, GeneratedProblems(domains=domains))
     if value_of("--data", arguments) is not None and not has_file:
@@ -109,11 +112,24 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (names := value_of("--tools", arguments)) is not None:
         given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
-    if start is not None and not any("max-new-tokens" in word for word in arguments):
+    if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
+        recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
+    is_open = recipe.max_new_tokens is None
+    if start is not None and is_open and not any("max-new-tokens" in word for word in arguments):
         model = sources.find(Path(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:
             recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
     return recipe
+
+
+def _with_adapters(recipe: Recipe, lora: LoraConfig) -> Recipe:
+    stages = {
+        name: dataclasses.replace(stage, lora=lora)
+        if isinstance(stage, SftStage | RlStage)
+        else stage
+        for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, stages=stages)
 
 
 def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.launch import model_files
 from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
@@ -29,8 +30,10 @@ FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
 
 
-def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> None:
+def import_hf(source: Path | str, destination: Path, *, dtype: str | None = None) -> None:
     """Checks the whole manifest of `source`, then copies its weights to `destination`.
+
+    `source` may be a URL that fsspec reads. Tokenizer and template come with the weights.
 
     Raises ConfigError or CheckpointError where `source` cannot be loaded, and CheckpointError where
     `destination` already holds a model, other weights or an import of another model.
@@ -47,6 +50,7 @@ def import_hf(source: Path, destination: Path, *, dtype: str | None = None) -> N
         )
     else:
         _write_model(source, found, staging, destination)
+    model_files.keep(found.directory, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":
             file.unlink()
@@ -68,7 +72,7 @@ def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
         )
 
 
-def _write_model(source: Path, found: HfCheckpoint, staging: Path, destination: Path) -> None:
+def _write_model(source: Path | str, found: HfCheckpoint, staging: Path, destination: Path) -> None:
     """Writes `weights/`, and then `model.json`, which says that they are whole."""
     leaves = _copy(found, staging)
     print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
@@ -131,6 +135,8 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
         max_shard_bytes=max_shard_bytes,
         source=files_before if files_before == files_after else None,
     )
+    if beside := model_files.found(source):
+        model_files.keep(beside, destination)
     before = f", {num_kept} of the files before" if num_kept else ""
     print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
 
@@ -221,8 +227,7 @@ def read_model(source: Path) -> tuple[ModelConfig, str | None]:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
             if config is not None:
-                kept = directory / "model" / "config.json"  # what the run began with came with
-                return config, kept.read_text("utf-8") if kept.exists() else None
+                return config, model_files.config_text(source)
     raise CheckpointError(
         f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
         "(config.json and safetensors files), so its config is unknown. Name one of these."

@@ -16,7 +16,7 @@ from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import demonstrations, own_problems, places, serve, sources, tools
+from loong_jax.launch import demonstrations, own_problems, places, serve, sources
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import FileProblems, Recipe
 from loong_jax.launch.texts import Texts, form_of, texts_with
@@ -24,6 +24,7 @@ from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
 from loong_jax.rollout.serving import prompts
+from loong_jax.verifiers.formed import FormedPool
 from loong_jax.verifiers.pool import LocalVerifierPool
 
 DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
@@ -81,6 +82,7 @@ def evaluate(options: EvalOptions) -> int:
     source = sources.find(options.run_dir)
     serving = serve_options(options)
     tokenizer = serve.find_tokenizer(serving, source)
+    form = find_texts(recipe, tokenizer).form
     encode = prompt_encoder(options, recipe, tokenizer)
     drawn = sampling_of(options, recipe)
     if recipe is None and options.chat_style is None:
@@ -102,10 +104,10 @@ def evaluate(options: EvalOptions) -> int:
                 weights,
                 seed=options.seed,
                 encode_prompt=encode,
-                agent=None if recipe is None else tools.agent_of(recipe),
+                agent=None if recipe is None else texts_with(recipe, tokenizer).agent,
                 progress=advance,
             )
-            judge = Judge(pool)
+            judge = Judge(FormedPool(pool, form))
             domains, samples = {}, []
             for domain, posed in problems.items():
                 result, shown = evaluation.evaluate(
@@ -114,6 +116,7 @@ def evaluate(options: EvalOptions) -> int:
                     {domain: posed},
                     settings_of(options, drawn, len(posed)),
                     stage=source.weights.name,
+                    form=form,
                 )
                 domains |= result.domains
                 samples += shown
@@ -239,6 +242,13 @@ def serve_options(options: EvalOptions) -> serve.ServeOptions:
     )
 
 
+def find_texts(recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
+    """As the recipe reads and writes them, or the model where there is no recipe."""
+    if recipe is None:
+        return Texts(tokenizer=tokenizer, form=form_of(tokenizer))
+    return texts_with(recipe, tokenizer)
+
+
 def prompt_encoder(
     options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer
 ) -> EncodePrompt:
@@ -246,9 +256,7 @@ def prompt_encoder(
 
     The encoder raises ConfigError for text without tokens.
     """
-    texts = Texts(tokenizer=tokenizer, form=form_of(tokenizer))
-    if recipe is not None:
-        texts = texts_with(recipe, tokenizer)
+    texts = find_texts(recipe, tokenizer)
 
     def encode(problem: Problem):
         try:

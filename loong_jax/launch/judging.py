@@ -15,11 +15,14 @@ DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 class Judge:
     """`judge(problems, rollouts)` gives the verdict on each rollout, in order.
 
-    `judge.of_texts(problems, texts)` gives those on whole responses.
+    `judge.of_texts(problems, texts)` gives those on whole responses. `name` begins the keys of its
+    requests: judges that share a pool have different ones.
     """
 
-    def __init__(self, pool: VerifierPool, deadline_s: float = DEADLINE_S):
-        self._pool, self._deadline_s = pool, deadline_s
+    def __init__(
+        self, pool: VerifierPool, deadline_s: float = DEADLINE_S, *, name: str = "evaluation"
+    ):
+        self._pool, self._deadline_s, self._name = pool, deadline_s, name
         self._num_batches = 0
 
     def __call__(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
@@ -30,7 +33,7 @@ class Judge:
         futures = self._pool.submit(
             [
                 VerifierRequest(
-                    key=f"evaluation/{self._num_batches}/{index}",
+                    key=f"{self._name}/{self._num_batches}/{index}",
                     problem=problem,
                     response_text=text,
                     deadline_s=self._deadline_s,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax.errors import CheckpointError
-from loong_jax.launch import convert, sources
+from loong_jax.launch import convert, model_files, sources
 from loong_jax.merge import checkpoints, published
 from loong_jax.merge.checkpoints import MergeConfig
 
@@ -34,7 +34,7 @@ def merge(config: MergeConfig) -> int:
         logger.warning("the merge has no model.json, since the base does not say one: %s", error)
         return 0
     convert.write_record(config.output, source.weights, source.config, source.hf_config)
-    sources.keep_files(source, config.output / sources.KEPT)
+    sources.keep_files(source, config.output / model_files.KEPT)
     return 0
 
 

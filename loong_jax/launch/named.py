@@ -1,4 +1,4 @@
-"""Parts of a stage by name: `--rl.objective dapo --sft.optimizer muon --rl.lora 16`.
+"""Parts of a stage by name: `--rl.objective dapo --sft.optimizer muon`.
 
 Each part is a dataclass of one kind or another, whose fields are options. What the command line
 names takes the place of the recipe's own. `FILE.py:FUNCTION` is one of your own: a function that
@@ -16,7 +16,6 @@ from loong_jax.launch.recipe import Recipe, RlStage, Scheduler
 from loong_jax.orchestrator import baselines
 from loong_jax.orchestrator.dora import MultiVersionPolicy
 from loong_jax.orchestrator.policy import DoraPolicy
-from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 
@@ -53,7 +52,7 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
         prefix = f"--{stage_name.replace('_', '-')}"
         if isinstance(stage, RlStage):
             stage = _sized(stage, prefix, left)
-        for field in (*NAMES, "lora"):
+        for field in NAMES:
             option = f"{prefix}.{field}"
             name = value_of(option, left)
             if name is not None and hasattr(stage, field):
@@ -64,10 +63,6 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
-    if field == "lora":
-        if not name.isdecimal():
-            raise ConfigError(f"{option}={name} is no rank. Give one, such as 16.")
-        return LoraConfig(rank=int(name))
     if ".py:" in name:
         part = recipes.own_function(name)(stage)
         if not isinstance(part, _KINDS[field]):

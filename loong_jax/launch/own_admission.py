@@ -91,6 +91,8 @@ def _admit(name: str, found: Sequence[Posed]) -> admission.Report:
 def _cases(found: Sequence[Posed], count: int) -> list[Case]:
     """Problems with answers of their own, spread over the file."""
     known = {one.answer: one for one in found if one.answer is not None}
+    # Zero is its own negative, which admission takes for a second, wrong answer.
+    known = {answer: one for answer, one in known.items() if answer.strip() != "0"} or known
     spread = list(known.values())[:: max(1, len(known) // count)][:count]
     return [
         Case(

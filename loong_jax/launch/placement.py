@@ -4,9 +4,8 @@ import dataclasses
 import functools
 
 from loong_jax.launch import recipe as recipes
-from loong_jax.launch import tools
 from loong_jax.launch.recipe import ProcessReplicas, RayReplicas, Recipe, RlStage, ThreadReplicas
-from loong_jax.launch.texts import RecipePrompts, texts_of
+from loong_jax.launch.texts import RecipePrompts, agent_of, texts_of
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
@@ -69,7 +68,7 @@ def start_replicas(
         max_staleness=settings.scheduler.max_staleness,
         encode_prompt=RecipePrompts(recipe),
         num_replicas=shapes.replicas_per_host,
-        make_agent=None if agent is None else functools.partial(tools.agent_of, recipe),
+        make_agent=None if agent is None else functools.partial(agent_of, recipe),
         make_scorer=functools.partial(make_scorer, recipe.model, trainer_settings),
     )
     num_hosts = shapes.num_replicas // shapes.replicas_per_host

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from flax import nnx
 from jax.experimental import multihost_utils
 
 from loong_jax import configs
@@ -23,7 +22,7 @@ from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Pr
 from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
 from loong_jax.launch.texts import texts_of
-from loong_jax.models import moe
+from loong_jax.models import families
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
@@ -179,8 +178,8 @@ class _Programs(NamedTuple):
 
 def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
     def init():
-        rngs = nnx.Rngs(jax.random.key(recipe.seed))
-        return nnx.split(moe.LongcatFlash(recipe.model, rngs=rngs, rules=rules), graph=False)
+        family = families.family_of(recipe.model)
+        return family.init_weights(recipe.model, jax.random.key(recipe.seed), rules)
 
     graphs = []
     jax.eval_shape(lambda: graphs.append(init()[0]))
@@ -194,7 +193,7 @@ def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) ->
     )
 
     def fresh():
-        weights = nnx.to_pure_dict(init()[1])
+        weights = init()[1]
         return trainer.initial_state(policy, settings.optimizer, weights), first_cursors(rules)
 
     make = jax.jit(fresh).lower().compile()

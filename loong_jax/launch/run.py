@@ -11,6 +11,7 @@ from loong_jax import configs
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
+    model_files,
     own_admission,
     own_problems,
     places,
@@ -21,6 +22,7 @@ from loong_jax.launch import (
     stages,
     starting,
 )
+from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import (
     EvaluationStage,
     FileProblems,
@@ -123,7 +125,7 @@ def _train(
     if recipe.data is not None:
         json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
     if recipe.start_from is not None:
-        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
+        sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
     settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,
@@ -134,7 +136,9 @@ def _train(
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)
                 progress.note("tries the answers and verifiers of the file")
-                own_admission.require(recipe.problems, session.judge, run_dir)
+                own_admission.require(
+                    recipe.problems, Judge(session.verifiers, name="admission"), run_dir
+                )
             own_problems.keep_copy(recipe.problems, run_dir)
 
         def on_stage(name: str, what: str) -> None:

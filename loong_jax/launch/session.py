@@ -12,13 +12,14 @@ import jax
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, packaged, tools
+from loong_jax.launch import demonstrations, packaged
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
 from loong_jax.launch.placement import engine_shapes, group_kind
 from loong_jax.launch.recipe import (
     FileProblems,
+    RayReplicas,
     RayVerifiers,
     Recipe,
     RlStage,
@@ -27,11 +28,11 @@ from loong_jax.launch.recipe import (
 from loong_jax.launch.texts import texts_of
 from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
-from loong_jax.orchestrator.protocols import VerifierPool
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.verifiers import admission
-from loong_jax.verifiers.pool import LocalVerifierPool
+from loong_jax.verifiers.formed import FormedPool
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
 
 Weights = dict[str, Any]
 
@@ -49,8 +50,8 @@ class Session:
                     stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
-        self.agent = tools.agent_of(recipe)
         self.texts = texts_of(recipe)
+        self.agent = self.texts.agent
         self.tokenizer = self.texts.tokenizer
         if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()
@@ -62,7 +63,8 @@ class Session:
             packaged.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
-        self.pool = _start_pool(recipe)  # before JAX has threads, since Ray forks
+        self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
+        self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
         graphdef, self.abstract_weights = family_of(recipe.model).abstract_weights(recipe.model)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias)
@@ -117,7 +119,7 @@ class Session:
             if posed:
                 asked = dataclasses.replace(settings, num_problems=len(posed))
                 result, shown = evaluation.evaluate(
-                    sampler, self.judge, {domain: posed}, asked, stage=stage
+                    sampler, self.judge, {domain: posed}, asked, stage=stage, form=self.texts.form
                 )
                 found |= result.domains
                 samples += shown
@@ -159,5 +161,7 @@ def _start_pool(recipe: Recipe) -> VerifierPool:
     if isinstance(recipe.verifiers, RayVerifiers) and recipe.problems is not None:
         from loong_jax.verifiers.ray_pool import RayVerifierPool
 
-        return RayVerifierPool(recipe.verifiers.num_workers)
+        placement = recipe.engine.placement  # whose Ray is that of the verifiers
+        address = placement.address if isinstance(placement, RayReplicas) else None
+        return RayVerifierPool(recipe.verifiers.num_workers, address=address)
     return LocalVerifierPool(recipe.verifiers.num_workers)

@@ -26,7 +26,7 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
     if all((engine.cache_length, engine.prefill_length, *rows)):
         return recipe
-    longest = 0
+    longest = 1  # where nothing is posed, as with conversations alone
     if recipe.problems is not None:
         longest = max((len(texts.prompt(p)) for p in _problems(recipe)), default=0)
         longest = _with_margin(recipe, longest)

@@ -5,20 +5,16 @@ Such a directory is a run (its last finished stage), a stage of one, what `loong
 what came with the weights that it began with in `RUN/model`.
 """
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from loong_jax import configs
-from loong_jax.data import json_files
-from loong_jax.data.tokenizer import TOKENIZER_FILES, AsciiTokenizer, Tokenizer, load_tokenizer
+from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer, load_tokenizer
 from loong_jax.errors import CheckpointError
-from loong_jax.launch import convert
+from loong_jax.launch import convert, model_files
 from loong_jax.merge import published
 from loong_jax.models.families import ModelConfig
 from loong_jax.orchestrator import pipeline
-
-KEPT = "model"  # in a run directory
 
 
 class Source(NamedTuple):
@@ -73,21 +69,11 @@ def tokenizer_of(
 
 
 def keep_files(source: Source, directory: Path) -> None:
-    """Writes config.json and the files of the tokenizer, as they came, to `directory`."""
-    copy_tokenizer(source, directory)
+    """Copies config.json and the files that travel with the weights, as they came."""
+    if beside := source.files or model_files.found(source.weights):
+        model_files.keep(beside, directory)
     if source.hf_config is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        json_files.write_text(directory / "config.json", source.hf_config)
-
-
-def copy_tokenizer(source: Source, directory: Path) -> None:
-    """Copies tokenizer, template and what ends an answer to `directory`, where there are such."""
-    if source.files is None:
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for file in (source.files / name for name in TOKENIZER_FILES):
-        if file.exists():
-            shutil.copyfile(file, directory / file.name)
+        model_files.write_config(directory, source.hf_config)
 
 
 def is_published(directory: Path) -> bool:
@@ -95,11 +81,5 @@ def is_published(directory: Path) -> bool:
     return (directory / "config.json").exists() and published.is_published(directory)
 
 
-def _kept(weights: Path) -> Path:
-    """Where the run that a stage belongs to keeps what came with its model."""
-    return weights.parent.parent / KEPT
-
-
 def _files_of(path: Path) -> Path | None:
-    places = (path, path / KEPT, _kept(path))
-    return next((place for place in places if (place / "tokenizer.json").exists()), None)
+    return next((p for p in model_files.places(path) if (p / "tokenizer.json").exists()), None)

@@ -32,7 +32,7 @@ from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
 from loong_jax.models import parameters
-from loong_jax.models.moe.convert import names
+from loong_jax.models.hf import publication
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -215,6 +215,7 @@ def run_rl(
         rows=settings.rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
+        form=session.texts.form,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
     first_step = int(start.state.step)
@@ -238,8 +239,9 @@ def run_rl(
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
     journal = Journal(own / "journal")
+    form = session.texts.form
     with (
-        MetricsLog(own, stage=name, restored_step=first_step) as log,
+        MetricsLog(own, stage=name, restored_step=first_step, form=form) as log,
         StepProfile(own / "profile") as profile,
     ):
         orchestrator = Orchestrator(
@@ -404,7 +406,8 @@ def run_fusion(
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
     """`adapter/` of a stage: what it trained, as the peft library reads it."""
-    places = names.places(session.recipe.model, parameters.by_path(session.abstract_weights))
+    model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
+    places = publication.published_as(model).places(model, leaves)
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
 
 

@@ -63,6 +63,11 @@ def load(
     """
     found, _ = convert.read_model(directory)
     if stack > 1:
+        if not isinstance(found, MoEConfig):
+            raise ConfigError(
+                f"stack_start={stack} repeats layers of LongCat-Flash, and {directory} holds a "
+                f"{type(found).__name__}. Leave it out."
+            )
         found = growth.stack_config(found, stack)
     refuse_other_model(directory, found, config)
     wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}

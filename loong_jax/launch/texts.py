@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.data import chat_records, response
+from loong_jax.data import chat_records, response, tool_template
 from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
-from loong_jax.data.tool_template import Described
+from loong_jax.data.tool_template import ChatTurns, Described, ToolTemplate
 from loong_jax.environments.problem import Problem
 from loong_jax.launch import sources, tools
 from loong_jax.launch.recipe import Recipe
@@ -36,11 +36,14 @@ class Texts:
     tokenizer: Tokenizer
     files: Path | None = None  # the directory of its tokenizer.json; None: ASCII
     form: ResponseForm = FORMS["tagged"]
-    agent: Agent | None = None  # whose tools the chat template is told, in a form of its own
+    agent: Agent | None = None  # where the recipe has tools
+    tells_tools: bool = False  # to the chat template, which has a form of its own for them
 
     def prompt(self, problem: Problem) -> np.ndarray:
         """int32: what the policy is given. ValueError for text without tokens."""
-        offered = () if self.agent is None else self.agent.tools_of(problem).values()
+        offered = ()
+        if self.agent is not None and self.tells_tools:
+            offered = self.agent.tools_of(problem).values()
         return np.array(self.prompt_ids(problem.prompt, offered, problem.messages), np.int32)
 
     def prompt_ids(
@@ -56,7 +59,7 @@ class Texts:
         text = self.form.prompt_of(prompt)
         if self.form.prompt != "chat" or self.tokenizer.chat is None:
             return self.tokenizer.prompt_ids(text)
-        described = [tools.schema(tool) for tool in offered] or None
+        described = [tool_template.schema_of(tool) for tool in offered] or None
         asked = [{"role": role, "content": content} for role, content in messages[:-1]]
         last = self.form.prompt_of(messages[-1][1]) if messages else text
         asked.append({"role": "user", "content": last})
@@ -128,8 +131,21 @@ def texts_of(recipe: Recipe) -> Texts:
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     """As `texts_of`, of a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
-    is_told = tools.are_described(recipe) and tokenizer.chat is not None
-    return Texts(tokenizer=tokenizer, form=form, agent=tools.agent_of(recipe) if is_told else None)
+    is_chat = form.prompt == "chat" and tokenizer.chat is not None
+    return Texts(
+        tokenizer=tokenizer,
+        form=form,
+        agent=tools.agent_of(recipe, ChatTurns() if is_chat else ToolTemplate()),
+        tells_tools=tools.are_described(recipe) and is_chat,
+    )
+
+
+def agent_of(recipe: Recipe) -> Agent | None:
+    """In a host: the agent of the recipe's texts."""
+    return texts_of(recipe).agent
+
+
+_ASKED = [{"role": "user", "content": "1 + 1"}]
 
 
 def form_of(tokenizer: Tokenizer) -> ResponseForm:
@@ -138,6 +154,9 @@ def form_of(tokenizer: Tokenizer) -> ResponseForm:
         return FORMS["tagged"]
     if tokenizer.chat is None:
         return FORMS["completion"]
-    if len(tokenizer.encode(response.THINK_OPEN)) == 1:
-        return FORMS["longcat"]
-    return FORMS["think"] if len(tokenizer.encode("<think>")) == 1 else FORMS["plain"]
+    for form in (FORMS["longcat"], FORMS["think"]):
+        if len(tokenizer.encode(form.think_open)) == 1:
+            asked = tokenizer.chat.render(_ASKED, add_generation_prompt=True)
+            is_opened = asked.rstrip().endswith(form.think_open)
+            return dataclasses.replace(form, opening="prompt" if is_opened else "either")
+    return FORMS["plain"]

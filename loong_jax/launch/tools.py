@@ -2,9 +2,8 @@
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
 
-from loong_jax.data.tool_template import Described
+from loong_jax.data.tool_template import ChatTurns, ToolTemplate
 from loong_jax.errors import ConfigError
 from loong_jax.launch.recipe import Recipe
 from loong_jax.rollout.agentic.agent import Agent
@@ -21,8 +20,8 @@ def toolbox(names: Iterable[str]) -> Toolbox:
     return Toolbox(_make(name) for name in names)
 
 
-def agent_of(recipe: Recipe) -> Agent | None:
-    """The agent of a recipe with tools; None for one without."""
+def agent_of(recipe: Recipe, template: ToolTemplate | ChatTurns) -> Agent | None:
+    """The agent of a recipe with tools, whose turns `template` writes; None for one without."""
     settings = recipe.tools
     if settings is None:
         return None
@@ -32,13 +31,8 @@ def agent_of(recipe: Recipe) -> Agent | None:
         max_parked=settings.max_parked,
         max_calls_at_once=settings.max_calls_at_once,
         offers_all=settings.offers_all,
+        template=template,
     )
-
-
-def schema(tool: Described) -> dict[str, Any]:
-    """A tool as chat templates take it."""
-    function = {"name": tool.name, "description": tool.description}
-    return {"type": "function", "function": function | {"parameters": dict(tool.parameters)}}
 
 
 def are_described(recipe: Recipe) -> bool:

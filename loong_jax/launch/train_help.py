@@ -17,6 +17,7 @@ _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
     "form": "of responses: longcat, think, think-answer, boxed, plain, completion, tagged",
     "max_new_tokens": "of a response, in training and evaluation",
     "dtype": "of computing and sampling, such as bfloat16; masters stay float32",
+    "lora": "a rank: adapters of it are trained over frozen weights",
     "seed": "of fresh weights, problems and samples",
     "evaluation.num_problems": "held-out problems of a domain, posed after each stage",
     "engine.slots_per_replica": "samples that are written at the same time",
@@ -28,7 +29,6 @@ _STAGES: Mapping[type, Mapping[str, str]] = {
         "row_length": "tokens of each, several examples packed; 0: what the longest needs",
         "optimizer": "by name: " + ", ".join(named.OPTIMIZERS),
         "optimizer.schedule.peak": "learning rate at its highest",
-        "lora": "a rank: adapters are trained in place of the weights",
     },
     RlStage: {
         "num_steps": "updates",
@@ -40,7 +40,6 @@ _STAGES: Mapping[type, Mapping[str, str]] = {
         "scheduler": "by name: " + ", ".join(named.SCHEDULERS),
         "optimizer": "by name: " + ", ".join(named.OPTIMIZERS),
         "optimizer.schedule.peak": "learning rate at its highest",
-        "lora": "a rank: adapters are trained in place of the weights",
         "rows": "sequences of a micro-batch: fewer take less memory",
         "checkpoint_every": "updates",
     },
@@ -67,7 +66,7 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
     lines += _described(
         (f"--{_option(field)} {_value(recipe, field)}", what)
         for field, what in _RECIPE.items()
-        if hasattr(recipe, field.partition(".")[0]) and _is_read(recipe, field)
+        if _is_read(recipe, field)
     )
     for kind, fields in _STAGES.items():
         same = [stage for stage, settings in recipe.stages.items() if isinstance(settings, kind)]
@@ -118,9 +117,14 @@ def _value(config: Any, field: str) -> str:
     value = config
     for part in field.split("."):
         value = getattr(value, part, None)
-    if field in named.NAMES or field == "lora":
-        kinds = [key for key, kind in named.NAMES.get(field, {}).items() if kind is type(value)]
-        return next(iter(kinds), "RANK" if field == "lora" else "NAME")
+    if field == "lora":
+        return "RANK"
+    if field == "objective":
+        sizes = config.group_size, config.sampling.max_new_tokens
+        return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
+    if field in named.NAMES:
+        kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
+        return next(iter(kinds), "NAME")
     if field in ("start_from", "teacher"):
         return "DIR" if value is None else str(value)
     if field in ("data", "problems"):

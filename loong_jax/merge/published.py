@@ -4,6 +4,7 @@ Nothing is held but what one leaf needs (`on_host` says what), so memory depends
 tensor alone.
 """
 
+import json
 import math
 import os
 import shutil
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.merge import fusion, pieces
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.plan import Plan
-from loong_jax.models.hf import files, unfinished
-from loong_jax.models.hf.files import StoredTensor
+from loong_jax.models.hf import files, quantised, read_config_json, unfinished
+from loong_jax.models.hf.files import AnyPath, StoredTensor
 
 REPORT = "fusion.json"
 _SOURCE = "a merge"  # tells its unfinished files from those of an export
@@ -71,17 +73,46 @@ class TensorOnDisk:
         return self.read(0, self.size).reshape(self.shape).astype(dtype or self.dtype, copy=False)
 
 
+class QuantisedOnDisk:
+    """A float8 matrix with its scales, read as what it means: `pieces.Leaf`."""
+
+    def __init__(self, tensor: quantised.ScaledTensor):
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.ndim, self.size = len(tensor.shape), math.prod(tensor.shape)
+        self._tensor, self._opened = tensor, {}
+
+    def read(self, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
+        found = pieces.aligned(stop - start, self.dtype) if into is None else into
+        first, last = start // self.shape[1], -(-stop // self.shape[1])
+        rows = self._tensor.rows(self._opened, first, last).reshape(-1)
+        found[...] = rows[start - first * self.shape[1] :][: stop - start]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._tensor.view(self._opened).astype(dtype or self.dtype, copy=False)
+
+
 class PublishedWeights:
     """The tensors of a directory by path (`model/layers/0/up/weight`), unread."""
 
     def __init__(self, directory: Path):
         unfinished.refuse_unfinished(directory)
         self.directory = directory
-        stored = files.stored_tensors(directory)
-        self._files = {path: StoredFile(path) for path in {t.file for t in stored.values()}}
+        has_config = (directory / "config.json").is_file()
+        self.config_text, config = read_config_json(directory) if has_config else ("", {})
+        stored = quantised.dequantised(files.stored_tensors(directory), config)
+        self.is_dequantised = quantised.is_quantised(stored)
+        if self.is_dequantised and has_config:
+            whole = quantised.without_quantisation(config)
+            self.config_text = json.dumps(whole, indent=2) + "\n"
+        self._files = {
+            path: StoredFile(Path(str(path))) for path in {t.file for t in stored.values()}
+        }
         self.stored = stored
         self.leaves = {
-            path_of(name): TensorOnDisk(tensor, self._files[tensor.file])
+            path_of(name): QuantisedOnDisk(tensor)
+            if isinstance(tensor, quantised.ScaledTensor)
+            else TensorOnDisk(tensor, self._files[tensor.file])
             for name, tensor in stored.items()
         }
 
@@ -113,11 +144,10 @@ def write(
     fusion.json once all are merged. Files get their places when all are whole, as those of an
     export do (`unfinished`); a merge that was killed, or failed, starts over.
     """
-    by_file: dict[Path, list[str]] = {}
+    by_file: dict[AnyPath, list[str]] = {}
     for name, tensor in base.stored.items():
         by_file.setdefault(tensor.file, []).append(name)
-    config = base.directory / "config.json"
-    text = config.read_bytes() if config.is_file() else b""
+    text = base.config_text.encode()
     unfinished.refuse_unfinished(output, but_of=_SOURCE)
     with unfinished.begun(output, text, _SOURCE) as export:
         (output / files.INDEX).unlink(missing_ok=True)  # of a merge whose weights were deleted
@@ -130,12 +160,23 @@ def write(
         for file in sorted(base.directory.iterdir()):
             is_beside = file.suffix in _BESIDES and file.is_file() and file.name != REPORT
             if is_beside and not (output / file.name).exists():
-                shutil.copyfile(file, export.aside / file.name)
+                _copy_beside(file, export.aside / file.name, base)
                 written.append(file.name)
         if report is not None:
             (export.aside / REPORT).write_text(report())
             written.append(REPORT)
         unfinished.finish(export, written)
+
+
+def _copy_beside(file: Path, target: Path, base: PublishedWeights) -> None:
+    """What lies beside the base's weights; what says that they are quantised no longer does."""
+    if file.name == "config.json":
+        target.write_text(base.config_text, encoding="utf-8", newline="")
+    elif file.name == files.INDEX and base.is_dequantised:
+        weight_map = {name: tensor.file.name for name, tensor in base.stored.items()}
+        json_files.write_json(target, {"metadata": {}, "weight_map": weight_map})
+    else:
+        shutil.copyfile(file, target)
 
 
 def _write_file(

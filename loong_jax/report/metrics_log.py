@@ -15,6 +15,7 @@ import numpy as np
 import tensorboardX
 
 from loong_jax.data import disk, json_files
+from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.report.signal_watch import has_signal
 from loong_jax.rollout.readable import readable
 from loong_jax.rollout.records import Group, Rollout
@@ -40,12 +41,14 @@ class MetricsLog:
         started_s: float | None = None,
         tensorboard: bool = True,
         groups_shown_per_step: int = 2,
+        form: ResponseForm = FORMS["tagged"],
     ):
         self.directory = Path(directory)
         self.stage = stage
         self._clock = clock
         self._groups_shown = groups_shown_per_step
-        self._judged = _JudgedTally()
+        self._form = form
+        self._judged = _JudgedTally(form)
         self.earlier_s = rewind(self.directory, restored_step)
         self._offset_s = self.earlier_s - (clock() if started_s is None else started_s)
         (self.directory / "rollouts").mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,7 @@ class MetricsLog:
             **trained_metrics(groups, trainer_version=step - 1),
             **self._judged.metrics(),
         }
-        self._judged = _JudgedTally()
+        self._judged = _JudgedTally(self._form)
         head = {"stage": self.stage, "step": step, "time_s": round(self.elapsed_s, 3)}
         record = json_files.without_nan({**head, **counted, **metrics})
         for group in groups[: self._groups_shown]:
@@ -109,7 +112,7 @@ class MetricsLog:
                     {
                         "stage": self.stage,
                         "step": step,
-                        **readable(group.ticket.problem, rollout),
+                        **readable(group.ticket.problem, rollout, self._form),
                         "staleness": step - 1 - rollout.version,
                     },
                 )
@@ -185,7 +188,8 @@ def trained_metrics(groups: Sequence[Group], *, trainer_version: int) -> dict[st
 class _JudgedTally:
     """Counts over all judged groups since the last step, filtered ones too."""
 
-    def __init__(self):
+    def __init__(self, form: ResponseForm):
+        self._form = form
         self._rewards: list[float] = []
         self._signals: list[bool] = []
         self._formed: list[bool] = []
@@ -204,7 +208,7 @@ class _JudgedTally:
                 continue
             self._counts["verdicts"][verdict.outcome] += 1
             self._counts["isolation"][verdict.isolation] += 1
-            self._formed.append(readable(group.ticket.problem, rollout)["answer"] is not None)
+            self._formed.append(read(rollout.text, self._form).is_well_formed)
             if verdict.is_graded:
                 self._correct.append((domain, verdict.is_correct))
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.errors import ConfigError
 from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
@@ -58,6 +59,7 @@ class TrainerSettings:
     replays_routing: bool = False  # experts are those the engine chose; see `routing_replay`
     # the responses to one prompt lie behind one copy of it; None: where the model can
     shares_prompts: bool | None = None
+    form: ResponseForm = FORMS["tagged"]  # of what counts as well-formed
 
     def __post_init__(self):
         for name in ("row_length", "rows", "score_rows", "keep_checkpoints"):
@@ -236,7 +238,7 @@ class LocalTrainer:
         clip = settings.objective.clip
         if isinstance(clip, TripletClip) and clip.pos_high_schedule is not None:
             metrics["clip/eps_pos_high"] = float(objectives.pos_high_at(clip, version))
-        metrics |= statistics.completion_metrics(statistics.rollouts_of(groups)) | {
+        metrics |= statistics.completion_metrics(statistics.rollouts_of(groups), settings.form) | {
             "staleness/histogram": histogram,
             "staleness/mean": sum(int(lag) * n for lag, n in histogram.items())
             / sum(histogram.values()),

@@ -159,7 +159,7 @@ def decays(path: tuple[Any, ...], weight: Array) -> bool:
     """True where weight decay applies: matrices, stacked or not, that are no norm and no bias."""
     names = [str(part) for part in path]
     is_norm = any("norm" in name for name in names)
-    return weight.ndim >= 2 and not is_norm and names[-1] not in ("bias", "scale")
+    return weight.ndim >= 2 and not is_norm and not names[-1].endswith(("bias", "scale"))
 
 
 def path_of(key_path: tuple[Any, ...]) -> tuple[Any, ...]:

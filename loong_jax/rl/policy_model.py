@@ -13,13 +13,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
-from loong_jax.models import dense, parameters
+from loong_jax.models import families, parameters
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.models.moe.model import abstract_weights
 from loong_jax.models.products import in_chunks
 from loong_jax.rl import auxiliary, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
@@ -182,6 +181,12 @@ def in_dtypes_of(weights: Weights, like: Weights) -> Weights:
     return jax.tree.map(lambda weight, other: weight.astype(other.dtype), weights, like)
 
 
+def published(weights: Weights, config: ModelConfig) -> Weights:
+    """The weights in the dtypes they would have if they came in the dtype of activations."""
+    sampled = dataclasses.replace(config, param_dtype=config.dtype)
+    return in_dtypes_of(weights, families.family_of(config).abstract_weights(sampled)[1])
+
+
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     """True where a token follows another one of its own segment."""
     same = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
@@ -244,30 +249,34 @@ DENSE_MATRIX_AXES = {
 @functools.lru_cache(maxsize=16)
 def dense_policy(graphdef: nnx.GraphDef, config: DenseConfig) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
-    no_load = np.zeros((0, 0), np.int32)
 
     def run(weights, tokens, positions, segment_ids, parent_ids=None):
         model = nnx.merge(graphdef, nnx.State(weights))
-        return model(tokens, positions, segment_ids=segment_ids, parent_ids=parent_ids)
+        output = model(tokens, positions=positions, segment_ids=segment_ids, parent_ids=parent_ids)
+        return output, jnp.zeros((0, 0), jnp.int32)
+
+    def forward(*batch):
+        output, load = run(*batch)
+        return output.logits, load
+
+    def states(*batch):
+        output, load = run(*batch)
+        return output.hidden, load
 
     def logits(weights, hidden):
         model = nnx.merge(graphdef, nnx.State(weights))
         return model.logits_of(hidden[None])[0]
 
-    def published(weights):
-        sampled = dataclasses.replace(config, param_dtype=config.dtype)
-        return in_dtypes_of(weights, dense.abstract_weights(sampled)[1])
-
     return PolicyModel(
-        forward=lambda *batch: (run(*batch).logits, jnp.asarray(no_load)),
+        forward=forward,
+        states=states,
+        logits=logits,
+        sees_parents=True,
+        published=lambda weights: published(weights, config),
         is_controller=lambda path: False,
         matrix_axes=lambda path: DENSE_MATRIX_AXES.get(path[-1]),
         update_controllers=lambda weights, memory, load: (weights, memory),
         load_metrics=lambda load: {},
-        states=lambda *batch: (run(*batch).hidden, jnp.asarray(no_load)),
-        logits=logits,
-        sees_parents=True,
-        published=published,
     )
 
 
@@ -361,10 +370,6 @@ def longcat_policy(
         model = nnx.merge(graphdef, nnx.State(weights))
         return model.logits_of(hidden[None])[0]
 
-    def published(weights):
-        sampled = dataclasses.replace(config, param_dtype=config.dtype)
-        return in_dtypes_of(weights, abstract_weights(sampled)[1])
-
     return PolicyModel(
         forward=forward,
         is_controller=parameters.is_controller_state,
@@ -375,7 +380,7 @@ def longcat_policy(
         load_metrics=load_metrics,
         states=states if config.vocab_size > FEW_WORDS else None,
         logits=logits,
-        published=published,
+        published=lambda weights: published(weights, config),
         forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
         forward_with_losses=forward_with_losses if losses.are_any or watches_exchange else None,

@@ -1,6 +1,7 @@
 """The driver's part of publishing a version: chunks out, then prepare all, then commit all."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -51,11 +52,15 @@ class Parcel(NamedTuple):
     checksums: tuple[int, ...]
 
 
+SUMMED_BYTES_PER_S = 100 * 2**20  # by a slow host that has to sum a whole version again
+
+
 class _Sent(NamedTuple):
     member: Member
     message: publishing.Message
     data: Any
     answer: Future[Reply]
+    timeout_s: float
 
 
 class Publisher:
@@ -63,7 +68,8 @@ class Publisher:
 
     At most `window` chunks of `chunk_bytes` are on their way to a host, so commands pass between
     them. An answer that takes longer than `answer_timeout_s` is asked for again, `tries` times in
-    all; a host that stays silent is lost, and the others go on.
+    all, and the first answer counts; to prepare there is time to sum all bytes besides. A host
+    that stays silent is lost, and the others go on.
     """
 
     def __init__(
@@ -119,7 +125,9 @@ class Publisher:
                 alive = self._settle(number, on_their_way.popleft(), alive)
         while on_their_way:
             alive = self._settle(number, on_their_way.popleft(), alive)
-        alive = self._all(number, publishing.Prepare(number), alive)
+        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(parcel.weights))
+        summing_s = num_bytes / SUMMED_BYTES_PER_S
+        alive = self._all(number, publishing.Prepare(number), alive, extra_s=summing_s)
         # From here on the version is published: who cannot commit is lost.
         sent = [self._send(member, publishing.Commit(number), None) for member in alive]
         for one in sent:
@@ -140,12 +148,18 @@ class Publisher:
                 chunk = publishing.Chunk(number, index, offset)
                 yield chunk, data[offset : offset + self._chunk_bytes]
 
-    def _all(self, number: int, message: publishing.Message, members: list[Member]) -> list[Member]:
+    def _all(
+        self, number: int, message: publishing.Message, members: list[Member], extra_s: float = 0.0
+    ) -> list[Member]:
         """Asks all of them; returns those that are left."""
-        return self._settle(number, [self._send(m, message, None) for m in members], members)
+        sent = [self._send(member, message, None, extra_s) for member in members]
+        return self._settle(number, sent, members)
 
-    def _send(self, member: Member, message: publishing.Message, data: Any) -> _Sent:
-        return _Sent(member, message, data, member.ask(message, data))
+    def _send(
+        self, member: Member, message: publishing.Message, data: Any, extra_s: float = 0.0
+    ) -> _Sent:
+        timeout_s = self._answer_timeout_s + extra_s
+        return _Sent(member, message, data, member.ask(message, data), timeout_s)
 
     def _settle(self, number: int, sent: list[_Sent], alive: list[Member]) -> list[Member]:
         """Waits for the answers; raises `_Refused`, after a rollback, where one is a refusal."""
@@ -166,16 +180,18 @@ class Publisher:
 
     def _answer(self, sent: _Sent) -> Reply | None:
         """None where the host is lost."""
-        answer = sent.answer
-        for again in range(self._tries):
-            try:
-                return answer.result(self._answer_timeout_s)
-            except concurrent.futures.TimeoutError:
+        answers = [sent.answer]
+        try:
+            for again in range(self._tries):
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    return answers[-1].result(sent.timeout_s)
+                if (late := next((one for one in answers if one.done()), None)) is not None:
+                    return late.result()
                 if again + 1 < self._tries:
-                    answer = sent.member.ask(sent.message, sent.data)
-            except HostLost:
-                return None
-        waited_s = self._answer_timeout_s * self._tries
+                    answers.append(sent.member.ask(sent.message, sent.data))
+        except HostLost:
+            return None
+        waited_s = sent.timeout_s * self._tries
         sent.member.lose(f"no answer to {type(sent.message).__name__} within {waited_s:.0f} s")
         return None
 

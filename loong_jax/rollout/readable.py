@@ -2,22 +2,24 @@
 
 from typing import Any
 
-from loong_jax.data.response import parse_response
+from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.problem import Problem
 from loong_jax.rollout.records import Rollout
 
 
-def readable(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+def readable(
+    problem: Problem, rollout: Rollout, form: ResponseForm = FORMS["tagged"]
+) -> dict[str, Any]:
     """JSON values; `thinking` and `answer` are null where the form of the response is broken."""
-    response, verdict = parse_response(rollout.text), rollout.verdict
+    found, verdict = read(rollout.text, form), rollout.verdict
     return {
         "uid": problem.uid,
         "domain": problem.domain,
         "level": problem.level,
         "prompt": problem.prompt,
         "text": rollout.text,
-        "thinking": response.thinking if response else None,
-        "answer": response.answer if response else None,
+        "thinking": found.thinking if found.is_well_formed else None,
+        "answer": found.answer if found.is_well_formed else None,
         "outcome": verdict.outcome if verdict else None,
         "reason": verdict.reason if verdict else "",
         "evidence": verdict.evidence if verdict else "",

@@ -64,10 +64,9 @@ class Prefilled(NamedTuple):
     members: tuple[tuple[int, Attempt], ...]  # member of the prefix, attempt
 
 
-def prompt_encoder(tokenizer: Tokenizer, agent: Agent | None = None) -> EncodePrompt:
+def prompt_encoder(tokenizer: Tokenizer) -> EncodePrompt:
     """The form of a prompt that training uses too: its text, behind <bos> where there is one."""
-    asks = agent or Agent(toolbox=Toolbox())
-    return lambda problem: np.array(asks.prompt_ids(tokenizer, problem), np.int32)
+    return lambda problem: np.array(tokenizer.prompt_ids(problem.prompt), np.int32)
 
 
 class Replica:
@@ -104,7 +103,7 @@ class Replica:
         self._tokenizer: Tokenizer = engine.get_tokenizer()
         agent = agent or Agent(toolbox=Toolbox())
         agent.check(self._tokenizer)
-        self._encode = encode_prompt or prompt_encoder(self._tokenizer, agent)
+        self._encode = encode_prompt or prompt_encoder(self._tokenizer)
         self._limits = limits
         self._clock = clock
         self._params: Params = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from loong_jax.data.response import parse_response
+from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -13,7 +13,9 @@ def rollouts_of(groups: Iterable[Group]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
 
 
-def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def completion_metrics(
+    rollouts: Sequence[Rollout], form: ResponseForm = FORMS["tagged"]
+) -> dict[str, float]:
     """Lengths in tokens, shares in [0, 1]; empty for no rollouts.
 
     `rewards/mean` leaves masked rollouts out; `rewards/masked` is their share.
@@ -26,7 +28,7 @@ def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": float(lengths.max()),
         "completions/cut_off": _share(r.finish_reason == "length" for r in rollouts),
-        "completions/well_formed": _share(parse_response(r.text) is not None for r in rollouts),
+        "completions/well_formed": _share(read(r.text, form).is_well_formed for r in rollouts),
         "rewards/masked": 1 - len(rewards) / len(rollouts),
     }
     if rewards:

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import tokenizers
 
-from loong_jax.models import moe
+from loong_jax.models import dense, moe
+from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe import MoEConfig
 from loong_jax.testing import tiny
@@ -62,5 +63,24 @@ def write_longcat(directory: Path, *, vocab_size: int = 512, **changes: Any) -> 
     write_tokenizer(directory, vocab_size=vocab_size)
     config = tiny.smallest_config(vocab_size=vocab_size, max_position=2048, **changes)
     _, weights = moe.init_weights(config, jax.random.key(3))
+    save_weights_hf(config, weights, directory)
+    return config
+
+
+def write_qwen2(directory: Path, *, vocab_size: int = 512) -> DenseConfig:
+    """Qwen2: biases of queries, keys and values, grouped heads, a tied embedding."""
+    write_tokenizer(directory, vocab_size=vocab_size)
+    config = DenseConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        ffn_hidden_size=48,
+        qkv_bias=True,
+        tied=True,
+    )
+    _, weights = dense.init_weights(config, jax.random.key(3))
     save_weights_hf(config, weights, directory)
     return config

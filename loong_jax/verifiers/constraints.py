@@ -12,9 +12,9 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from loong_jax.data import response
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import tool_calls, verdict
-from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.score import Score
 from loong_jax.verifiers.verdict import Verdict
 
@@ -122,7 +122,8 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
         raise VerifierError(f"constraints={constraints!r:.80} is no list. Give one of objects.")
     if not 0 < len(constraints) <= MAX_CONSTRAINTS:
         raise VerifierError(f"{len(constraints)} constraints are not 1 to {MAX_CONSTRAINTS}.")
-    text = extract.statement(response_text) if len(response_text) <= MAX_CHARS else ""
+    is_read = len(response_text) <= MAX_CHARS
+    text = response.read(response_text).answer.strip() if is_read else ""
     has_content = any(character.isalnum() for character in text)
     checked = []
     for constraint in constraints:

@@ -13,14 +13,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from loong_jax.data import response
 from loong_jax.environments import environment, task, tasks
 from loong_jax.environments.problem import Problem
 from loong_jax.verifiers import extract, verdict
 from loong_jax.verifiers.verdict import Verdict
 
 MAX_EVIDENCE_CHARS = 300
-MAX_RESPONSE_CHARS = 1_000_000
 _MARK = re.compile(r"(?im)^[ \t]*(?:\*\*)?(?:final )?answer(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*")
 _FENCE = re.compile(r"```[a-z]*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 
@@ -28,21 +26,14 @@ _FENCE = re.compile(r"```[a-z]*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 def answer_span(text: str) -> str | Verdict:
     """The final answer of a response, or why it has none.
 
-    With our tags it is what stands between the answer's tags. Else thinking up to the last
-    `</think>` is left out; the answer is all that follows the only line that starts with `Answer:`
-    (or `Final answer:`), or the whole text where there is no such line. A code fence around all of
-    it is taken off. Two such lines are two answers, and wrong.
+    Of what stands between the answer's tags, or follows the thinking, it is all that follows the
+    only line that starts with `Answer:` (or `Final answer:`), or the whole where there is no such
+    line. A code fence around all of it is taken off. Two such lines are two answers, and wrong.
     """
-    if len(text) > MAX_RESPONSE_CHARS:
-        return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
-    if response.ANSWER_OPEN in text or response.THINK_OPEN in text:
-        found = extract.extract_answer(text)
-        if isinstance(found, Verdict):
-            return found
-        text = found
-    else:
-        text = text.rpartition("</think>")[2]
-    parts = _MARK.split(text)
+    found = extract.answer_of(text)
+    if isinstance(found, Verdict):
+        return found
+    parts = _MARK.split(found)
     if len(parts) > 2:
         return verdict.wrong("format", f"{len(parts) - 1} answers are marked, not one")
     span = parts[-1].strip()

@@ -2,14 +2,17 @@
 
 import logging
 import os
+import socket
 from typing import Any
 
 import ray
 
 from loong_jax import interrupts
+from loong_jax.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_CONNECT_S = 10.0  # for a cluster that is named to answer
 _MAX_STARTS = 4  # Ray gives up after 30 s, which a busy machine may need for its processes
 OBJECT_STORE_BYTES = 80 * 2**20  # requests are small: the least that Ray takes is 75 MiB
 
@@ -22,13 +25,18 @@ _LEAN_ENVIRONMENT = {
 
 
 def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
-    """Connects to Ray, or starts it here when `address` is None; False if we are connected already.
+    """Connects to Ray at `address` or RAY_ADDRESS, or starts it here where neither is given.
+
+    False if we are connected already, since verifiers and replicas of a process share one Ray.
+    ConfigError where that is another one than was asked for, and where nothing answers.
 
     A local Ray has a small object store, no dashboard, and says nothing. It ends with the thread
     that started it, so start it from the main one. It takes SIGTERM for itself, and would answer
     with pages of frames: the handler that was there stays.
     """
+    address = address or os.environ.get("RAY_ADDRESS") or None
     if ray.is_initialized():
+        _refuse_other(address)
         return False
     with interrupts.kept():
         _start(address, num_cpus)
@@ -39,7 +47,8 @@ def _start(address: str | None, num_cpus: int | None) -> None:
     for name, value in _LEAN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is not None:
+    if address is not None and address != "local":
+        _refuse_silent(address)
         ray.init(address=address, **quiet)
         return
     for left in reversed(range(_MAX_STARTS)):
@@ -58,3 +67,46 @@ def _start(address: str | None, num_cpus: int | None) -> None:
                 raise
             logger.warning("Ray did not start in its 30 s and is started again: %s", error)
             ray.shutdown()
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    """Host and port of an address, such as "10.0.0.1:6379" or "ray://head:10001"; else None."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def _refuse_silent(address: str) -> None:
+    """Ray itself would wait for minutes, and then end the process."""
+    place = _place(address)
+    try:
+        if place is not None:
+            socket.create_connection(place, timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray answers at address {address!r} within {_CONNECT_S:.0f} s: {error}. Correct "
+            "the address (RAY_ADDRESS, where none was given), or start Ray there: ray start --head."
+        ) from None
+
+
+def _refuse_other(address: str | None) -> None:
+    place = None if address is None else _place(address)
+    if place is None:
+        return
+    connected = ray.get_runtime_context().gcs_address
+    at = _place(connected)
+    is_client = str(address).startswith("ray://")  # whose port is another one
+    if at is not None and (_ip(place[0]), is_client or place[1]) != (
+        _ip(at[0]),
+        is_client or at[1],
+    ):
+        raise ConfigError(
+            f"Ray at {address!r} was asked for, and this process is connected to {connected}. One "
+            "process has one Ray: give verifiers and replicas the same address."
+        )
+
+
+def _ip(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host

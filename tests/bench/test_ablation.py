@@ -215,7 +215,7 @@ def small_quickstart():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_from_the_cold_start_to_the_chart_and_on_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setattr(arms, "quickstart", small_quickstart)

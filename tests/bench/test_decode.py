@@ -33,6 +33,7 @@ def result():
     return json.loads(json.dumps(figures)), lines
 
 
+@pytest.mark.slow
 def test_every_part_is_measured(result):
     figures, lines = result
     assert {e["seconds"] > 0 for e in figures["engine"].values()} == {True}

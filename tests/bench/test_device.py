@@ -27,6 +27,7 @@ def result():
     return json.loads(json.dumps(figures)), lines
 
 
+@pytest.mark.slow
 def test_shares_are_of_the_data_sheet_and_of_what_was_measured(result):
     figures, lines = result
     assert list(figures["pieces"])[-2:] == ["all else", "packed attention"]

@@ -25,6 +25,7 @@ def small(monkeypatch):
     monkeypatch.setattr(versus, "peer", lambda: None)
 
 
+@pytest.mark.slow
 def test_writes_every_figure_and_says_what_is_missing_without_transformers(small, tmp_path, capsys):
     arguments = ["--json", f"{tmp_path}/out.json", "--chart", f"{tmp_path}/out.png"]
     assert cli.main(["bench", "model", *arguments, "--budget-s", "0.01"]) == 0

@@ -58,6 +58,13 @@ def test_models_of_their_own_tokens_write_longer_responses(published, tmp_path):
     assert chosen("rl", "--form", "boxed").form.name == "boxed"
 
 
+def test_adapters_and_tools_are_for_every_stage():
+    given = chosen("problems", "--problems", "a.jsonl", "--lora", "4", "--rl.lora.alpha", "8")
+    assert (given.stages["sft"].lora.rank, given.stages["rl"].lora.alpha) == (4, 8.0)
+    tools = chosen("rl", "--tools", "python", "--tools.limits.max-turns", "2").tools
+    assert (tools.names, tools.offers_all, tools.limits.max_turns) == (("python",), True, 2)
+
+
 def test_the_schedule_is_as_long_as_its_stage_unless_it_is_given():
     def lengths(*words):
         stage = chosen("quickstart", *words).stages["sft"]

@@ -15,7 +15,7 @@ import pytest
 
 from loong_jax import cli, configs, crash_point
 from loong_jax.errors import CheckpointError
-from loong_jax.launch import convert, recipes, stages
+from loong_jax.launch import convert, recipes, sources, stages
 from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
@@ -62,6 +62,32 @@ def test_commands_give_the_same_files_back(tmp_path):
         "config.json",
         "model.safetensors",
     ]
+
+
+def test_tokenizer_and_template_travel_with_the_weights(tmp_path):
+    """Through an import, and from what a run keeps to the export of a stage of it."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    shutil.copytree(PUBLISHED, theirs)
+    record = json.loads((theirs / "config.json").read_text())
+    ids = {"bos_token_id": 1, "eos_token_id": [30, 31], "pad_token_id": 3, "auto_map": {"A": "m.B"}}
+    (theirs / "config.json").write_text(json.dumps(record | ids))
+    beside = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "m.py")
+    for name in (*beside, "generation_config.json"):
+        (theirs / name).write_text(f"of {name}")
+    convert.import_hf(theirs, ours)
+    convert.export_hf(ours, tmp_path / "back")
+    config, weights = HfCheckpoint(theirs).config, stages.load_weights(ours)
+    recipe = dataclasses.replace(recipes.get_recipe("quickstart")(), model=config)
+    configs.open_run(recipe, tmp_path / "run")
+    stage = tmp_path / "run" / "stages" / "sft"
+    stages.save_weights(stage, 3, weights)
+    sources.keep_files(sources.find(ours), tmp_path / "run" / "model")
+    convert.export_hf(stage, tmp_path / "trained")
+    for directory in (ours, tmp_path / "back", tmp_path / "trained"):
+        for name in (*beside, "generation_config.json"):
+            assert (directory / name).read_text() == f"of {name}"
+    for directory in (tmp_path / "back", tmp_path / "trained"):
+        assert json.loads((directory / "config.json").read_text()) == record | ids
 
 
 @pytest.mark.parametrize("dtype", ["int8", "nonsense", "bf16"])

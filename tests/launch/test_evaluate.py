@@ -10,11 +10,13 @@ import pytest
 from rich.console import Console
 
 from loong_jax import cli, configs
+from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import evaluate, recipes
+from loong_jax.launch import evaluate, own_problems, recipes
 from loong_jax.launch.demonstrations import held_out
 from loong_jax.launch.evaluate import EvalOptions
+from loong_jax.launch.recipe import FileProblems
 from loong_jax.models import moe
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.testing import tiny
@@ -93,3 +95,24 @@ def test_misuse_is_refused(imported, tmp_path):
     with pytest.raises(ConfigError, match=r"long has a prompt of 9\d\d tokens.*max_position=1024"):
         evaluate.room_for({"stem": [problem, long]}, encode, 256, 1024)
     assert evaluate.room_for({"stem": [problem, long]}, encode, 1, 1024) == len(encode(long)) + 1
+
+
+def test_of_a_runs_own_file_what_it_held_out_is_posed(tmp_path):
+    lines = [{"prompt": f"{n}+1=", "gold": str(n + 1)} for n in range(60)]
+    file = json_files.write_jsonl(tmp_path / "mine.jsonl", lines)
+    recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=FileProblems(file=file))
+    shown = io.StringIO()
+
+    def posed(**changes):
+        options = EvalOptions(run_dir=tmp_path, problems=file, **changes)
+        found = evaluate.choose_problems(options, recipe, Console(file=shown))
+        return {problem.uid for problem in found["stem"]}
+
+    test = {one.problem.uid for one in own_problems.side(recipe.problems, "stem", "test")}
+    assert posed() == test
+    assert f"{60 - len(test)} problems are not on the test side" in shown.getvalue()
+    assert len(posed(all_problems=True)) == 60
+    other = json_files.write_jsonl(tmp_path / "other.jsonl", [{"prompt": "7-1=", "gold": "6"}])
+    options = EvalOptions(run_dir=tmp_path, problems=other)
+    found = evaluate.choose_problems(options, recipe, Console(file=shown))
+    assert [problem.prompt for problem in found["stem"]] == ["7-1="]

@@ -1,11 +1,14 @@
 """Parts of a stage by name on the command line; sizes that two parts share are said once."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from loong_jax import configs
+from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.launch import named, recipes
-from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean
 from loong_jax.rl.optimizers import Muon
 
@@ -37,12 +40,11 @@ def test_every_scheduler_has_a_name_and_keeps_what_is_common(recipe, name):
     assert left == []
 
 
-def test_optimizer_and_adapters(recipe):
-    got, _ = chosen(recipe, "--rl.optimizer muon --rl.lora 4")
+def test_an_optimizer_keeps_its_schedule(recipe):
+    got, _ = chosen(recipe, "--rl.optimizer muon")
     rl, before = got.stages["rl"], recipe.stages["rl"]
     assert isinstance(rl.optimizer, Muon)
     assert rl.optimizer.schedule == before.optimizer.schedule
-    assert rl.lora == LoraConfig(rank=4)
     assert chosen(recipe, "--rl.num-steps 3") == (recipe, ["--rl.num-steps", "3"])
 
 
@@ -79,5 +81,18 @@ def test_one_of_your_own(recipe, tmp_path):
 def test_a_name_that_is_none_lists_those_that_are(recipe, words):
     with pytest.raises(ConfigError, match=r"names nothing\. Choose one of: [a-z-]+, [a-z-]+"):
         chosen(recipe, words)
-    with pytest.raises(ConfigError, match="is no rank"):
-        chosen(recipe, "--rl.lora much")
+
+
+def test_what_the_tutorial_makes_is_taken(recipe, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(code)
+    assert "--rl.objective own.py:per_token" in page
+    assert "train own.py:short" in page
+    got, _ = chosen(recipe, "--rl.objective own.py:per_token")
+    assert got.stages["rl"].objective.reduction == TokenMean()
+    own = recipes.get_recipe("own.py:short")()
+    assert (own.name, own.max_new_tokens) == ("short", 32)
+    table = page.split("| form |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == set(FORMS)

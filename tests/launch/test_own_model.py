@@ -7,10 +7,12 @@ its way and resumed, and what it makes is bit for bit what it makes uninterrupte
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,6 +25,7 @@ from loong_jax.testing import tiny_hf
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
+DOCS = Path(__file__).parents[2] / "docs" / "own_model.md"
 VOCABULARY = 8192
 FAMILIES = {
     "longcat": lambda place: tiny_hf.write_longcat(place, vocab_size=VOCABULARY, num_layers=1),
@@ -32,6 +35,7 @@ FAMILIES = {
         num_layers=1,
         ngram=NgramEmbedding(max_order=3, num_splits=2, base_rows=101),
     ),
+    "qwen2": lambda place: tiny_hf.write_qwen2(place, vocab_size=VOCABULARY),
 }
 SMALL = [
     "--engine.num-replicas", "1", "--engine.slots-per-replica", "4", "--engine.prefill-members",
@@ -122,3 +126,20 @@ def test_one_command_each_and_killed_in_each(place):
     assert json.loads((place / "exported/config.json").read_text()) == published
     loong(place, "import-hf", "exported", "imported")
     same_weights(place / "merged", place / "imported")
+
+
+def test_the_tutorial_runs_as_printed(place):
+    """Save that its training is cut short by overrides."""
+    blocks = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (example,) = (block for block in blocks if "--start-from $MODEL" in block)
+    short = {
+        ("train", "sft"): ["--sft.num-steps", "2", "--sft.rows", "2", *SMALL],
+        ("train", "rl"): ["--rl.num-steps", "1", *RL[6:], *SMALL],
+        ("eval", "runs/rl"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
+        ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
+    }
+    for line in example.splitlines()[1:]:
+        _, *words = line.replace("$MODEL", "hf").split()
+        loong(place, *words, *short.get(tuple(words[:2]), []))
+    assert (place / "exported/tokenizer.json").exists()

@@ -268,6 +268,7 @@ def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch
     asked = dataclasses.replace(full.evaluation, num_problems=500)
     session = object.__new__(Session)  # with neither pool nor model
     session.recipe = dataclasses.replace(full, evaluation=asked)
+    session.texts = Texts(tokenizer=AsciiTokenizer())
     session.judge = lambda problems, rollouts: [verdict.wrong("no")] * len(rollouts)
     monkeypatch.setattr(Session, "sampler", lambda session, weights: nothing_said)
     result, samples = session.evaluate({}, stage="sft", domains=("stem", "logic"))

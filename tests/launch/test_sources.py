@@ -11,7 +11,7 @@ from loong_jax.data import json_files
 from loong_jax.data.response import FORMS
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import merging, recipes, sizes, sources, starting, texts
+from loong_jax.launch import merging, model_files, recipes, sizes, sources, starting, texts
 from loong_jax.launch.recipe import EngineSettings, FileProblems, ToolSettings
 from loong_jax.testing import tiny_hf
 
@@ -53,7 +53,7 @@ def recipe_problems(recipe):
 
 def test_what_came_with_the_weights_stays_with_a_run(published, tmp_path):
     source = sources.find(published)
-    kept = tmp_path / "run" / sources.KEPT
+    kept = tmp_path / "run" / model_files.KEPT
     sources.keep_files(source, kept)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (kept / name).read_bytes() == (published / name).read_bytes()

@@ -78,7 +78,7 @@ def test_sft_alone_learns_and_goes_on_from_another_run(teacher, tmp_path):
     assert first < 0.5 * losses[0]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_rl_alone_starts_from_another_run(teacher, tmp_path):
     run.train(small("rl", start_from=teacher, teacher=teacher), tmp_path)

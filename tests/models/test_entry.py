@@ -90,6 +90,7 @@ def test_weights_that_changed_are_seen(model):
     assert float(jnp.max(jnp.abs(gradient["head"][...]))) > 0
 
 
+@pytest.mark.slow
 def test_a_model_is_made_on_a_mesh_by_its_class_too(model):
     rules = ShardingRules(mesh=make_mesh(data=2, expert=4))
     on_mesh = LongcatFlash(CONFIG, rngs=nnx.Rngs(0), rules=rules)

@@ -237,6 +237,7 @@ def numbers_of(metrics):
     return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "engine_ratio/mean")}
 
 
+@pytest.mark.slow
 def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
     def verify(group):
         return group.replace_rollouts(
@@ -262,7 +263,8 @@ def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
     assert_equal_trees(weights, expected)
 
 
-@pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", thinned([0, 1], 1))
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(parts, tmp_path, staleness):
     expected, whole = orchestrated(parts, tmp_path / "a", staleness=staleness, num_replicas=2)
     _, first = orchestrated(

@@ -73,7 +73,7 @@ def test_gradients_are_those_of_the_product():
     base, weights = toy_policy(), toy_weights()
     policy = lora.lora_policy(base, CONFIG)
     adapters = drawn(lora.initial_adapters(base, CONFIG, weights, jax.random.key(0)))
-    (batch, _), *_ = sft.batches([("1+1=", "2")], tiny.tokenizer(), stage())
+    (batch, _), *_ = sft.batches([("1+1=", "2")], sft.pair_encoder(tiny.tokenizer()), stage())
     batch = jax.tree.map(jnp.asarray, batch)
     gradient = jax.grad(sft.sft_loss, has_aux=True)
     found, _ = gradient(adapters, batch, weights, model=policy)
@@ -99,7 +99,7 @@ def test_adapters_alone_are_trained_and_have_moments(longcat):
         stage(8),
         state,
         [("1+1=", "2"), ("4+4=", "8")] * 80,
-        tiny.tokenizer(),
+        sft.pair_encoder(tiny.tokenizer()),
         frozen=weights,
         on_step=lambda state, cursor, metrics: losses.append(metrics["loss"]),
     )

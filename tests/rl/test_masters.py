@@ -35,7 +35,7 @@ def trained(weights, optimizer=ADAM, num_steps=20):
         settings,
         state,
         PAIRS,
-        tiny.tokenizer(),
+        sft.pair_encoder(tiny.tokenizer()),
         on_step=lambda state, cursor, metrics: losses.append(metrics["loss"]),
     )
     return state, losses

@@ -119,8 +119,8 @@ def everything_happened(counts, *, pages, drafts) -> set[str]:
 
 
 KINDS = [
-    pytest.param(True, True, id="pages with drafts"),
-    pytest.param(False, False, id="slots", marks=pytest.mark.slow),
+    pytest.param(True, True, id="pages with drafts", marks=pytest.mark.slow),
+    pytest.param(False, False, id="slots", marks=pytest.mark.release),
     pytest.param(False, True, id="slots with drafts", marks=pytest.mark.release),
     pytest.param(True, False, id="pages", marks=pytest.mark.release),
 ]

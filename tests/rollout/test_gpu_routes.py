@@ -14,6 +14,7 @@ from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules
 from tests.models.moe import hopper_kernels
 from tests.rollout.test_slot_engine import request
+from tests.sweeps import thinned
 
 # Widths that the decode kernel takes, and experts so many that single rows are grouped.
 MODEL = moe.MoEConfig.tiny(
@@ -56,7 +57,8 @@ def sample(engine, weights):
     return tokens, log_probs
 
 
-@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", thinned(CACHES, 1))
 def test_the_tokens_and_their_log_probabilities_are_those_of_the_cpu(monkeypatch, cache):
     config = EngineConfig(
         num_slots=2,

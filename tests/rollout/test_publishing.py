@@ -190,3 +190,67 @@ def test_a_put_that_is_not_published_is_undone():
     assert store.numbers() == (0,)
     with pytest.raises(VersionError):
         store.get(1)
+
+
+def test_to_prepare_sums_nothing_again(monkeypatch):
+    """A version of any size is prepared in no time: its chunks were summed as they came."""
+    summed, crc32 = [], publishing.zlib.crc32
+
+    class Counted:
+        @staticmethod
+        def crc32(data, *start):
+            summed.append(len(data))
+            return crc32(data, *start)
+
+    monkeypatch.setattr(publishing, "zlib", Counted)
+    host, when = FakeHost("host 0", [None, "twice"]), []
+
+    def ask(message, data=None, ask=host.ask):
+        if isinstance(message, publishing.Prepare):
+            when.append(sum(summed))
+        return ask(message, data)
+
+    host.ask = ask
+    parcel = parcel_of(1)
+    assert Publisher(chunk_bytes=16, answer_timeout_s=0.01).publish(parcel, [host]) == [host]
+    assert when == [sum(leaf.nbytes for leaf in (parcel.weights["a"]["0"], parcel.weights["a"]["b"],
+                                                 parcel.weights["scalar"]))]  # fmt: skip
+    assert sum(summed) == when[0]
+
+
+def test_a_prepare_that_takes_longer_than_an_answer_may_loses_nobody():
+    host, asked = FakeHost("host 0"), []
+
+    def ask(message, data=None, ask=host.ask):
+        if not isinstance(message, publishing.Prepare):
+            return ask(message, data)
+        asked.append(Now())
+        if len(asked) == 3:  # the first answer comes as the driver asks for the third time
+            asked[0].set_result(ask(message, data).result())
+        return asked[-1]
+
+    host.ask = ask
+    assert Publisher(answer_timeout_s=0.01, tries=3).publish(parcel_of(1), [host]) == [host]
+    check_same([host], {1})
+
+
+def test_time_to_prepare_grows_with_the_version():
+    host, given = FakeHost("host 0"), {}
+
+    class Noted(Now):
+        def result(self, timeout=None):
+            given[self.kind] = timeout
+            return super().result(timeout)
+
+    def ask(message, data=None, ask=host.ask):
+        answer = Noted()
+        answer.kind = type(message).__name__
+        answer.set_result(ask(message, data).result())
+        return answer
+
+    host.ask = ask
+    tree = {"a": np.zeros(2**20, np.float32)}
+    parcel = Parcel(1, tree, manifest_of(tree), checksums_of(tree))
+    Publisher(answer_timeout_s=30.0).publish(parcel, [host])
+    assert given["Begin"] == given["Commit"] == 30.0
+    assert given["Prepare"] == pytest.approx(30.0 + 4 / 100)

@@ -14,6 +14,7 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.testing import tiny
 from tests.rollout import drafting_model
+from tests.sweeps import thinned
 
 PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (1, 2, 8, 13)]
 SETTINGS = [
@@ -52,7 +53,7 @@ def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
     return [np.array(sample, np.float64).T for sample in samples], engine.statistics(state)
 
 
-@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize("pages", thinned([False, True], 1))
 def test_drafts_change_no_sample(pages):
     requests = [request(i, **settings) for i, settings in enumerate(SETTINGS)]
     plain, nothing = run(drafting_model.engine(), PROMPTS, requests)

@@ -206,6 +206,60 @@ def test_bad_calls(text):
     assert not kept({"kind": "tool_calls", "tools": TOOLS}, "x " + text)
 
 
+def by_keys(name, **arguments):
+    pairs = "".join(
+        f"<longcat_arg_key>{key}</longcat_arg_key>\n<longcat_arg_value>{value}</longcat_arg_value>\n"
+        for key, value in arguments.items()
+    )
+    return f"<longcat_tool_call>{name}\n{pairs}</longcat_tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (by_keys("search", query="5", limit="5"), {"query": "5", "limit": 5}),  # a text stays one
+        (by_keys("search", query='{"a": 1}\nb'), {"query": '{"a": 1}\nb'}),
+        (
+            '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>',
+            {"query": "a"},
+        ),
+    ],
+)
+def test_calls_in_the_forms_of_other_families(text, arguments):
+    assert tool_calls.read(text * 2, TOOLS).calls == (("search", arguments),) * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        by_keys("nowhere", query="a"),
+        by_keys("search", limit="5"),
+        by_keys("search", query="a", limit="five"),
+        by_keys("search", query="a").replace("</longcat_arg_value>", ""),
+        by_keys("search", query="a").replace("</longcat_tool_call>", by_keys("x")),
+        "<tool_call>no json at all</tool_call>",
+        "<tool_call>",
+    ],
+)
+def test_bad_calls_in_these_forms(text):
+    found = tool_calls.read(text, TOOLS)
+    assert found.problem
+    assert not found.calls
+
+
+def test_a_schema_may_be_a_boolean():
+    tools = {"f": {"properties": {"any": True, "never": False}}, "g": {"properties": None}}
+    for schema in tools.values():
+        tool_calls.check_schema(schema)
+    for value in (1, "a", [None], {"b": False}):
+        assert tool_calls.read(call({"name": "f", "arguments": {"any": value}}), tools).calls
+        assert tool_calls.read(call({"name": "f", "arguments": {"never": value}}), tools).problem
+    assert tool_calls.read(call({"name": "g", "arguments": {}}), tools).calls
+    for odd in ({"properties": [1]}, {"properties": {"a": "string"}}):
+        with pytest.raises(VerifierError, match="schema"):
+            tool_calls.check_schema(odd)
+
+
 def test_numbers_of_calls():
     one = call(search(query="a"))
     assert not kept({"kind": "tool_calls"}, "no call")

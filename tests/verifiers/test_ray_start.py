@@ -1,7 +1,11 @@
-"""Ray that does not start in its own 30 seconds is started again."""
+"""Starting Ray, or connecting to it: late starts, addresses that are wrong, one Ray a process."""
+
+import socket
+import types
 
 import pytest
 
+from loong_jax.errors import ConfigError
 from loong_jax.verifiers import ray_start
 
 SLOW = "The current node timed out during startup. This could happen because ..."
@@ -38,3 +42,56 @@ def test_a_late_start_is_tried_again(monkeypatch, errors, starts, raised):
         with pytest.raises(Exception, match=raised):
             ray_start.start_ray()
     assert (busy.num_starts, busy.num_shutdowns) == (starts, starts - 1)
+
+
+class KnownRay(BusyRay):
+    """Connected to a cluster, or not yet."""
+
+    def __init__(self, connected=None):
+        super().__init__()
+        self.connected = connected
+
+    def is_initialized(self):
+        return self.connected is not None
+
+    def init(self, address="", **options):
+        self.connected = address
+
+    def get_runtime_context(self):
+        return types.SimpleNamespace(gcs_address=self.connected)
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_an_address_and_the_environment_name_a_cluster(monkeypatch, listening):
+    for given, named in ((listening, None), (None, listening), (f"ray://{listening}", "wrong:1")):
+        known = KnownRay()
+        monkeypatch.setattr(ray_start, "ray", known)
+        monkeypatch.setenv("RAY_ADDRESS", named or "")
+        assert ray_start.start_ray(given)
+        assert known.connected == (given or named)
+
+
+def test_nothing_answers_at_a_wrong_address(monkeypatch, listening):
+    monkeypatch.setattr(ray_start, "ray", KnownRay())
+    port = int(listening.rpartition(":")[2])
+    for address in (f"127.0.0.2:{port}", "nowhere.invalid:6379"):
+        with pytest.raises(ConfigError, match=f"no Ray answers at address '{address}'"):
+            ray_start.start_ray(address)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.2:{port}")
+    with pytest.raises(ConfigError, match="RAY_ADDRESS"):
+        ray_start.start_ray()
+
+
+def test_a_process_has_one_ray(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_start, "ray", KnownRay("127.0.0.1:6379"))
+    for address in (None, "auto", "local", "127.0.0.1:6379", "localhost:6379"):
+        assert not ray_start.start_ray(address)
+    for address in ("127.0.0.1:6380", "10.0.0.9:6379", "ray://10.0.0.9:10001"):
+        with pytest.raises(ConfigError, match=r"is connected to 127.0.0.1:6379"):
+            ray_start.start_ray(address)

@@ -7,10 +7,9 @@ language mixing or another form than the desired one. A record without a respons
 import dataclasses
 import re
 from collections import Counter
-from typing import Literal
 
+from loong_jax.data import response
 from loong_jax.data.curation.stages import Record, prompt_of, text_of
-from loong_jax.data.response import parse_response
 from loong_jax.errors import ConfigError
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -108,7 +107,7 @@ class Truncation:
             return "open formula"
         if _is_open_box(text):
             return "open box"
-        text = re.sub(r"(?:</\w+>|<eos>)+$", "", text).rstrip()
+        text = re.sub(r"(?:</\w+>)+$", "", response.without_end(text).rstrip()).rstrip()
         if text.count(" ") < self.min_words or _ENDS_WELL.search(text):
             return None
         return "mid-sentence"
@@ -208,32 +207,23 @@ class LanguageMixing:
 class Form:
     """Drops responses of another form than the one that is trained.
 
-    `longcat`: thinking, then answer, in LongCat's tags and nothing else. `think`: one `<think>`
-    part, then text. `boxed`: exactly one last `\\boxed{}` that is not empty. `plain`: no tags.
+    `form` is a name of data/response.py; where it has thinking, a response must have it.
+    `longcat` takes answers with and without their tags.
     """
 
     name: str = "form"
     key: str = "response"
-    form: Literal["longcat", "think", "boxed", "plain"] = "longcat"
+    form: str = "longcat"
 
     def __post_init__(self):
-        if self.form not in _FORMS:
-            raise ConfigError(f"form={self.form!r} is unknown. Choose one of {sorted(_FORMS)}.")
+        if self.form not in response.FORMS:
+            raise ConfigError(
+                f"form={self.form!r} is unknown. Choose one of {sorted(response.FORMS)}."
+            )
 
     def reason(self, record: Record) -> str | None:
         text = text_of(record, self.key)
-        return None if not text or _FORMS[self.form](text) else f"not {self.form}"
-
-
-_FORMS = {
-    "longcat": lambda text: parse_response(text) is not None,
-    "think": lambda text: bool(
-        re.fullmatch(r"\s*<think>(?:(?!</?think>).)+</think>(?:(?!</?think>).)*\S\s*", text, re.S)
-    ),
-    "boxed": lambda text: bool(re.search(r"\\boxed\{\s*[^\s}]", text)),
-    "plain": lambda text: (
-        not re.search(
-            r"</?(?:think|longcat_\w+|answer|tool_call)>|\[/?think(?:ing)?\]", text, re.IGNORECASE
-        )
-    ),
-}
+        names = ("longcat", "tagged") if self.form == "longcat" else (self.form,)
+        forms = (dataclasses.replace(response.FORMS[n], needs_thinking=True) for n in names)
+        is_formed = any(response.read(text, form).is_well_formed for form in forms)
+        return None if not text or is_formed else f"not {self.form}"

@@ -20,6 +20,9 @@ RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "sft": "loong_jax.launch.recipes.straight:sft",
     "rl": "loong_jax.launch.recipes.straight:rl",
     "distill": "loong_jax.launch.recipes.straight:distill",
+    "smol": "loong_jax.launch.recipes.smol:smol",
+    "smol-control": "loong_jax.launch.recipes.smol:control",
+    "smol-chat": "loong_jax.launch.recipes.smol:chat",
     "pod-sft": "loong_jax.launch.recipes.pod:pod_sft",
     "pod-sft-flash": "loong_jax.launch.recipes.pod:pod_sft_flash",
 }

@@ -26,7 +26,7 @@ class HfCheckpoint:
     """
 
     def __init__(self, directory: AnyPath | str, dtype: DTypeLike | None = None):
-        directory = files.located(directory)
+        self.directory = directory = files.located(directory)
         chosen = None if dtype is None else weight_dtype(dtype)
         if isinstance(directory, Path):
             unfinished.refuse_unfinished(directory)

@@ -223,7 +223,7 @@ def write_file(
     with partial.open("wb") as stream:
         stream.write(header)
         for name, tensor in stored.items():
-            array = np.ascontiguousarray(read(name))
+            array = np.asarray(read(name), order="C")
             assert (array.dtype, array.shape) == (tensor.dtype, tensor.shape), name
             stream.write(array.reshape(-1).view(np.uint8).data)
         stream.flush()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 from jax.typing import DTypeLike
 
@@ -84,8 +85,6 @@ def import_gguf(source: Path, destination: Path, *, dtype: DTypeLike = "float32"
 
 def _opened(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields and the tensors of a GGUF file, by name."""
-    import gguf  # of the extra `gguf`
-
     try:
         opened = gguf.GGUFReader(source)
         fields = {name: field.contents() for name, field in opened.fields.items()}
@@ -95,8 +94,6 @@ def _opened(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _dequantised(tensor: Any) -> np.ndarray:
-    import gguf
-
     try:
         return gguf.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:

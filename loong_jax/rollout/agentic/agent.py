@@ -33,7 +33,7 @@ class Agent:
     """Problems name their tools in `arguments["tools"]`; those that name none have one turn."""
 
     toolbox: Toolbox
-    template: ToolTemplate | ChatTurns = ToolTemplate()
+    template: ToolTemplate | ChatTurns | None = None  # None: the tokenizer's, where it has one
     limits: TurnLimits = TurnLimits()
     max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
@@ -46,15 +46,10 @@ class Agent:
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError where the template takes no answers of these tools."""
-        turn = ToolTurn(answers=["1"], prompt="1", tools=tuple(self.toolbox.values()))
-        self.template.turn_ids(tokenizer, turn)
-
-    def prompt_ids(self, tokenizer: Tokenizer, problem: Problem) -> list[int]:
-        """What the policy is asked; a chat template tells it of the problem's tools."""
-        if isinstance(self.template, ToolTemplate):
-            return tokenizer.prompt_ids(problem.prompt)
-        tools = tuple(self.tools_of(problem).values())
-        return self.template.prompt_ids(tokenizer, problem.prompt, tools)
+        if self.toolbox:
+            asked = [{"role": "user", "content": "1"}]
+            turn = ToolTurn(answers=["1"], asked=asked, tools=tuple(self.toolbox.values()))
+            self._template_for(tokenizer).turn_ids(tokenizer, turn)
 
     def tools_of(self, problem: Problem) -> Toolbox:
         """Raises ConfigError for a tool that is not in the toolbox."""
@@ -69,13 +64,18 @@ class Agent:
         self, tokenizer: Tokenizer, problem: Problem, sampled: np.ndarray, answers: list[str]
     ) -> np.ndarray:
         """int32: the turn of tools behind one of the policy, each answer cut to its bounds."""
+        messages = problem.messages or (("user", problem.prompt),)
         turn = ToolTurn(
             answers=[self._cut(tokenizer, answer) for answer in answers],
-            prompt=problem.prompt,
+            asked=[{"role": role, "content": content} for role, content in messages],
             tools=tuple(self.tools_of(problem).values()),
             sampled=sampled,
         )
-        return np.array(self.template.turn_ids(tokenizer, turn), np.int32)
+        return np.array(self._template_for(tokenizer).turn_ids(tokenizer, turn), np.int32)
+
+    def _template_for(self, tokenizer: Tokenizer) -> ToolTemplate | ChatTurns:
+        usual = ToolTemplate() if tokenizer.chat is None else ChatTurns()
+        return self.template or usual
 
     def _cut(self, tokenizer: Tokenizer, answer: str) -> str:
         """The beginning of an answer, and how much is missing."""

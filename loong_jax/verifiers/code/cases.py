@@ -2,20 +2,17 @@
 
 import ast
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import syntax
+from loong_jax.verifiers.code import programs
 
 MAX_SOURCE_BYTES = 2**20
 MAX_TESTS = 2000
 _STDIN, _STDOUT = ("stdin", "input"), ("stdout", "output", "expected_output")
 _FUNCTION, _RETURNS = ("call", "function"), ("returns", "expected")
-_FENCE = re.compile(
-    r"^(```+|~~~+)[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,13 +68,12 @@ def read_case(record: Mapping[str, Any]) -> Case:
         raise VerifierError("tests is empty: nothing would be checked. Give at least one test.")
     if len(tests) > MAX_TESTS:
         raise VerifierError(f"{len(tests)} tests are more than {MAX_TESTS}. Split the record.")
-    source = _text(record, "answer")
-    if source.lstrip().startswith(("```", "~~~")):
-        source = source_of(source)
+    language = _text(record, "language")
+    source = programs.source_of(_text(record, "answer"), language)
     if len(source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
         raise VerifierError(f"the answer is above {MAX_SOURCE_BYTES} bytes. Cut it.")
     return Case(
-        language=_text(record, "language"),
+        language=language,
         source=source,
         tests=tuple(_test(test, index, checker) for index, test in enumerate(tests)),
         time_limit_s=_number(record, "time_limit_s", 10.0, 0.01, 300.0) or 10.0,
@@ -85,13 +81,6 @@ def read_case(record: Mapping[str, Any]) -> Case:
         tolerance=tolerance,
         checker=checker,
     )
-
-
-def source_of(response: str) -> str:
-    """The program of a response: its last fenced block after any thinking, else all of it."""
-    text = response.rpartition("</think>")[2]
-    blocks = _FENCE.findall(text + "\n")
-    return blocks[-1][2] if blocks else text
 
 
 def _test(test: Any, index: int, checker: Checker | None) -> CodeTest:

@@ -51,6 +51,9 @@ class TestResult:
     exit_status: int | None = None
 
 
+_NO_PROGRAM = verdict.wrong("no answer", "the response holds no program")
+
+
 class CodeVerifier:
     """Judges programs by tests: standard input and output, or calls of a Python function.
 
@@ -97,13 +100,14 @@ class CodeVerifier:
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:
         """Judges the program of a whole response; the problem's arguments are a record."""
-        return self.verify_record({**problem.arguments, "answer": cases.source_of(response_text)})
+        return self.verify_record({**problem.arguments, "answer": response_text})
 
     def verify_record(self, record: Mapping[str, Any]) -> Verdict:
         """Verdict of one line of `loong verify code`; never raises for what a record holds."""
         start = time.perf_counter()
         try:
-            judged = self.judge(cases.read_case(record))
+            case = cases.read_case(record)
+            judged = self.judge(case) if case.source.strip() else _NO_PROGRAM
         except ToolchainMissing as error:
             judged = verdict.ungradable("toolchain", str(error))
         except BoxLost as error:

@@ -13,7 +13,6 @@ from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.verdict import Verdict
 
-MAX_RESPONSE_CHARS = 1_000_000
 MAX_ALTERNATIVES = 6  # beyond as many as the gold has
 
 _CONTENT = re.compile(r"[^\W_]|[\u2100-\u214f\u2200-\u22ff±]|\\(?:infty|emptyset|varnothing)")
@@ -55,22 +54,15 @@ _SEPARATOR = re.compile(r"[,;\n|]|\b(?:or|and)\b", re.IGNORECASE)
 def extracted(response_text: str, *, whole: bool = False) -> str | Verdict:
     """The answer of a response, without its reasoning, or `wrong` where it has none.
 
-    By the tags of data/response.py where they occur; else after the thinking, and of that the span
-    which the response marks as its answer. `whole` keeps all that follows the thinking.
+    That is the span which it marks as its answer. `whole` keeps all that follows the thinking.
     """
-    if len(response_text) > MAX_RESPONSE_CHARS:
-        return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
-    if any(tag in response_text for tag in (tags.response.ANSWER_OPEN, tags.response.THINK_OPEN)):
-        found = tags.extract_answer(response_text)
-        if isinstance(found, Verdict):
-            return found
-        response_text = found
-    elif "<think>" in response_text and "</think>" not in response_text:
-        return verdict.wrong("format", "the thinking does not end")
-    said = extract.statement(response_text)
+    found = tags.answer_of(response_text)
+    if isinstance(found, Verdict):
+        return found
+    said = extract.statement(found)
     if whole:
         return said
-    span = next(extract.spans(response_text), None)
+    span = next(extract.spans(found), None)
     if span is not None and span.rule in ("boxed", "phrase"):
         return span.text.strip()
     return said

@@ -220,6 +220,7 @@ def test_sequences_spread_over_devices(sizes, zigzag, mixing):
             )
 
 
+@pytest.mark.slow
 def test_a_chunk_of_a_prompt_spread_over_devices():
     rules = ShardingRules(mesh=make_mesh(context=4, data=2))
     alone, weights = fresh()

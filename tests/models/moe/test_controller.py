@@ -65,6 +65,7 @@ def one_device():
     return graphdef, weights, random_tokens(8, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     thinned([dict(data=8), dict(slice=2, data=2, fsdp=2)], 1),

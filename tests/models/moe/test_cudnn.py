@@ -20,6 +20,7 @@ from tests.sweeps import thinned
 LENGTH = 12
 SIZES = Cudnn(others=Blockwise(query_block=4, key_block=4), packed=(2, 3))
 WHOLE, UP_TO_2, UP_TO_3, BLOCKS = range(4)  # the ways of `SIZES`
+way_of = jax.jit(cudnn.way_of, static_argnums=1)
 
 
 def causal(query, key, value, *, narrow=True):
@@ -114,7 +115,7 @@ def by_kernels_and_by_whole_scores():
 def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, way):
     """With kernels that make numbers of their own, one sees which way was gone."""
     sight = in_order(segments)
-    assert int(cudnn.way_of(sight, SIZES)) == way
+    assert int(way_of(sight, SIZES)) == way
     operands = some_operands(LENGTH, widths=(5, 4, 7, 9))  # values as wide as keys
     attend = functools.partial(cudnn.attend, sight=sight, sizes=SIZES)
     told = attend(
@@ -133,10 +134,11 @@ def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, wa
 
 def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
     batch = np.concatenate([rows(LENGTH), rows(5, 7), rows(2, 2, 2)])
-    assert int(cudnn.way_of(in_order(batch), SIZES)) == UP_TO_3
-    assert int(cudnn.way_of(in_order(batch[:2]), SIZES)) == UP_TO_2
-    assert int(cudnn.way_of(in_order(batch[1:]), Cudnn(packed=()))) == 1
-    start, length = cudnn_kernels.sequences_of(jnp.asarray(batch), 2)[1:]
+    assert int(way_of(in_order(batch), SIZES)) == UP_TO_3
+    assert int(way_of(in_order(batch[:2]), SIZES)) == UP_TO_2
+    assert int(way_of(in_order(batch[1:]), Cudnn(packed=()))) == 1
+    sequences_of = jax.jit(cudnn_kernels.sequences_of, static_argnums=1)
+    start, length = sequences_of(jnp.asarray(batch), 2)[1:]
     np.testing.assert_array_equal(start, [[0, LENGTH], [0, 5], [0, 2]])
     np.testing.assert_array_equal(length, [[LENGTH, 0], [5, 7], [2, 2]])
 

@@ -57,6 +57,7 @@ def empty(rules):
     return moe.LatentCache.zeros(CONFIG, B, S, rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "kind", "gemm"), thinned(CASES, 0), ids=str)
 def test_decoding_by_sequences_is_decoding_on_one_device(sizes, kind, gemm):
     tokens, weights, (expected, cached) = alone()

@@ -312,6 +312,7 @@ def _spoilt(weights, spoilt_LE):
     return {**weights, "layers": {**layers, "experts": experts}}
 
 
+@pytest.mark.slow
 def test_what_a_layer_keeps_saves_products_and_changes_no_gradient():
     weights, arguments = fresh()[1], (random_tokens(2, 12), np.ones((2, 12), bool))
     products, gradients = [], []

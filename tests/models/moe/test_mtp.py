@@ -91,6 +91,7 @@ def test_drafts_over_a_cache_equal_those_over_whole_rows_and_wrong_rows_are_over
         start = start + np.array(kept, np.int32)
 
 
+@pytest.mark.slow
 def test_drafts_of_packed_rows_equal_separate_ones():
     graphdef, weights = fresh(CONFIG)
     first, second = random_tokens(4), random_tokens(3, seed=1)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from loong_jax.data.tokenizer import load_tokenizer
-from loong_jax.data.tool_template import ChatTurns
 from loong_jax.errors import ConfigError
 from loong_jax.rl import batching
 from loong_jax.rl.advantages import MeanOnly
@@ -75,14 +74,15 @@ def sample(lot, attempt, chance, tokenizer):
 
 
 def test_ids_sampled_are_ids_trained(tokenizer):
-    agent = Agent(toolbox=Toolbox([Echo()]), template=ChatTurns(), limits=TurnLimits(max_turns=4))
+    agent = Agent(toolbox=Toolbox([Echo()]), limits=TurnLimits(max_turns=4))
     lot = ParkingLot(agent, tokenizer, time.monotonic)
     chance, sampling = random.Random(0), SamplingSettings(max_new_tokens=MAX_TOKENS)
     groups, sampled = [], {}
     for number in range(NUM_GROUPS):
         problem = dataclasses.replace(fake_problem(number), arguments={"tools": ["echo"]})
         ticket = Ticket(number=number, problem=problem)
-        prompt = np.array(agent.prompt_ids(tokenizer, problem), np.int32)
+        asked = [{"role": "user", "content": problem.prompt}]
+        prompt = np.array(tokenizer.prompt_ids(asked), np.int32)
         rollouts = []
         for i in range(GROUP_SIZE):
             attempt = Attempt(Job(ticket, prompt, GROUP_SIZE, sampling, 0), i, 0)
@@ -128,7 +128,7 @@ def trained_ids(groups):
 
 
 def test_a_turn_that_a_text_ended_gets_the_end_of_the_template(tokenizer):
-    agent = Agent(toolbox=Toolbox([Echo()]), template=ChatTurns())
+    agent = Agent(toolbox=Toolbox([Echo()]))
     problem = dataclasses.replace(fake_problem(1), arguments={"tools": ["echo"]})
     for last, is_open in ((2, False), (0, False), (70, True)):
         tokens = agent.answer_tokens(tokenizer, problem, np.array([60, last]), ["4"])
@@ -138,7 +138,7 @@ def test_a_turn_that_a_text_ended_gets_the_end_of_the_template(tokenizer):
 def test_a_template_without_a_place_for_tools_is_refused_at_the_start(tokenizer, tmp_path):
     odd = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     bpe.write_files(tmp_path, template=odd)
-    agent = Agent(toolbox=Toolbox([Echo()]), template=ChatTurns())
+    agent = Agent(toolbox=Toolbox([Echo()]))
     agent.check(tokenizer)
     with pytest.raises(ConfigError, match="leaves out"):
         agent.check(load_tokenizer(tmp_path, {}, 512))

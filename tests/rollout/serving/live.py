@@ -5,6 +5,7 @@ import contextlib
 import functools
 import http.client
 import json
+import socket
 import threading
 import time
 
@@ -151,6 +152,7 @@ def running(*, limits=LIMITS, key=KEY, engine=None, weights=None, style="plain")
     try:
         if failure:
             raise failure[0]
+        socket.create_connection(("127.0.0.1", server.port), timeout=5).close()  # ready means it
         yield server
     finally:
         if not failure:

@@ -313,7 +313,7 @@ def test_an_unprivileged_user_gets_the_same_isolation(tmp_path_factory, needs_is
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         package = Path(loong_jax.__file__).parent
-        for name in ("__init__.py", "errors.py", "verifiers"):
+        for name in ("__init__.py", "errors.py", "data", "verifiers"):
             copy = shutil.copytree if (package / name).is_dir() else shutil.copy
             target = Path(directory) / "loong_jax" / name
             target.parent.mkdir(exist_ok=True)

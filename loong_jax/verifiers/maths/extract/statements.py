@@ -2,10 +2,9 @@
 
 import re
 
-from loong_jax.data import response as form
+from loong_jax.data import response
 from loong_jax.verifiers.maths.extract import boxes
 
-_THINKING_ENDS = (form.THINK_CLOSE, "</think>", "</thinking>", "</thought>")
 _GAP = re.compile(r"\s{8,}")
 _HIDDEN = re.compile(  # comments, and what is struck out; ~~ in a formula is room
     r"<!--.{0,2000}?-->|(?<![\w~\\${])~~(?=[^\s~])[^~$\n]{1,200}(?<=\S)~~(?![\w~])|"
@@ -18,16 +17,14 @@ _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bo
 def statement(text: str) -> str:
     """The response without its thinking, its answer tags, what follows its end and long gaps.
 
-    Comments of HTML and what Markdown or HTML strikes out are left out too.
+    Comments of HTML and what Markdown or HTML strikes out are left out too; thinking that does not
+    end states nothing.
     """
-    for mark in _THINKING_ENDS:
-        position = text.rfind(mark)
-        if position >= 0:
-            text = text[position + len(mark) :]
-    if form.ANSWER_OPEN in text:
-        text = _tagged(text, form.ANSWER_OPEN, form.ANSWER_CLOSE)
-    elif "<answer>" in text:
-        text = _tagged(text, "<answer>", "</answer>")
+    text = response.after_thinking(response.without_end(text)) or ""
+    for opening, closing in response.ANSWERS:
+        if opening in text:
+            text = _tagged(text, opening, closing)
+            break
     if "~~" in text or "<" in text:
         text = _HIDDEN.sub(" ", text)
     if "<" in text:
