@@ -66,7 +66,9 @@ class ResponseForm:
         return self.template.replace("{prompt}", prompt)
 
 
-_THINKS = {"think_open": "<think>", "think_close": "</think>"}
+_THINK = ResponseForm(
+    name="think", think_open="<think>", think_close="</think>", needs_thinking=False
+)
 FORMS = {
     form.name: form
     for form in (
@@ -86,14 +88,15 @@ FORMS = {
             think_close=THINK_CLOSE,
             needs_thinking=False,
         ),
-        ResponseForm(name="think", needs_thinking=False, **_THINKS),
-        ResponseForm(
+        _THINK,
+        dataclasses.replace(
+            _THINK,
             name="think-answer",
+            needs_thinking=True,
             answer_open="<answer>",
             answer_close="</answer>",
             template="{prompt}\nThink first, between <think> and </think>. Then give the answer "
             "between <answer> and </answer>.",
-            **_THINKS,
         ),
         ResponseForm(
             name="boxed",

