@@ -14,7 +14,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Rooms from the ground up; a module imports its own floor and those below.
 FLOORS = (
-    {"errors", "sharding", "process", "configs", "crash_point", "interrupts", "logs"},
+    {
+        "errors",
+        "sharding",
+        "process",
+        "config_kinds",
+        "configs",
+        "crash_point",
+        "interrupts",
+        "logs",
+    },
     {"models"},
     {"environments", "verifiers"},
     {"data"},
