@@ -47,8 +47,11 @@ TEXTS = Texts(tokenizer=TOKENIZER)
 
 
 NEEDS_PACKAGES = ("environments",)  # its problems are the user's: test_environments_recipe
+NEEDS_TOKENS = ("smol", "smol-control", "smol-chat")  # of a pretrained model: test_smol
 STAGED = tuple(
-    name for name in recipes.RECIPES if name not in (*recipes.ON_ALL_PROCESSES, *NEEDS_PACKAGES)
+    name
+    for name in recipes.RECIPES
+    if name not in (*recipes.ON_ALL_PROCESSES, *NEEDS_PACKAGES, *NEEDS_TOKENS)
 )
 
 
