@@ -43,8 +43,9 @@ FREE_ON_RESUME = (
     "pod.keep_*",
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
-    "problems.file",  # a run keeps a copy and compares
+    "problems.file*",  # a run keeps a copy and compares
     "data",  # of which it keeps a digest
+    "data.value",
     "*collapse.*",  # when to stop, not what is learnt
     "*stall_timeout_s",
 )
