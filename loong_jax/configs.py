@@ -46,6 +46,7 @@ FREE_ON_RESUME = (
     "problems.file",  # a run keeps a copy and compares
     "data",  # of which it keeps a digest
     "*collapse.*",  # when to stop, not what is learnt
+    "*stall_timeout_s",
 )
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
 

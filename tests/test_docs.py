@@ -15,7 +15,9 @@ NAMED = sorted(set(re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", (ROOT / "docs/model.
 @pytest.mark.parametrize("name", [".".join(name) for name in NAMED])
 def test_every_object_of_the_tour_exists(name):
     module, attribute = name.split(".")
-    package = "models" if (ROOT / f"loong_jax/models/{module}.py").exists() else "models.moe"
+    models = ROOT / "loong_jax/models"
+    is_shared = (models / f"{module}.py").exists() or (models / module).is_dir()
+    package = "models" if is_shared else "models.moe"
     assert hasattr(importlib.import_module(f"loong_jax.{package}.{module}"), attribute)
 
 

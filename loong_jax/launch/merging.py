@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, model_files, sources
 from loong_jax.merge import checkpoints, published
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 def merge(config: MergeConfig) -> int:
     """Merges, and puts config, tokenizer and template of the base beside the fused weights."""
-    report = checkpoints.main(config)
+    report = _finished(config) or checkpoints.main(config)
     for name in far_experts(report):
         logger.warning(
             "expert %s is about as far from the base as weights of another beginning would be: was "
@@ -36,6 +37,17 @@ def merge(config: MergeConfig) -> int:
     convert.write_record(config.output, source.weights, source.config, source.hf_config)
     sources.keep_files(source, config.output / model_files.KEPT)
     return 0
+
+
+def _finished(config: MergeConfig) -> dict[str, Any] | None:
+    """The report of this very merge where it was killed before it said its model."""
+    target = config.output / published.REPORT
+    if (config.output / "model.json").exists() or not target.exists():
+        return None
+    report = json_files.read_json(target)
+    names = dict(zip(config.expert_names(), map(str, config.experts), strict=True))
+    is_this = report.get("base") == str(config.base) and report.get("sources") == names
+    return report if is_this and not published.is_published(config.output) else None
 
 
 def far_experts(report: Mapping[str, Any]) -> list[str]:

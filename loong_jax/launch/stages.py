@@ -341,6 +341,7 @@ def _loop_settings(settings: RlStage) -> LoopSettings:
         scheduler=settings.scheduler,
         checkpoint_every=settings.checkpoint_every,
         verdict_deadline_s=settings.verdict_deadline_s,
+        stall_timeout_s=settings.stall_timeout_s,
         saturated_after=settings.solved_after,
     )
 

@@ -74,7 +74,9 @@ def test_they_go_on_with_the_settings_they_had(run):
     assert configs.open_run(configs.load(run), run) == []
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize(
+    "name", [name for name in recipes.RECIPES if (OLDER / f"{name}-0.1.json").exists()]
+)
 def test_a_recipe_says_what_it_said_then(name):
     new = configs.to_json(recipes.get_recipe(name)())
     found = {d.key for d in configs.differences(configs.to_json(load(name)), new)}

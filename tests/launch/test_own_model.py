@@ -45,7 +45,8 @@ SMALL = [
 RL = [
     "--tools", "python", "--form", "boxed", "--rl.num-steps", "3", "--rl.checkpoint-every", "1",
     "--rl.scheduler.groups-per-step", "2", "--rl.scheduler.deterministic", "--rl.group-size", "4",
-    "--rl.objective.reduction.group-size", "4", "--rl.rows", "4", "--rl.learns-from-all",
+    "--rl.objective.reduction.group-size", "4", "--rl.rows", "4",
+    "--rl.reward.malformed", "-0.5", "--rl.learns-from-all",
     "--engine.groups-per-replica", "1",
 ]  # fmt: skip
 
@@ -96,11 +97,12 @@ def same_weights(one, other):
 
 
 def test_one_command_each_and_killed_in_each(place):
-    sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "6",
-           "--sft.rows", "2", "--sft.checkpoint-every", "2", *SMALL]  # fmt: skip
+    sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "80",
+           "--sft.rows", "4", "--sft.checkpoint-every", "20",
+           "--sft.optimizer.schedule.peak", "1e-2", *SMALL]  # fmt: skip
     loong(place, *sft, "--run-dir", "sft")
     loong(place, *sft, "--run-dir", "sft-killed",
-          wanted=place / "sft-killed/stages/sft/checkpoints/4")  # fmt: skip
+          wanted=place / "sft-killed/stages/sft/checkpoints/40")  # fmt: skip
     same_weights(place / "sft/stages/sft", place / "sft-killed/stages/sft")
 
     rl = ["train", "rl", "--start-from", "sft", "--problems", "mine.jsonl", *RL, *SMALL]

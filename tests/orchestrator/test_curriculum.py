@@ -196,7 +196,7 @@ def test_nothing_is_set_aside_or_cut_off_unless_bounds_are_given():
 
 
 def test_a_config_in_which_none_left_a_curriculum_out_still_reads():
-    stage = recipes.get_recipe("problems")().rl
+    stage = recipes.get_recipe("problems")().stages["rl"]
     record = json.loads(json.dumps(configs.to_json(stage)))
     record["curriculum"] |= {"pass_rates": None, "context": None}
     assert configs.from_json(record) == stage
@@ -208,15 +208,15 @@ def test_every_bound_is_an_option():
     words += " --rl.curriculum.context.limits 48 64 96"
     recipe = recipes.get_recipe("problems")()
     chosen = options.parse_train("problems", "", recipe, words.split()).config
-    assert chosen.rl.curriculum == Curriculum(
+    assert chosen.stages["rl"].curriculum == Curriculum(
         pass_rates=PassRates(floors=((0, 0.3), (50, 0.1)), ceilings=((0, 0.95),), pause=100),
         context=GrowingContext(limits=(48, 64, 96)),
     )
-    assert not recipe.rl.curriculum.is_on
+    assert not recipe.stages["rl"].curriculum.is_on
 
 
 def test_a_stage_refuses_a_curriculum_that_it_cannot_follow():
-    stage = recipes.get_recipe("quickstart")().rl_code
+    stage = recipes.get_recipe("quickstart")().stages["rl_code"]
     grows = Curriculum(context=GrowingContext(limits=(16, stage.sampling.max_new_tokens)))
     kept = dataclasses.replace(stage, curriculum=grows)
     assert configs.from_json(json.loads(json.dumps(configs.to_json(kept)))) == kept

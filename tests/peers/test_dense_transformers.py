@@ -10,6 +10,7 @@ from flax import nnx
 
 from loong_jax.models import load_hf, parameters, save_hf
 from loong_jax.models.dense import KeyValueCache, convert
+from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch comes with the extra `peers`")
@@ -20,7 +21,7 @@ from tests.peers import dense_models  # noqa: E402, after what it needs is there
 ROWS, LENGTH = 3, 23
 
 
-@pytest.fixture(scope="module", params=dense_models.CASES)
+@pytest.fixture(scope="module", params=thinned(dense_models.CASES, 1, 2, 5, 7))
 def pair(request, tmp_path_factory):
     """A transformers model, ours from its files, and where those lie."""
     theirs = dense_models.make(request.param)

@@ -10,6 +10,7 @@ from loong_jax.models import dense, families, parameters
 from loong_jax.models.hf import publication, writing
 from loong_jax.rl import lora
 from loong_jax.rl.policy_model import policy_of
+from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch comes with the extra `peers`")
@@ -22,7 +23,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", thinned(CONFIGS, 1))
 @pytest.mark.parametrize("targets", [(), ("out", "down")])
 def test_peft_loads_the_adapter_and_computes_what_we_do(name, targets, tmp_path):
     config = CONFIGS[name]

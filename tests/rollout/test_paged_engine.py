@@ -11,6 +11,7 @@ from flax import nnx
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
+from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
@@ -53,7 +54,7 @@ PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 
 @functools.cache
 def setup():
     """Dense engine, paged engine, two versions of the weights."""
-    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     weights["head"] = weights["head"] * 3
     other = jax.tree.map(lambda a: a * 1.05, weights)
     dense = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)
@@ -148,7 +149,7 @@ def test_pages_change_no_bit():
 @pytest.mark.slow
 def test_a_short_view_equals_a_long_one_but_for_rounding():
     _, _, weights, _ = setup()
-    graphdef, _ = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     pages = dataclasses.replace(PAGES, view_lengths=(16,))
     shapes = dataclasses.replace(SHAPES, pages=pages)
     engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
@@ -214,7 +215,7 @@ def test_a_later_turn_reads_only_what_is_new():
 def test_chunks_equal_one_whole_prefill():
     dense, paged, weights, _ = setup()
     whole = dataclasses.replace(SHAPES, prefill_lengths=(32,), chunked_prefill=False)
-    graphdef, _ = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     one = Run(SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), whole))
     long = np.arange(27, dtype=np.int32) * 5 % 90 + 33
     runs = one, Run(dense), Run(paged)
@@ -247,7 +248,7 @@ def test_two_versions_decode_in_one_pool_without_compiling_again():
 
 def test_a_sample_moves_to_another_slot_and_to_another_engine():
     _, paged, weights, _ = setup()
-    graphdef, _ = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     shapes = dataclasses.replace(SHAPES, num_slots=8, pages=PageConfig(num_pages=9, page_size=8))
     second = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
     run, target = Run(paged), Run(second)
@@ -271,7 +272,7 @@ def test_a_sample_moves_to_another_slot_and_to_another_engine():
 
 
 def test_short_pages_are_told_before_they_hurt():
-    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     shapes = dataclasses.replace(SHAPES, pages=PageConfig(num_pages=8, page_size=4))
     engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
     prefix, _ = engine.prefill_batch(
@@ -324,7 +325,7 @@ def test_an_engine_of_the_wrong_kind_is_refused():
 @pytest.mark.slow
 def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
     """Against a full forward pass; prompt positions that were found, not read, have a sentinel."""
-    graphdef, _ = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     _, _, weights, _ = setup()
     shapes = dataclasses.replace(SHAPES, pages=PAGES, routing=True, prefill_lengths=(8,))
     engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)

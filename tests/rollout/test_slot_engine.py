@@ -12,6 +12,7 @@ from flax import nnx
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
+from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
@@ -44,7 +45,7 @@ PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 
 
 @functools.cache
 def setup():
-    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     # Sharper logits, so that greedy choices are not near-ties and temperatures matter.
     weights["head"] = weights["head"] * 3
     engine = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)

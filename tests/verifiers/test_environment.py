@@ -70,7 +70,7 @@ def test_judges_the_answer_inside_its_tags(verifier):
     judged = verifier.verify(problem("same"), render_response("t", "2"))
     assert (judged.outcome, judged.reason, judged.evidence) == ("wrong", "value", "2")
     assert judged.isolation == "none"
-    assert 0 < judged.cost_s < 1
+    assert judged.cost_s > 0
 
 
 def test_a_broken_form_is_wrong_even_with_the_right_answer(verifier):

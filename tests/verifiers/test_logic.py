@@ -1,6 +1,7 @@
 """The verifier `logic`: the span of the answer, records, and what is our fault."""
 
 import json
+import time
 
 import pytest
 
@@ -46,10 +47,11 @@ def verifier():
     ],
 )
 def test_the_answer_is_read_by_one_rule(verifier, text, outcome):
+    before_s = time.process_time()
     judged = verifier.verify(PROBLEM, text)
+    assert time.process_time() - before_s < 2  # of a core, whatever else runs
     assert judged.outcome == outcome, judged
     assert judged.isolation == "none"
-    assert judged.cost_s < 2
 
 
 def test_spans():

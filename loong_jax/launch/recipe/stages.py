@@ -83,6 +83,7 @@ class RlStage:
     solved_after: int = 200  # tickets in a row, nearly all with every answer right, end the stage
     checkpoint_every: int = 10
     verdict_deadline_s: float = 20.0
+    stall_timeout_s: float = 1200.0  # without any event, in which compilation counts too
     replays_routing: bool = False  # trains with the experts that the engine chose
     # rows hold a prompt once for all its responses; None: where the model can
     shares_prompts: bool | None = None
@@ -109,10 +110,9 @@ class RlStage:
                 f"reward.score_weights={rule.score_weights} asks for scores, and nothing in a "
                 "recipe gives any, so every rollout would be masked. Leave it empty."
             )
-        if not self.verdict_deadline_s > 0:
-            raise ConfigError(
-                f"verdict_deadline_s={self.verdict_deadline_s} must be positive. Use 20."
-            )
+        for name, usual in (("verdict_deadline_s", 20), ("stall_timeout_s", 1200)):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be positive. Use {usual}.")
         if self.sampling.greedy or self.sampling.is_truncated:
             raise ConfigError(
                 f"sampling={self.sampling} is greedy or cuts the distribution off, and what it "

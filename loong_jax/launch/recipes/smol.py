@@ -50,7 +50,8 @@ def smol() -> Recipe:
 def control() -> Recipe:
     """As `smol`, with the rewards of each group dealt out at random among its samples.
 
-    Command: make smol-control. Reading: at the same step it should be well below.
+    Command: make smol-control, or loong train smol-control --start-from DIR. At the same step it
+    should be well below.
     """
     real = smol()
     noise = real.with_stage("rl", reward=NoiseReward(rule=RIGHT_OR_NOT))

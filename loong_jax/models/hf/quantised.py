@@ -125,7 +125,7 @@ def _block(
         rows, columns = weight.shape
         if math.prod(scale.shape) == 1:
             return rows, columns
-        if scale.shape == _num_blocks(weight.shape, known):
+        if len(known) == 2 and scale.shape == _num_blocks(weight.shape, known):
             return known[0], known[1]
         if scale.shape in ((rows,), (rows, 1)):
             return 1, columns

@@ -28,9 +28,9 @@ def test_every_command_says_something_new_and_is_understood(command):
 
 
 def test_overrides_reach_the_objective():
-    masked = parsed(next(c for c in COMMANDS if "engine.token" in c)).rl_stem.objective
+    masked = parsed(next(c for c in COMMANDS if "engine.token" in c)).stages["rl_stem"].objective
     assert masked.engine.token == objectives.Band(low=0.5, high=5.0)
-    tight = parsed(next(c for c in COMMANDS if "eps-pos-high" in c)).rl_stem.objective
+    tight = parsed(next(c for c in COMMANDS if "eps-pos-high" in c)).stages["rl_stem"].objective
     assert (tight.clip.eps_pos_high, tight.ratio.engine_cap) == (0.2, 1.5)
 
 
@@ -38,7 +38,9 @@ def test_the_snippet_makes_a_recipe():
     (snippet,) = SNIPPETS
     names = {}
     exec(snippet, names)
-    assert isinstance(names["with_gspo"]().rl_stem.objective.ratio, objectives.SequenceRatio)
+    assert isinstance(
+        names["with_gspo"]().stages["rl_stem"].objective.ratio, objectives.SequenceRatio
+    )
 
 
 def test_the_tables_name_every_objective_and_correction():

@@ -125,11 +125,11 @@ def write_config(
         record |= {key: getattr(config, field) for field, (key, _) in _KEYS.items()}
         return record | {"hidden_act": "silu"} | rotary.write(_rotary(config))
     record, known = dict(original), read_config(original)
-    for field, (key, _) in _KEYS.items():
-        if getattr(config, field) != getattr(known, field):
-            record[key] = getattr(config, field)
-    if _kind_of(config) != _kind_of(known):
+    if changes_kind := _kind_of(config) != _kind_of(known):
         record |= _kind_of(config)
+    for field, (key, _) in _KEYS.items():  # another architecture has other defaults
+        if changes_kind or getattr(config, field) != getattr(known, field):
+            record[key] = getattr(config, field)
     if _rotary(config) != _rotary(known):
         for key in rotary.KEYS:
             record.pop(key, None)
