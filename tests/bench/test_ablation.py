@@ -202,17 +202,17 @@ def test_it_is_a_bench():
 def small_quickstart():
     """So little training that answers are wrong, some in the right form: that alone is rewarded."""
     whole = quickstart()
-    return dataclasses.replace(
+    small = dataclasses.replace(
         whole,
         model=tiny.smallest_config(),
-        sft=dataclasses.replace(whole.sft, num_steps=150, first_pairs=600),
         engine=dataclasses.replace(whole.engine, slots_per_replica=32, narrow_slots=()),
         verifiers=LocalVerifiers(num_workers=1),
         evaluation=dataclasses.replace(
             whole.evaluation, num_problems=6, greedy=False, pass_at=0, samples_per_problem=2
         ),
-        rl_stem=dataclasses.replace(whole.rl_stem, reward=RewardRule(malformed=-1.0)),
     )
+    small = small.with_stage("sft", num_steps=150, first_pairs=600)
+    return small.with_stage("rl_stem", reward=RewardRule(malformed=-1.0))
 
 
 @pytest.mark.release

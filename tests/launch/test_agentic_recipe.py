@@ -30,7 +30,7 @@ GROUP_SIZE = 4
 def recipe(scheduler, num_steps, **engine):
     """A cold start that only just teaches to call; what it teaches best is the form."""
     full = get_recipe("agentic-mini")()
-    return dataclasses.replace(
+    small = dataclasses.replace(
         full,
         model=tiny.smallest_config(),
         verifiers=LocalVerifiers(num_workers=1),
@@ -118,9 +118,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
     def watched(collapse):
         made = recipe(DORA, num_steps=3)
         objective = grpo_objective(group_size=GROUP_SIZE, beta=0.1)
-        return dataclasses.replace(
-            made, rl=dataclasses.replace(made.rl, objective=objective, collapse=collapse)
-        )
+        return made.with_stage("rl", objective=objective, collapse=collapse)
 
     longer_than_any = CollapseRules(length=Limits(low=1000.0, window=2))
     with pytest.raises(CollapseError, match=r"step 2: completions/mean_length.*collapse\.length"):

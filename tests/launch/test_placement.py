@@ -71,7 +71,7 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         given = dataclasses.replace(recipe(where, narrow_slots=(), **shape), model=model)
         objective = longcat_objective(group_size=2, max_response_tokens=8)
         stage = dataclasses.replace(
-            given.rl_logic, sampling=sampling, group_size=2, objective=objective
+            given.stages["rl_logic"], sampling=sampling, group_size=2, objective=objective
         )
         engine = paged_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine.shapes)
         store = VersionStore(stage.scheduler.max_staleness)

@@ -119,14 +119,16 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         key: Float[Array, "KV B S H"],
         value: Float[Array, "KV B S H"],
         view: View,
+        length: str | None = "act_length",
     ) -> Float[Array, "B T D"]:
-        """What the attention adds to the residual stream, which lies as its input `x`."""
+        """What the attention adds to the residual stream, which lies as its input `x`.
+
+        `length` names the logical axis of T.
+        """
         rules = self.rules
-        per_query, per_key = (
-            rules.partition("act_batch", "act_length"),
-            rules.partition("act_batch", "act_keys"),
-        )
-        queries = rules.partition("act_batch", "act_length", "heads", None, None)
+        per_query = rules.partition("act_batch", length)
+        per_key = rules.partition("act_batch", "act_keys")
+        queries = rules.partition("act_batch", length, "heads", None, None)
         keys = rules.partition("heads", "act_batch", "act_keys", None)
         views = View._make((per_query, per_query, per_query, per_key, per_key))
         attend = rules.shard_map(attended, in_specs=(queries, keys, keys, views), out_specs=queries)

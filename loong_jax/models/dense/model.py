@@ -253,7 +253,8 @@ class DenseDecoder(nnx.Module):
                 new = attention.keys_and_values(normed, turn)
                 cache = cache.write(index, *new, written_at, rules)
                 query = attention.queries(normed, turn)
-                return attention.mixed(normed, query, cache.key[index], cache.value[index], view)
+                entries = cache.key[index], cache.value[index]
+                return attention.mixed(normed, query, *entries, view, length=None)
 
             x = layer(x, attend)
             return (x, cache), None

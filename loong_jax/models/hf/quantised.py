@@ -50,9 +50,7 @@ class ScaledTensor(NamedTuple):
     def rows(self, opened: Opened, start: int, stop: int) -> np.ndarray:
         """A run of its rows; rounded once, from float32."""
         scale = self.scale.view(opened).astype(np.float32)
-        scale = scale.reshape(
-            [-(-n // size) for n, size in zip(self.shape, self.block, strict=True)]
-        )
+        scale = scale.reshape(_num_blocks(self.shape, self.block))
         of_row = scale[np.arange(start, stop) // self.block[0]]
         wide = self.weight.rows(opened, start, stop).astype(np.float32)
         wide *= np.repeat(of_row, self.block[1], axis=1)[:, : self.shape[1]]
@@ -127,9 +125,7 @@ def _block(
         rows, columns = weight.shape
         if math.prod(scale.shape) == 1:
             return rows, columns
-        if scale.shape == tuple(
-            -(-n // size) for n, size in zip(weight.shape, known, strict=False)
-        ):
+        if len(known) == 2 and scale.shape == _num_blocks(weight.shape, known):
             return known[0], known[1]
         if scale.shape in ((rows,), (rows, 1)):
             return 1, columns

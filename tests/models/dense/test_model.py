@@ -145,7 +145,7 @@ def test_how_it_is_run_changes_no_gradient():
     [
         (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
         (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
-        (decoding_rules, dict(data=2, fsdp=2, tensor=2)),
+        (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
     ],
     ids=["training", "context", "decoding"],
 )
@@ -153,14 +153,15 @@ def test_a_mesh_changes_nothing(rules_on, sizes):
     rules = rules_on(make_mesh(**sizes))
     config = dataclasses.replace(TINY, vocab_size=64, qk_norm=True, out_bias=True, ffn_bias=True)
     with jax.set_mesh(rules.mesh):
-        found = loss_and_gradient(config, rules)
+        found = None if rules_on is decoding_rules else loss_and_gradient(config, rules)
         graphdef, weights = init_weights(config, jax.random.key(0), rules)
         model = nnx.merge(graphdef, nnx.State(weights))
         tokens = np.tile(TOKENS, (3, 1))[:8, :8]
         cache = KeyValueCache.zeros(config, 8, 12, rules)
         output, cache = model.prefill(tokens, cache=cache, start=0)
         logits, _ = model.decode(tokens[:, 0], np.full(8, 8), cache)
-    jax.tree.map(assert_close, jax.device_get(found), loss_and_gradient(config))
+    if found is not None:
+        jax.tree.map(assert_close, jax.device_get(found), loss_and_gradient(config))
     graphdef, weights = init_weights(config, jax.random.key(0))
     alone = nnx.merge(graphdef, nnx.State(weights))
     longer = np.concatenate([tokens, tokens[:, :1]], axis=1)

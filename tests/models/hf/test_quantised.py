@@ -9,6 +9,7 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.merge import published
 from loong_jax.models import moe
 from loong_jax.models.hf import files
 from tests.models.hf.test_reading import leaves_of
@@ -142,3 +143,14 @@ def test_merges_are_of_what_they_mean(tmp_path):
     np.testing.assert_allclose(merged[EXPERT], wanted, rtol=1e-5, atol=1e-7)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert "quantization_config" not in config
+
+
+def test_a_merge_reads_any_run_of_entries(tmp_path):
+    """Pieces begin and end within rows."""
+    directory = write(tmp_path / "a", checkpoint(), quantization_config=BLOCK)
+    opened = published.PublishedWeights(directory)
+    leaf = opened.leaves[published.path_of(EXPERT)]
+    whole = np.asarray(leaf).reshape(-1)
+    for start, stop in ((0, 200), (3, 37), (19, 21), (40, 60), (199, 200)):
+        np.testing.assert_array_equal(leaf.read(start, stop), whole[start:stop])
+    opened.close()
