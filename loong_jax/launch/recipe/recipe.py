@@ -54,7 +54,7 @@ class Recipe:
     with: by label and expert, which stages stand for it.
     """
 
-    name: str
+    name: str  # of the recipe, as config.json and summary.json have it
     seed: int = 0  # of fresh weights, problems and samples
     model: ModelConfig
     # a directory in the layout of Hugging Face, an import, a run, a stage of one, a merge's output
