@@ -1,5 +1,5 @@
 # make quickstart    sets up .venv, trains the miniature of the whole recipe, ends in a report
-# make smol          the same with a pretrained model: it learns sums in minutes
+# make smol          fetches a pretrained model, which learns sums by RL
 # make test          sets up .venv for development, passes the tests
 # `make help` lists the rest. Works as root or not; needs python3 3.11 or newer.
 SHELL := /bin/bash
