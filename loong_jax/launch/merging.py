@@ -1,5 +1,6 @@
 """`loong merge`: fused weights that every other command takes as a checkpoint."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 def merge(config: MergeConfig) -> int:
-    """Merges, and puts config, tokenizer and template of the base beside the fused weights."""
+    """Merges, and puts config, tokenizer and template of the base beside the fused weights.
+
+    Of a run its last finished stage is taken.
+    """
+    config = dataclasses.replace(
+        config,
+        base=sources.find_weights(config.base),
+        experts=tuple(map(sources.find_weights, config.experts)),
+        names=config.expert_names(),
+    )
     report = _finished(config) or checkpoints.main(config)
     for name in far_experts(report):
         logger.warning(

@@ -29,10 +29,10 @@ Save = Callable[[Path, Weights, Mapping[str, Any]], None]
 class MergeConfig:
     """Fuse experts that were trained from one base."""
 
-    base: Path  # stage, checkpoints or safetensors directory of the common ancestor
+    base: Path  # run, stage, checkpoints or safetensors directory of the common ancestor
     experts: tuple[Path, ...]  # the same for each expert
     output: Path  # directory for fusion.json and checkpoints/, or for safetensors files
-    names: tuple[str, ...] = ()  # of the experts; their directories' names unless given
+    names: tuple[str, ...] = ()  # of the experts; the last parts of their paths that differ
     weights: tuple[float, ...] = ()  # of the experts; equal unless given
     importances: tuple[Path, ...] = ()  # of the experts' weights, where the method needs them
     masters: bool = True  # merge the float32 masters of a checkpoint that holds them
@@ -55,7 +55,7 @@ class MergeConfig:
             )
 
     def expert_names(self) -> tuple[str, ...]:
-        return self.names or tuple(_stage_name(path) for path in self.experts)
+        return self.names or _telling_parts(self.experts)
 
     def by_name(self, values: Sequence[Any]) -> dict[str, Any] | None:
         """One of `values` for each expert; None where there are none."""
@@ -256,8 +256,15 @@ def save_weights(path: Path, weights: Weights, metadata: Mapping[str, Any]) -> N
     checkpoint.save(path / "checkpoints", 0, {"weights": weights}, metadata)
 
 
-def _stage_name(path: Path) -> str:
-    return path.parent.name if path.name == "checkpoints" else path.name
+def _telling_parts(paths: Sequence[Path]) -> tuple[str, ...]:
+    """The last part of each path in which all of them differ: of a/rl and b/rl, a and b."""
+    reversed_parts = [
+        (path.parent if path.name == "checkpoints" else path).parts[::-1] for path in paths
+    ]
+    for parts in zip(*reversed_parts, strict=False):
+        if len(set(parts)) == len(paths):
+            return parts
+    return tuple(path.name for path in paths)
 
 
 def _show(value: float | None, form: str) -> str:

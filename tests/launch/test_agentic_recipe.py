@@ -147,7 +147,7 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
         """What is under way when a training step begins goes on under the weights it makes."""
         now_s = time.monotonic()
         newest = max(steps, default=0)
-        goes_on = newest < made.rl.num_steps and replica.active_slots
+        goes_on = newest < made.stages["rl"].num_steps and replica.active_slots
         if goes_on and replica.version < newest and now_s < steps[newest] + 30:
             time.sleep(0.02)
             return [], BlockStats(now_s, now_s, 0, 0, 0)
@@ -162,9 +162,8 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
     monkeypatch.setattr(Replica, "step", waits_for_weights)
     monkeypatch.setattr(local_trainer.LocalTrainer, "train", train)
     policy = PartialRolloutPolicy(groups_per_step=2, max_staleness=2, over_provision=2.0)
-    made = recipe(policy, num_steps=4)
     # Groups of equal rewards count too: which of them differ is luck, with so young a policy.
-    made = dataclasses.replace(made, rl=dataclasses.replace(made.rl, learns_from_all=True))
+    made = recipe(policy, num_steps=4).with_stage("rl", learns_from_all=True)
     run.train(made, tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 8

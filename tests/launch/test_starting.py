@@ -99,16 +99,8 @@ def test_other_models_and_torn_files_are_refused(imported, tmp_path):
 @pytest.mark.timeout(900)
 def test_a_run_starts_from_them_with_all_losses_and_controllers(imported, tmp_path):
     """After two steps its weights are two steps away from those imported."""
-    recipe = recipes.get_recipe("pod-sft")()
-    recipe = recipe.with_stage(
-        "sft",
-        num_steps=2,
-        rows=8,
-        row_length=160,
-        optimizer=AdamW(schedule=WarmupConstant(peak=1e-4), eps=1e-16),
-    )
     recipe = dataclasses.replace(
-        recipe,
+        recipes.get_recipe("pod-sft")(),
         model=dataclasses.replace(read_config(imported), num_layers=4),
         start_from=imported,
         pod=PodSettings(
@@ -118,6 +110,13 @@ def test_a_run_starts_from_them_with_all_losses_and_controllers(imported, tmp_pa
             routing_every=2,
         ),
         mesh=MeshSettings(fsdp=2, expert=2, context=2),
+    )
+    recipe = recipe.with_stage(
+        "sft",
+        num_steps=2,
+        rows=8,
+        row_length=160,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-4), eps=1e-16),
     )
     assert pod_sft.train(recipe, tmp_path / "run") == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]

@@ -96,10 +96,10 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
     asked = []
     of_texts = stages.samples._right
 
-    def most_are_right(session, problems, sampled):
+    def most_are_right(session, problems, sampled, **options):
         """The teacher can do next to nothing: some answers are called right."""
         asked.extend(problems)
-        found, _ = of_texts(session, problems, sampled)
+        found, _ = of_texts(session, problems, sampled, **options)
         for problem, records, rollouts in zip(problems, found, sampled, strict=True):
             text = rollouts[0].text.replace("\ufffd", "?")
             records[:] = [{"uid": problem.uid, "prompt": problem.prompt, "response": text}] * 2

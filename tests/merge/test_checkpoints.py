@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -182,6 +183,20 @@ def test_an_output_that_is_a_file_is_refused(run):
 def test_refuses(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (("runs/maths", "runs/code"), ("maths", "code")),
+        (("runs/maths/stages/rl", "runs/code/stages/rl"), ("maths", "code")),
+        (("a/rl/checkpoints", "b/rl/checkpoints"), ("a", "b")),
+        (("run/one", "run/one_b", "run/two"), ("one", "one_b", "two")),
+    ],
+)
+def test_experts_are_named_by_what_differs_in_their_paths(tmp_path, paths, names):
+    found = config(tmp_path, experts=tuple(map(Path, paths)), names=(), weights=(), importances=())
+    assert found.expert_names() == names
 
 
 def test_stacks_of_our_model():
