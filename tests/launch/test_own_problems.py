@@ -323,7 +323,7 @@ def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, tmp_path, caplog):
     recipe, directory = small(file), tmp_path / "run"
