@@ -212,23 +212,23 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             "or a finished stage of a run."
         )
     path = (place / str(steps[-1]) / "arrays").absolute()
-    with ocp.PyTreeCheckpointer() as reader:
-        there = reader.metadata(path).item_metadata.tree
-        there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
-        shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
-        if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
-            raise CheckpointError(
-                f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
-                f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it "
-                "that belongs to the weights."
-            )
-        kinds = {
-            name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
-            for name, a in wanted.items()
-        }
-        return reader.restore(
-            path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+    reader = ocp.PyTreeCheckpointHandler()
+    there = reader.metadata(path).tree
+    there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
+    shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
+    if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
+        raise CheckpointError(
+            f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
+            f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it that "
+            "belongs to the weights."
         )
+    kinds = {
+        name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
+        for name, a in wanted.items()
+    }
+    return reader.restore(
+        path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+    )
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
