@@ -506,7 +506,12 @@ def _evaluate(
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s = time.monotonic()
-    result, samples = session.evaluate(weights, stage=name, domains=domains)
+    result, samples = session.evaluate(
+        weights,
+        stage=name,
+        domains=domains,
+        progress=lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} problems"),
+    )
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

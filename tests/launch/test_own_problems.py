@@ -270,7 +270,7 @@ def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch
     session.recipe = dataclasses.replace(full, evaluation=asked)
     session.texts = Texts(tokenizer=AsciiTokenizer())
     session.judge = lambda problems, rollouts: [verdict.wrong("no")] * len(rollouts)
-    monkeypatch.setattr(Session, "sampler", lambda session, weights: nothing_said)
+    monkeypatch.setattr(Session, "sampler", lambda session, weights, progress: nothing_said)
     result, samples = session.evaluate({}, stage="sft", domains=("stem", "logic"))
     posed = {p.problem.uid for p in own_problems.side(settings(file), "stem", "test")}
     assert list(result.domains) == ["stem"]
