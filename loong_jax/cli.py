@@ -79,10 +79,10 @@ def _refuse_missing_paths(command: Command, words: Arguments) -> None:
         elif place and not option:
             return
         is_name = option == "--problems" and not {".", "/"} & set(word)
-        is_open = is_name or word in ("", "None")
+        is_no_path = is_name or word in ("", "None")
         if option in command.loads and "://" in word:
             remote.RemotePath(word).refuse_unreadable()
-        elif option in command.reads + command.loads and not (is_open or os.path.exists(word)):
+        elif option in command.reads + command.loads and not (is_no_path or os.path.exists(word)):
             raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
 
 

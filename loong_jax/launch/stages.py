@@ -353,7 +353,7 @@ def run_fusion(
 ) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
     own = directories.own
-    base = load_weights(directories.inputs[settings.base])
+    base = _weights_of(session, settings.base, directories)
     experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
     problems = {
         domain: session.held_out(domain, "validation", settings.num_problems)
