@@ -62,7 +62,7 @@ def train(
     """
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
-    recipe = starting.resolved(recipe)
+    recipe = starting.with_given_model(recipe)
     texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)

@@ -92,7 +92,7 @@ def load_whole(directory: AnyPath, config: ModelConfig) -> dict[str, Any]:
     return load(directory, config, template)
 
 
-def resolved(recipe: Recipe) -> Recipe:
+def with_given_model(recipe: Recipe) -> Recipe:
     """The recipe as it runs: with the model of its `start_from`, and stages that begin there.
 
     Doing it again changes nothing. ConfigError where it does not name what it needs, or where the

@@ -176,7 +176,7 @@ def run(
     settings: SftSettings,
     state: TrainState,
     examples: Iterable[Any],
-    encode: Encode,
+    encode: Encode | Tokenizer,
     *,
     cursor: int = 0,
     frozen: Any = (),
@@ -185,12 +185,15 @@ def run(
 ) -> tuple[TrainState, int]:
     """Trains to step `settings.num_steps`; returns the state and how many examples were used.
 
-    `examples` starts at the first one, also on resume: `cursor` of them are passed over.
+    `examples` starts at the first one, also on resume: `cursor` of them are passed over. Pairs of
+    prompt and response need a tokenizer alone.
     `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
     the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
     lists = model.states is not None and model.forward_with_losses is None
+    if not callable(encode):
+        encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
     stream = batches(later, encode, settings, lists=lists)
     while int(state.step) < settings.num_steps and keep_going():

@@ -29,7 +29,7 @@ def recipe(published, tmp_path):
     file = json_files.write_jsonl(tmp_path / "mine.jsonl", lines)
     made = recipes.get_recipe("rl")()
     made = dataclasses.replace(made, start_from=published, problems=FileProblems(file=file))
-    return starting.resolved(made)
+    return starting.with_given_model(made)
 
 
 def test_a_published_directory_brings_model_tokens_and_template(published, recipe):
@@ -44,7 +44,7 @@ def test_a_published_directory_brings_model_tokens_and_template(published, recip
     assert asked == (f"<|im_start|>user\n{problem.prompt}<|im_end|>\n<|im_start|>assistant\n")
     weights = starting.load_whole(published, recipe.model)
     assert weights["embedding"].shape[0] == 512
-    assert starting.resolved(recipe) == recipe
+    assert starting.with_given_model(recipe) == recipe
 
 
 def recipe_problems(recipe):

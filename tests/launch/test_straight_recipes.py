@@ -139,31 +139,31 @@ def test_weights_to_start_from_bring_their_model(tmp_path):
     ours = stage_of(tiny.smallest_config(), "ours")
     other = stage_of(tiny.smallest_config(hidden_size=48), "other")
     rl = recipes.get_recipe("rl")()
-    found = starting.resolved(dataclasses.replace(rl, start_from=ours))
+    found = starting.with_given_model(dataclasses.replace(rl, start_from=ours))
     assert rl.model == MoEConfig.tiny()
     assert found.model == tiny.smallest_config()
     assert starting.given(found) == {"start": ours}
     with pytest.raises(ConfigError, match=r"hidden_size=48.*has 32"):
-        starting.resolved(dataclasses.replace(found, start_from=other))
+        starting.with_given_model(dataclasses.replace(found, start_from=other))
     kl = K2KL(beta=1.0)
     objective = dataclasses.replace(rl.stages["rl"].objective, kl=kl)
     pulled = rl.with_stage("rl", objective=objective, learns_from_all=True)
     pulled = dataclasses.replace(pulled, start_from=ours)
     with pytest.raises(ConfigError, match="--teacher"):
-        starting.resolved(pulled)
+        starting.with_given_model(pulled)
     with pytest.raises(ConfigError, match=r"hidden_size=48.*has 32"):
-        starting.resolved(dataclasses.replace(pulled, teacher=other))
+        starting.with_given_model(dataclasses.replace(pulled, teacher=other))
     larger = dataclasses.replace(recipes.get_recipe("distill")(), teacher=other)
-    assert starting.resolved(larger).model == MoEConfig.tiny()  # the student's own
+    assert starting.with_given_model(larger).model == MoEConfig.tiny()  # the student's own
 
 
 def test_recipes_name_what_they_need():
     with pytest.raises(ConfigError, match="--start-from"):
-        starting.resolved(recipes.get_recipe("rl")())
+        starting.with_given_model(recipes.get_recipe("rl")())
     with pytest.raises(ConfigError, match="--teacher"):
-        starting.resolved(recipes.get_recipe("distill")())
+        starting.with_given_model(recipes.get_recipe("distill")())
     rl = recipes.get_recipe("rl")()
     taught = dataclasses.replace(rl, start_from=Path("one"), teacher=Path("other"))
     with pytest.raises(ConfigError, match="would teach nothing: no stage samples it"):
-        starting.resolved(taught)
+        starting.with_given_model(taught)
     assert json.dumps(configs.to_json(rl))

@@ -81,7 +81,7 @@ def test_weights_go_to_a_mesh_and_what_travels_with_them_to_a_run(url, published
 
 
 def test_tokens_and_template_are_read_there(url, published):
-    recipe = starting.resolved(
+    recipe = starting.with_given_model(
         dataclasses.replace(recipes.get_recipe("sft")(), start_from=published)
     )
     given = sources.find(url)
