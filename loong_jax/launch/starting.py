@@ -214,7 +214,7 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
         )
     path = (place / str(steps[-1]) / "arrays").absolute()
     reader = ocp.PyTreeCheckpointHandler()
-    there = reader.metadata(path).tree
+    there = reader.metadata(path).tree  # pyright: ignore[reportArgumentType]
     there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
     shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
     if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
@@ -228,7 +228,8 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
         for name, a in wanted.items()
     }
     return reader.restore(
-        path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+        path,  # pyright: ignore[reportArgumentType]
+        args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True),
     )
 
 
