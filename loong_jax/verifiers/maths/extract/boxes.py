@@ -1,15 +1,12 @@
 """Boxes of a response: the last one, and those that stand in a row with it."""
 
 import re
-from typing import NamedTuple
 
+from loong_jax.data.response import Box
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import multiplicity
 
-MAX_BOXES = 64
 SPRAY = 12  # so many different boxes are no solution's intermediate results
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=[{\d\w\\])")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace, or an escaped one, which is none
 _WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
 JOIN = re.compile(
     rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
@@ -25,47 +22,16 @@ _DENIED = re.compile(  # "is definitely not", "I do not think it is"
     r"simply|just|think|believe|say|correct|right|final|answer|value))*[\s:$*({]*\Z",
     re.IGNORECASE,
 )
-
-
-class Box(NamedTuple):
-    start: int
-    end: int
-    content: str
-
-
-def last(text: str) -> list[Box]:
-    """The last boxes of a text, in order; one whose brace never closes is none."""
-    if "box" not in text:
-        return []
-    found: list[Box] = []
-    starts = [m.start() for m in _BOX.finditer(text, max(0, len(text) - 200_000))]
-    for start in starts[-MAX_BOXES:]:
-        match = _BOX.match(text, start)
-        assert match is not None
-        opening = match.end()
-        if text[opening] != "{":
-            word = re.compile(r"\\?\w+").match(text, opening)
-            if word is not None:
-                found.append(Box(start, word.end(), word[0]))
-            continue
-        end = _closing(text, opening)
-        if end is not None:
-            found.append(Box(start, end + 1, text[opening + 1 : end]))
-    return [box for box in found if not any(o.start < box.start < o.end for o in found)]
+_DENIED_AFTER = re.compile(
+    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?(?:possible|correct|right|the\b|it\b|"
+    r"valid|allowed)|wrong|incorrect|impossible|excluded)"
+)
 
 
 def is_denied(text: str, box: Box) -> bool:
-    """Whether the words right before it say that this is not the answer."""
-    return _DENIED.search(text[max(0, box.start - 80) : box.start]) is not None
-
-
-def _closing(text: str, opening: int) -> int | None:
-    depth = 0
-    for brace in _BRACE.finditer(text, opening, opening + 20_000):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return brace.start()
-    return None
+    """Whether the words right before or after it say that this is not the answer."""
+    before, after = text[max(0, box.start - 80) : box.start], text[box.end : box.end + 40]
+    return _DENIED.search(before) is not None or _DENIED_AFTER.match(after) is not None
 
 
 def joined(text: str, boxes: list[Box]) -> str:

@@ -19,12 +19,17 @@ PATTERN = (  # of the words of one number: "twenty-four", "two hundred and five"
 )
 _CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
 _CJK_TENS = {"十": 10, "百": 100, "千": 1000}
+_CJK_GROUPS = {"万": 10**4, "亿": 10**8}
 
 
 def number_from_words(text: str) -> int | Fraction | None:
     """12 for "twelve" or "十二", 2/3 for "two thirds"; None for anything else."""
     if any(character in _CJK_DIGITS or character in _CJK_TENS for character in text):
-        return _cjk_number(text)
+        below, parted, above = text.partition("分之")  # 百分之二十五 is 25 of 100
+        if not parted:
+            return _cjk_number(text)
+        share = _cjk_number(above), _cjk_number(below)
+        return Fraction(share[0], share[1]) if share[0] is not None and share[1] else None
     parts = [p for p in text.lower().replace("-", " ").split() if p != "and"]
     if len(parts) > 1 and parts[0] in ("minus", "negative"):
         value = number_from_words(" ".join(parts[1:]))
@@ -75,6 +80,8 @@ def _cjk_number(text: str) -> int | None:
         elif character in _CJK_TENS:
             total += (1 if digit is None else digit) * _CJK_TENS[character]
             digit, run = None, "x"
+        elif character in _CJK_GROUPS:
+            total, digit, run = (total + (digit or 0)) * _CJK_GROUPS[character], None, "x"
         else:
             return None
     if run.isdigit() and len(run) > 1 and not total:

@@ -72,9 +72,9 @@ def plain(text: str) -> str:
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
-    (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (re.compile(r"(?<=\d)(?:(?:\\!\s*)*(?:,\s*\\!|\\text\s*\{,\})(?:\\!|\s)*|(?:\\!\s*)+,)(?=\d)"), ","),
     (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
-    (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=\d)(?:\\[,;: !]|\\(?:thin|med)space\s*|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
@@ -210,11 +210,18 @@ def prepare(text: str) -> str:
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
-        for pattern, replacement in _GROUPS:
-            text = pattern.sub(replacement, text)
+    if "\\" in text or "{" in text or "~" in text:
+        text = with_groups(text)
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "").replace("'", "")
     return _TEN_TIMES.sub(r" \\times ", text)
+
+
+def with_groups(text: str) -> str:
+    """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
+    for pattern, replacement in _GROUPS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def _prefixed(infix: re.Match[str]) -> str:

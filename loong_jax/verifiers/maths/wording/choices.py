@@ -7,6 +7,13 @@ from loong_jax.verifiers.maths.wording import phrases
 _CHOICE = re.compile(
     r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))",
 )
+_WITH_TEXT = re.compile(  # C - the third, C (12)
+    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z)).*"
+)
+_SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
+    r"(?:^|[\s(,/])(?:or|and|/|,)\s*\(?[A-H]\)?(?=[).,:]|$|\s(?![a-z]))|(?:^|\s)(?:\([A-Z]\)|[A-Z]\W*$)|"
+    r"^\s*\(?[A-Z]\)?(?=[).,:]|$|\s(?:or|and)\b)"
+)
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _LETTERED = re.compile(
     r"\$?(?:\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{)?\s*"
@@ -65,6 +72,8 @@ def choice(text: str) -> str | None:
     if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text.strip())):
         return small[1].upper()
     if match is None:
+        match = _WITH_TEXT.fullmatch(text.strip())
+    if match is None:
         match = re.match(
             r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip()
         )
@@ -73,8 +82,8 @@ def choice(text: str) -> str | None:
     if match is None:
         return _only_letter_in_brackets(text)
     rest = text.strip()[match.end() :]
-    if re.search(r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?[A-Z]\)?(?=[\s).,:]|$)", rest):
-        return None  # a second letter
+    if _SECOND_LETTER.search(rest):
+        return None
     if _REFUSED.match(rest):
         return None  # "(D) is incorrect"
     return match[1]

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import languages, names
 from loong_jax.verifiers.maths.wording import absence
 
 COMMANDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*")
@@ -26,7 +26,7 @@ _TRUTH = re.compile(
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
                    "increases", "decreases"))  # fmt: skip
 _YES = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no",
-        "right": "yes"}  # fmt: skip
+        "right": "yes"} | languages.TRUTHS  # fmt: skip
 _GREETINGS = frozenset(  # "no problem, I'd be glad to help" denies nothing
     tuple(words.split())
     for words in ("no problem", "no worries", "no idea", "no clue", "no doubt", "no matter",
@@ -57,7 +57,11 @@ def bare(text: str) -> str:
 
 def is_nothing(text: str) -> bool:
     words = normal(text)
-    return words in names.NOTHING or absence.is_said(words)
+    return (
+        words in names.NOTHING
+        or absence.is_said(words)
+        or languages.NOTHING.fullmatch(words) is not None
+    )
 
 
 def is_everything(text: str) -> bool:
