@@ -115,7 +115,7 @@ _UNIT = (
     rf"(?P<{{2}}>{_either(w for w in _UNITS if ord(w[0]) <= 0x2E7F)}){_END})"
 )
 _MEASURED = re.compile(
-    rf"(?<=[\d)}}$])(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
+    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
@@ -210,4 +210,5 @@ def _measured(match: re.Match[str]) -> str:
     unit = _POWERED.get(match["power"], "") + _UNITS[match["word"] or match["other"]]
     if under := match["under"] or match["beneath"]:
         unit += "/" + _POWERED.get(match["below"], "") + _UNITS[under]
-    return f"{match['gap'] or ' '}{unit}" + ("" if "{" in match["gap"] else " ")
+    number = f"{match['whole']}.{match['part']}" if match["part"] else ""
+    return f"{number}{match['gap'] or ' '}{unit}" + ("" if "{" in match["gap"] else " ")
