@@ -8,6 +8,8 @@ else knows other languages. Only what stands beside a number or announces an ans
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths.reading import number_words
+
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
     ord(sign): plain
@@ -26,17 +28,23 @@ _ANSWER = (
 )
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Rr]ponse")
 _ANNOUNCED = re.compile(
-    rf"(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
+    rf"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
     r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s|[は은는=:])\s*(?:选项)?|"
     r"(?<![若果误设非个])正确的(?:选项)?(?:是|为)\s*:?(?:选项)?|"
-    r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|(?m:^)\s*答\s*[:,]"
+    r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|答\s*:"
 )
 _CHOSEN = re.compile(
-    r"(?<![不可若果误错能该别挑筛要再先只])(?:应该?|可知)?选(?:择)?(?!项)(?:答案)?\s*:?\s*"
+    r"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![不可若果误错能该别挑筛要再先只])(?:应该?|可知)?选(?:择)?(?!项)(?:答案)?\s*:?\s*"
     r"\$?[(]?([A-H](?:[\s,和]*[A-H])*)[)]?\$?(?![A-Za-z\d])[\s.]*|"
     r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
 )
-_OPTION = re.compile(r"选项\s*(?=\(?[A-H]\b)")
+_OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选项")
+_SAYS = re.compile(r"(?<=[\u4e00-\u9fff])(?<!不)(?<!可)(?:是|为)\s*(?=[A-Za-z\d\\$-])")
+_ANY_NUMBER = re.compile(r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)")
+_ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
+_WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
+_WEEKDAYS = dict(zip("一二三四五六日天", str.split(
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday Sunday"), strict=True))
 _HEADING = re.compile(r"【[^】]{1,8}】")
 
 # ---- what stands after a number
@@ -132,8 +140,8 @@ _MONTHS = str.split(
 TRUTHS = {
     word: said
     for said, words in {
-        "yes": "是 是的 对 对的 正确 成立 はい 네 예 да верно oui vrai ja wahr sí verdadero sim verdadeiro",
-        "no": "否 不 不是 错 错误 错的 不对 不正确 不成立 いいえ 아니요 нет неверно non faux nein falsch falso não",
+        "yes": "是 是的 对 对的 正确 成立 能 可以 会 はい 네 예 да верно oui vrai ja wahr sí verdadero sim verdadeiro",
+        "no": "否 不 不是 错 不能 不可以 不会 错误 错的 不对 不正确 不成立 いいえ 아니요 нет неверно non faux nein falsch falso não",
     }.items()
     for word in words.split()
 }  # fmt: skip
@@ -151,17 +159,20 @@ def translated(text: str) -> str:
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _CLOCK.sub(_time, text)
-        text = _DATE.sub(_date, text)
+        text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
+        text = _ROOT.sub(lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text)
+        if "其中" in text:
+            text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
         text = re.sub(r"(?<=[/每])时", "小时", text)
     if not text.isascii() or _LATIN.search(text):
         text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
         text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
-        text = _OPTION.sub("option ", text)
+        text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
     if any(character.isdigit() for character in text[-4000:]):
         text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
-        text = _MEASURED.sub(_measured, text)
+        text = _SAYS.sub(" is ", _MEASURED.sub(_measured, text))
     return text
 
 

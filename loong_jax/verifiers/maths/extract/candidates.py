@@ -32,7 +32,7 @@ def spans(text: str) -> Iterator[Span]:
         said = next(closing.spans(tail), None)
         if said is not None and (kept := _after_box(said)) is not None:
             yield kept
-            if kept.rule == "label" and not closing.has_maths(kept.text):
+            if kept.rule == "label" and not closing.says_value(kept.text):
                 return
         if (other := prose.second_thought(tail)) is not None:
             yield Span(other, "phrase")
@@ -54,7 +54,7 @@ def _after_box(said: Span) -> Span | None:
     text = markdown.without_bold(said.text).strip(" $.")
     if choices.is_choice(text):
         return Span(text, "letter")
-    if closing.has_maths(text):
+    if closing.says_value(text):
         return Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
     words = text.split()
     is_answer = said.rule == "label" or text[:1].isupper() or phrases.yes_or_no(text)

@@ -4,13 +4,15 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths.extract import markdown
+from loong_jax.verifiers.maths.extract import markdown, mentions
 from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 PHRASE = re.compile(
     r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
     r"(?:\bis\b|\bare\b|\bwould be\b|:|=|\s[-\u2013\u2014]\s)"
-    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|####\s*|\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
+    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|\*\*(?:final )?(?:answer|result|conclusion)[.:]?\*\*:?\s*|####\s*|\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
     re.IGNORECASE,
 )
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
@@ -19,6 +21,7 @@ _SENTENCE_END = re.compile(
     r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
     re.DOTALL,
 )
+_NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
 _OTHERWISE = re.compile(
     r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
 )
@@ -53,6 +56,12 @@ _AFTERWARDS = re.compile(  # what says of the answer that it is good, and where 
     r"measured|written|reported|recorded|obtained|found|derived|supported|easy|rounded|ready|close|"
     r"well|see|boxed|the box|\\boxed|marked|formatted|highlighted)\b(?![^.]*[\d$=:]))"
 )
+_CHECKS = re.compile(  # what only checks or explains, to the end
+    r"\n[\W_]*(?:sanity check|check|checking|verification|verify|remark)\b[^\n]{0,12}?[:.*](?:.(?!\n\s*\n))*+.?\s*\Z|"
+    r"\n\s*\((?=[^()\n]*[A-Za-z]{3}[^()\n]* [^()\n]*[A-Za-z]{3})[^()\n]*\)\s*\Z|"
+    r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
+    re.DOTALL | re.IGNORECASE,
+)
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 _DOUBTED = re.compile(
     r"\b(?:not|no|never|wrong|incorrect|false|unknown|unclear|undefined|un\w+able|different|other|"
@@ -72,6 +81,7 @@ def spans(body: str) -> Iterator[Span]:
         for match in PHRASE.finditer(body)
         if not _is_about_answer(body, match)
         and not is_derived(body, match)
+        and not mentions.is_pleasantry(body, match.start())
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
     used: list[tuple[int, int]] = []
@@ -92,29 +102,44 @@ def spans(body: str) -> Iterator[Span]:
     if not used:
         return
     run = [_segment(body, used[0])]
+    is_worded = not says_value(run[0])
     is_mark = body.startswith("####", used[0][0])  # the last of them counts
     for later, earlier in itertools.pairwise(used):
         gap = body[earlier[1] : later[0]]
         if is_mark or len(gap) > 25 or _CORRECTED.search(gap):
             break
-        run.insert(0, _segment(body, earlier))
+        said = _segment(body, earlier)
+        if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
+            break
+        if choices.choices(said) is None or choices.choices(said) != choices.choices(run[0]):
+            run.insert(0, said)
     contents = list(dict.fromkeys(run))
     joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
     is_label = is_mark or body[body.rfind("\n", 0, used[0][0]) + 1 : used[0][0]].strip(" *>-") == ""
-    yield Span(joined, "label" if is_label else "phrase")
-    for place in used[len(run) :]:
-        if _MATHS.search(joined) or _DOUBTED.search(joined):
-            return
-        joined = _segment(body, place)
-        yield Span(joined, "phrase")
+    last = Span(joined, "label" if is_label else "phrase")
+    if choices.is_choice(joined):
+        last = Span(joined, "letter")
+    elif not is_worded or phrases.yes_or_no(joined) or _DOUBTED.search(joined):
+        yield last
+        return
+    earlier = next((said for p in used[1:] if says_value(said := _segment(body, p))), None)
+    if last.rule == "letter":
+        yield last
+    if earlier is not None and not _CORRECTED.search(body[used[-1][1] : used[0][0]]):
+        yield Span(earlier, "phrase")
+    if last.rule != "letter":
+        yield last
 
 
-def has_maths(text: str) -> bool:
-    return _MATHS.search(text) is not None
+def says_value(text: str) -> bool:
+    """Whether it has maths, or is a number in words."""
+    return _MATHS.search(text) is not None or number_words.number_from_words(text) is not None
 
 
 def without_comments(body: str) -> str:
     """The text without sentences at its end that praise the answer: "The result is confirmed."."""
+    if (check := _CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
+        body = body[: check.start()].rstrip()
     while (found := list(PHRASE.finditer(body, max(0, len(body) - 400)))) and (
         _AFTERWARDS.match(body, found[-1].end()) is not None
     ):
@@ -152,6 +177,8 @@ def _sentence_end(body: str, start: int) -> int:
     while position < len(body) and body[position].isspace():
         position += 1
     for match in _SENTENCE_END.finditer(body, position):
-        if match["end"] is not None:
+        if match["end"] is not None and not (
+            body[match.start() - 1] == "$" and _NEXT_FORMULA.match(body, match.start())
+        ):
             return match.start()
     return len(body)

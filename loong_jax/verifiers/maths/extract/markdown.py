@@ -2,9 +2,10 @@
 
 import re
 
-from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths import names, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.reading import readings
+from loong_jax.verifiers.maths.units import UNITS
 
 _BOLD = re.compile(
     r"(?<![\w*)\]}])\*\*(?=[^\s*])([^*\n]{1,200}(?:\*[^*\n]{1,100})*?)(?<=\S)\*\*(?![\w*(])"
@@ -23,11 +24,12 @@ _ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
-_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because|where)", re.I)
+_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because)", re.I)
 _BARE = re.compile(  # a number, a fraction or a formula in dollars, with a unit
     r"[-+]?(?:\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\?\$[^$]*\d[^$]*\$)\s*(?:%|[A-Za-z]{1,12})?[.!]?"
 )
 _LISTS = re.compile(r"\b(?:are|answers?|solutions?|roots?|values?|and|or|not)\b|[,;:&-]\Z", re.I)
+_WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 
 
@@ -110,7 +112,7 @@ def _is_alone(before: str, line: str) -> bool:
     earlier = before.rpartition("\n")[2].strip()
     if len(line) > 60 or "=" in line or _BARE.fullmatch(line.strip()) is None or not earlier:
         return False
-    if _PROSE.search(earlier) and not _FORMULA.fullmatch(earlier):
+    if any(w not in names.FUNCTIONS and w not in UNITS for w in _WORDS.findall(earlier)):
         return earlier.endswith((".", "!")) or _LISTS.search(earlier) is None
     if "=" in earlier:
         return True

@@ -83,6 +83,7 @@ _DISOWNED = re.compile(
 )
 _ASIDE = re.compile(r"(?:\*\*)?\s*\(([^()]*[A-Za-z]{3}[^()]* [^()]*[A-Za-z]{2}[^()]*)\)[.\s]*\Z")
 _DENIED_ASIDE = re.compile(r"\s*\((?:not|rather than|instead of)\b[^()]{1,200}\)([\s.*]*)\Z")
+_BRACKETED = re.compile(r"\([^()]*\)")
 _DOUBT = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|not|wrong|else|otherwise|instead|could|might|"
     r"either)\b",
@@ -128,6 +129,7 @@ def stated(text: str) -> Iterator[str]:
             yield said[1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
+    before = _BRACKETED.sub(" ", before)
     if _DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(_COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things

@@ -20,7 +20,7 @@ _MARKED = re.compile(  # <b>5</b>; x<sup>2</sup> is a power
 )
 _BREAK = re.compile(r"<(?:br|hr)\s*/?>")
 _JSON = re.compile(  # of an object that ends the text: its final answer, or its answer
-    r'"(?:(?P<final>final[ _]?answer)|answer)"\s*:\s*'
+    r'"(?:(?P<final>final[ _]?answer)|(?P<plain>answer)|solution|result)"\s*:\s*'
     r'(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<bare>\[[^\[\]{}]{0,500}\]|[^\s,"{}\[\]]{1,200}))\s*(?=[,}])',
     re.DOTALL | re.IGNORECASE,
 )
@@ -53,7 +53,7 @@ def statement(text: str) -> str:
         for _ in range(3):  # one inside another
             text = _MARKED.sub(_unmarked, text)
     text = languages.translated(text)
-    if "~" in text or "\\" in text or "{," in text:
+    if any(sign in text for sign in "\\{~_,"):
         text = tokens.with_groups(text)
     return _GAP.sub(_short_gap, text).strip().replace("\u2212", "-")
 
@@ -63,7 +63,7 @@ def _of_json(text: str) -> str | None:
     found = list(_JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ "))))
     if not found or text[found[-1].end() :].count("{"):
         return None
-    said = next((one for one in found if one["final"]), found[-1])
+    said = max(found, key=lambda one: (bool(one["final"]), bool(one["plain"]), one.start()))
     if said["text"] is None:
         return said["bare"]
     return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], said["text"])

@@ -30,6 +30,8 @@ _SOLUTIONS = frozenset(("solution", "solutions", "root", "roots"))
 def denies(label: tuple[str, ...]) -> bool:
     """Whether the words after an answer take it back or change it: "(D) is incorrect"."""
     words = {word.lower() for word in label}
+    if label and label[0].lower() == "who":  # 45 who do not
+        return False
     if label and label[0].lower() in ("if", "unless"):  # 50 if the coin were fair
         return True
     counts_solutions = words & {"has", "have"} and words & _SOLUTIONS

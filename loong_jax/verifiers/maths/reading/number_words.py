@@ -29,7 +29,7 @@ def number_from_words(text: str) -> int | Fraction | None:
         if not parted:
             return _cjk_number(text)
         share = _cjk_number(above), _cjk_number(below)
-        return Fraction(share[0], share[1]) if share[0] is not None and share[1] else None
+        return Fraction(share[0]) / share[1] if share[0] is not None and share[1] else None
     parts = [p for p in text.lower().replace("-", " ").split() if p != "and"]
     if len(parts) > 1 and parts[0] in ("minus", "negative"):
         value = number_from_words(" ".join(parts[1:]))
@@ -71,7 +71,15 @@ def with_digits(text: str) -> str | None:
     return None
 
 
-def _cjk_number(text: str) -> int | None:
+def _cjk_number(text: str) -> int | Fraction | None:
+    if text.startswith("负"):
+        value = _cjk_number(text[1:])
+        return None if value is None else -value
+    whole, point, decimals = text.partition("点")
+    if point:
+        digits = "".join(str(_CJK_DIGITS.get(character, "x")) for character in decimals)
+        before = _cjk_number(whole)
+        return Fraction(f"{before}.{digits}") if digits.isdigit() and before is not None else None
     total, digit, run = 0, None, ""
     for character in text:
         if character in _CJK_DIGITS:

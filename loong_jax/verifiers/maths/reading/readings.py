@@ -33,7 +33,11 @@ _HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
     rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
-_TWICE = re.compile(r"(\d[\d,]*)\$?\s*\(([A-Za-z][A-Za-z -]{1,60})\)")  # 42 (forty-two)
+_TWICE = re.compile(
+    r"(\d[\d,]*)\$?(?:\s|\\[ ,;]|\\text\s*\{)*\(([A-Za-z][A-Za-z -]{1,60})\)\s*\}?"
+)  # 42 (forty-two)
+_FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
+_OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
@@ -46,6 +50,11 @@ def of(text: str) -> tuple[Node, ...]:
 
 def _read(text: str) -> tuple[Node, ...]:
     text = _DOLLARS.sub(r"\\$", left_sides.with_concentrations(text.strip()), count=1)
+    if text.count("$") > 3 and _FORMULAS.fullmatch(text):
+        parts = [part.strip() for part in text.split("$")[1::2]]
+        is_list = "\n" in text or all("=" in part for part in parts)
+        if is_list and not any(_OPERATES.match(part) for part in parts[1:]):
+            text = " \\text{ and } ".join(parts)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):

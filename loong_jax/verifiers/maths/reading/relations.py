@@ -113,7 +113,7 @@ def relation(parser: Parser) -> Node:
         if operator is None:
             break
         parser.take()
-        if operator == "=>":  # what follows is concluded
+        if operator == "=>" or (operator == "<=>" and operators):  # what follows is concluded
             return parser.nested(parser.relation)
         operators.append(operator)
         operands.append(parser.union())

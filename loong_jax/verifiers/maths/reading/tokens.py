@@ -38,7 +38,7 @@ _CHARACTERS = {
     "∙": r" \cdot ",
     "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
     "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
-    "→": r" \to ", "⇒": r" \implies ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
+    "→": r" \to ", "⇒": r" \implies ", "⟹": r" \implies ", "⇔": r" \iff ", "⟺": r" \iff ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
     "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
     "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
@@ -75,6 +75,9 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)(?:(?:\\!\s*)*(?:,\s*\\!|\\text\s*\{,\})(?:\\!|\s)*|(?:\\!\s*)+,)(?=\d)"), ","),
     (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
     (re.compile(r"(?<=\d)(?:\\[,;: !]|\\(?:thin|med)space\s*|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+)
+_OTHER_GROUPS = re.compile(  # 25,00,000 and 2_500_000
+    r"(?<![\d.,])\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])|(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)"
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
@@ -210,7 +213,7 @@ def prepare(text: str) -> str:
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
-    if "\\" in text or "{" in text or "~" in text:
+    if any(sign in text for sign in "\\{~_,"):
         text = with_groups(text)
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "").replace("'", "")
@@ -221,7 +224,7 @@ def with_groups(text: str) -> str:
     """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
     for pattern, replacement in _GROUPS:
         text = pattern.sub(replacement, text)
-    return text
+    return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
 
 
 def _prefixed(infix: re.Match[str]) -> str:

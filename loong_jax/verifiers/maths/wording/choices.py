@@ -11,8 +11,7 @@ _WITH_TEXT = re.compile(  # C - the third, C (12)
     r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z)).*"
 )
 _SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
-    r"(?:^|[\s(,/])(?:or|and|/|,)\s*\(?[A-H]\)?(?=[).,:]|$|\s(?![a-z]))|(?:^|\s)(?:\([A-Z]\)|[A-Z]\W*$)|"
-    r"^\s*\(?[A-Z]\)?(?=[).,:]|$|\s(?:or|and)\b)"
+    r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
 )
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _LETTERED = re.compile(

@@ -92,7 +92,7 @@ def concludes(sentence: str, wanted: str) -> bool:
         return False
     before = sentence[: len(sentence) - len(wanted)]
     if wanted.split()[0] in _SAYS and not DENIAL.search(before):
-        subject = before.split()  # "the limit" does not exist
+        subject = before.rpartition(",")[2].split()  # "the limit" does not exist
         return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
     if re.search(r"\b(?:falls|fell) on\s+(?:a\s+)?\Z", before):
         return not DENIAL.search(before)
