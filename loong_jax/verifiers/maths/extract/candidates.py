@@ -38,6 +38,8 @@ def spans(text: str) -> Iterator[Span]:
             yield Span(other, "phrase")
         if not boxes.is_denied(text, found[-1]):
             yield Span(boxes.joined(text, found), "boxed")
+            if 1 < len(contents := dict.fromkeys(box.content for box in found)) < boxes.SPRAY:
+                yield Span(" \\text{ and } ".join(contents), "boxes")
         return
     body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
     if (apart := markdown.set_apart(body)) is not None:

@@ -1,5 +1,6 @@
 """Golds that are equations, inequalities, or several of them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
@@ -7,6 +8,7 @@ from loong_jax.verifiers.maths.comparing import binders, constants, halves, line
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
+    UNNAMED,
     Node,
     difference,
     heads,
@@ -31,6 +33,10 @@ def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
     gold, answer = binders.applied(gold, answer)
     operands = gold.args[1:]
+    if (bounded := _bounded(gold)) is not None and answer.head != "chain":
+        return sets.real_set(matcher, bounded, answer)
+    if answer.head != "chain" and naming.names_ratio(operands[0]) and not symbols(operands[-1]):
+        return matcher.match(operands[-1], answer)
     renamed = binders.with_names_of(gold, answer)
     if renamed is None:
         matcher.note = f"{render(answer)} renames its argument on one side only"
@@ -81,6 +87,16 @@ def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return equation(matcher, gold, answer)
 
 
+def _bounded(gold: Node) -> Node | None:
+    """0 < x < 1 for 0 < f(x) < 1 and 0 < a/b < 1, which an interval answers."""
+    operators, *operands = gold.args
+    if len(operands) != 3 or not set(operators) <= _ORDERS or operands[1].head not in ("apply", "div"):
+        return None
+    if symbols(operands[0]) or symbols(operands[2]):
+        return None
+    return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
+
+
 def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
@@ -88,6 +104,7 @@ def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
+    operands, given = ([_quotient(side) for side in sides] for sides in (operands, given))
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if symbols(gold) != symbols(answer):
@@ -112,6 +129,28 @@ def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if numerators == (left, right):
         return False  # polynomials, or as good as
     return ladder.ask(matcher, gold, answer)
+
+
+def _points(items: Sequence[Node]) -> Node | None:
+    """The points of p = 5, q = 2; p = 7, q = 2: names that come again in turns."""
+    if not all(map(naming.is_assignment, items)):
+        return None
+    names = [str(naming.left_side(item)) for item in items]
+    order = sorted(set(names))
+    size = len(order)
+    if size < 2 or len(names) == size or len(names) % size:
+        return None
+    rows = [dict(zip(names[i : i + size], items[i : i + size], strict=True))
+            for i in range(0, len(names), size)]  # fmt: skip
+    if any(len(row) < size for row in rows):
+        return None
+    return Node("list", tuple(
+        Node("tuple", tuple(naming.right_side(row[name]) for name in order)) for row in rows
+    ))  # fmt: skip
+
+
+def _quotient(node: Node) -> Node:
+    return Node("div", node.args) if node.head == "ratio" and len(node.args) == 2 else node
 
 
 def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | None:
@@ -139,6 +178,12 @@ def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             return lines.equal(left, right)
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
+        if (points := _points(items)) is not None:
+            if answer.head in BARE_LISTS:
+                named = [i for i in answer.args if naming.is_assignment(i)]
+                parts = tuple(naming.right_side(i) for i in answer.args)
+                answer = _points(answer.args) if len(named) > 1 else Node("list", parts)
+            return answer is not None and several.collection(matcher, points, answer)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
             given = signs.flat(answer)

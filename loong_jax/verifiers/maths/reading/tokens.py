@@ -79,6 +79,10 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
 _OTHER_GROUPS = re.compile(  # 25,00,000 and 2_500_000
     r"(?<![\d.,])\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])|(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)"
 )
+_GLUED = re.compile(  # \\quadx, \\cdotx
+    r"\\(?:q?quad(?=[A-Za-z])|(?:cdot(?!s)|times|[lg]eq(?!q)|neq|div|pi|pm|cup|cap|approx)"
+    r"(?=[A-Za-z](?![A-Za-z])))"
+)
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
     r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
@@ -202,7 +206,7 @@ def prepare(text: str) -> str:
     if "\\ne" in text or "!=" in text:
         text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = layout.left_out(text)
+        text = _GLUED.sub(r"\g<0> ", layout.left_out(text))
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)

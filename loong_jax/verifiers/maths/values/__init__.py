@@ -8,10 +8,11 @@ says what a decimal may stand for, `numbers` and `identities` compare, `equality
 from loong_jax.verifiers.maths.values.equality import equal
 from loong_jax.verifiers.maths.values.identities import constant_ratio, is_fixed
 from loong_jax.verifiers.maths.values.numbers import as_fraction, gap, real_value
-from loong_jax.verifiers.maths.values.rounding import EXACT, Tolerance
+from loong_jax.verifiers.maths.values.rounding import EXACT, LONG_DIGITS, Tolerance
 
 __all__ = [
     "EXACT",
+    "LONG_DIGITS",
     "Tolerance",
     "as_fraction",
     "constant_ratio",

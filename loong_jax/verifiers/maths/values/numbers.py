@@ -31,12 +31,14 @@ def equal(
     tolerance: Tolerance,
     common_log: bool,
 ) -> bool | None:
+    if tolerance.as_written and len({*map(rounding.num_digits, (gold, answer))} - {0}) > 1:
+        return False
     try:
         a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
         b, other = evaluate(answer, LOW_DIGITS, bindings, common_log)
     except Undefined:
         return None
-    allowance = rounding.between(gold, answer)
+    allowance = rounding.between(gold, answer, tolerance.digits)
     if is_exact(a) and is_exact(b):
         if a == b:
             return True

@@ -20,6 +20,8 @@ class Tolerance:
 
     relative: Fraction = Fraction(0)
     absolute: Fraction = Fraction(0)
+    digits: int = LONG_DIGITS  # from which on a decimal stands for what it rounds
+    as_written: bool = False  # 2.50 is not 2.5
 
     @property
     def is_zero(self) -> bool:
@@ -33,16 +35,18 @@ def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
     return Fraction(0)
 
 
-def between(gold: Node, answer: Node) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
+def between(
+    gold: Node, answer: Node, least: int = LONG_DIGITS
+) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
     """How far apart the two may be because one of them is a rounded decimal."""
     digits = max(num_digits(gold), num_digits(answer))
     if digits >= FLOAT_DIGITS:
         return lambda size, gap: size * FLOAT_TOLERANCE
     for one, other in ((gold, answer), (answer, gold)):
         literal = _literal(one)
-        if literal is None or literal[1] < LONG_DIGITS or _literal(other) is not None:
+        if literal is None or literal[1] < least or _literal(other) is not None:
             continue
-        unit = Fraction(1, _places(literal[0]))
+        unit = Fraction(1, _places(literal[0]) * (1 if literal[1] >= LONG_DIGITS else 2))
         return lambda size, gap, unit=unit: gap if gap < unit else Fraction(0)
     return none
 
