@@ -17,23 +17,11 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.reading import bases, number_words, readings, words
 from loong_jax.verifiers.maths.wording import choices, dates, phrases
 
-TYPES = (
-    "number",
-    "expression",
-    "equation",
-    "interval",
-    "set",
-    "tuple",
-    "list",
-    "matrix",
-    "relation",
-    "choice",
-    "text",
-    "quantity",
-    "percentage",
-    "base-n",
-    "date",
-    "ratio",
+TYPES = tuple(
+    str.split(
+        "number expression equation interval set tuple list matrix relation choice text quantity "
+        "percentage base-n date ratio"
+    )
 )
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 

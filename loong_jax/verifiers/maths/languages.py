@@ -38,13 +38,20 @@ _CHOSEN = re.compile(
     r"\$?[(]?([A-H](?:[\s,和]*[A-H])*)[)]?\$?(?![A-Za-z\d])[\s.]*|"
     r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
 )
-_OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选项")
+_OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
 _SAYS = re.compile(r"(?<=[\u4e00-\u9fff])(?<!不)(?<!可)(?:是|为)\s*(?=[A-Za-z\d\\$-])")
-_ANY_NUMBER = re.compile(r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)")
+_ANY_NUMBER = re.compile(
+    r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
+)
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
-_WEEKDAYS = dict(zip("一二三四五六日天", str.split(
-    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday Sunday"), strict=True))
+_WEEKDAYS = dict(
+    zip(
+        "一二三四五六日天",
+        str.split("Monday Tuesday Wednesday Thursday Friday Saturday Sunday Sunday"),
+        strict=True,
+    )
+)
 _HEADING = re.compile(r"【[^】]{1,8}】")
 
 # ---- what stands after a number
@@ -93,7 +100,7 @@ _UNITS = {  # after a number -> the English word, which `units` knows
         "kilowatts": "千瓦", "volts": "伏特 伏 вольт", "amperes": "安培 安", "ohms": "欧姆 欧",
         "pascals": "帕斯卡 帕", "kilopascals": "千帕", "moles": "摩尔 моль", "hertz": "赫兹 赫",
         "yuan": "元 块钱 人民币", "dollars": "美元 долларов", "euros": "欧元 евро", "yen": "円 日元",
-        "rubles": "рублей рубля рубль", "rupees": "रुपये",
+        "rubles": "рублей рубля рубль руб", "rupees": "रुपये", "won": "원",
         "degrees": "度 градусов градуса градус Grad grados graus degrés gradi",
         "radians": "弧度 радиан радиана", "degrees Celsius": "摄氏度 攝氏度",
     }.items()
@@ -110,10 +117,12 @@ _NUMBER = r"\d[\d,]{0,40}+(?:\.\d{1,40}+)?"
 _GAP = r"(?:[\s$~*]|\\[,;: ]|\\(?:text|mathrm)\s*\{){0,6}"
 _END = r"(?![^\W\d_\u2e80-\uffff])"  # no letter but an ideograph follows
 _MAGNITUDE = (
-    rf"(?:(?![百千][米克瓦焦帕分])(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
+    rf"(?:(?!千[米克瓦焦帕卡伏]|百分)(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
     rf"(?:{_either(w for w in _POWERS if ord(w[0]) <= 0x2E7F)}){_END})"
 )
-_AMOUNT = re.compile(rf"(?<![\d.,])({_NUMBER})({_GAP})({_MAGNITUDE}(?:{_NUMBER}{_MAGNITUDE}){{0,4}})")
+_AMOUNT = re.compile(
+    rf"(?<![\d.,])({_NUMBER})({_GAP})({_MAGNITUDE}(?:{_NUMBER}{_MAGNITUDE}){{0,4}})"
+)
 _PART = re.compile(rf"({_NUMBER})?({_MAGNITUDE})")
 _DOLLARS = re.compile(
     rf"((?:\\?\$|[€£¥])\s?)({_NUMBER})\s?({_either(_LETTERS)})(?![A-Za-z\d]|\s*[=+*/^\\-]|[^$\n]{{0,80}}\$)"
@@ -160,7 +169,9 @@ def translated(text: str) -> str:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _CLOCK.sub(_time, text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
-        text = _ROOT.sub(lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text)
+        text = _ROOT.sub(
+            lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
+        )
         if "其中" in text:
             text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
         text = re.sub(r"(?<=[/每])时", "小时", text)
@@ -214,7 +225,10 @@ def _digits(value: Fraction) -> str:
     whole, rest = divmod(value, 1)
     if not rest:
         return str(whole)
-    return f"{whole}." + f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
+    return (
+        f"{whole}."
+        + f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
+    )
 
 
 def _measured(match: re.Match[str]) -> str:

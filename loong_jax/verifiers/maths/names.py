@@ -12,101 +12,22 @@ GREEK = frozenset(
 # every spelling of a function of numbers -> our name; `values.functions` says what it does
 FUNCTIONS = {
     name: name
-    for name in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "sinh",
-        "cosh",
-        "tanh",
-        "coth",
-        "sech",
-        "csch",
-        "exp",
-        "log",
-        "sqrt",
-        "abs",
-        "floor",
-        "ceiling",
-        "gcd",
-        "lcm",
-        "max",
-        "min",
-        "factorial",
-        "binomial",
-        "gamma",
-        "erf",
-        "sign",
-        "re",
-        "im",
-        "arg",
-        "conjugate",
-        "root",
-        "det",
-        "mod",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "asec",
-        "acsc",
-        "asinh",
-        "acosh",
-        "atanh",
-        "atan2",
-        "lambertw",
-        "permutations",
-        "norm",
-    ]
-} | {
-    "ln": "ln",
-    "cis": "cis",
-    "lg": "log10",
-    "log10": "log10",
-    "log2": "log2",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arccot": "acot",
-    "arcsec": "asec",
-    "arccsc": "acsc",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "arsinh": "asinh",
-    "arcosh": "acosh",
-    "artanh": "atanh",
-    "tg": "tan",
-    "ctg": "cot",
-    "cosec": "csc",
-    "Abs": "abs",
-    "ceil": "ceiling",
-    "Max": "max",
-    "Min": "min",
-    "Mod": "mod",
-    "cbrt": "cbrt",
-    "comb": "binomial",
-    "perm": "permutations",
-    "LambertW": "lambertw",
-    "Re": "re",
-    "Im": "im",
-    "Gamma": "gamma",
-    "zeta": "zeta",
-    "sgn": "sign",
-    "Rational": "ratio_of",
-    "Fraction": "ratio_of",
-    "Integer": "same",
-    "Float": "same",
-    "float64": "same",
-    "mpf": "same",
-    "Decimal": "same",
-    "Pow": "power",
-    "Mul": "times",
-    "Add": "plus",
-}
+    for name in str.split(
+        "sin cos tan cot sec csc sinh cosh tanh coth sech csch exp log sqrt abs floor ceiling gcd lcm "
+        "max min factorial binomial gamma erf sign re im arg conjugate root det mod asin acos atan acot "
+        "asec acsc asinh acosh atanh atan2 lambertw permutations norm ln cis log10 log2 cbrt zeta"
+    )
+} | dict(
+    pair.split(":")
+    for pair in str.split(
+        "lg:log10 arcsin:asin arccos:acos arctan:atan arccot:acot arcsec:asec arccsc:acsc "
+        "arcsinh:asinh arccosh:acosh arctanh:atanh arsinh:asinh arcosh:acosh artanh:atanh tg:tan "
+        "ctg:cot cosec:csc Abs:abs ceil:ceiling Max:max Min:min Mod:mod comb:binomial "
+        "perm:permutations LambertW:lambertw Re:re Im:im Gamma:gamma sgn:sign Rational:ratio_of "
+        "Fraction:ratio_of Integer:same Float:same float64:same mpf:same Decimal:same Pow:power "
+        "Mul:times Add:plus"
+    )
+)
 # functions that LaTeX or plain text applies to what follows without brackets: sin x
 PREFIX_FUNCTIONS = frozenset(
     str.split(
@@ -115,17 +36,7 @@ PREFIX_FUNCTIONS = frozenset(
         "max min sqrt det Re Im arg sgn cis asin acos atan"
     )
 )
-INVERSES = {
-    "sin": "asin",
-    "cos": "acos",
-    "tan": "atan",
-    "cot": "acot",
-    "sec": "asec",
-    "csc": "acsc",
-    "sinh": "asinh",
-    "cosh": "acosh",
-    "tanh": "atanh",
-}
+INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}
 CONSTANT_LETTERS = {"e": "e", "i": "i"}
@@ -184,19 +95,7 @@ MATRIX_ENVIRONMENTS = frozenset(
     ("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix")
 )
 LIST_ENVIRONMENTS = frozenset(
-    (
-        "cases",
-        "dcases",
-        "cases*",
-        "aligned",
-        "align",
-        "align*",
-        "gathered",
-        "split",
-        "equation",
-        "equation*",
-        "gather*",
-    )
+    str.split("cases dcases cases* aligned align align* gathered split equation equation* gather*")
 )
 
 JOIN_WORDS = {"and": "and", "or": "or", "either": "", "both": "", "maybe": "or", "perhaps": "or",

@@ -77,6 +77,9 @@ _OTHERS = {
     "angstrom": _unit("1e-10", m=1), "gallon": _unit("0.003785411784", m=3),
     "dollar": _unit(1, USD=1), "USD": _unit(1, USD=1), "buck": _unit(1, USD=1),
     "cent": _unit("0.01", USD=1), "euro": _unit(1, EUR=1), "EUR": _unit(1, EUR=1),
+    **{name: _unit(1, **{code: 1}) for code, names in {
+        "CNY": "yuan CNY RMB", "JPY": "yen JPY", "RUB": "ruble RUB", "INR": "rupee INR Rs", "KRW": "won"}.items()
+        for name in names.split()},
     "year": _unit("31557600", s=1), "yr": _unit("31557600", s=1), "month": _unit("2629800", s=1),
     "sqft": _unit(144 * _INCH**2, m=2), "sqm": _unit(1, m=2),
 }  # fmt: skip

@@ -218,6 +218,8 @@ class MathVerifier:
                 if span.rule == "boxed":
                     break
                 continue
+            if reference.kind == "choice" and all(node.head == "labelled" for node in answers):
+                return verdict.wrong("value", f"a word begins with the letter: {span.text}")
             judged = _match(reference, answers, span, settings)
             if span.rule == "boxed" and reference.kind in ("list", "set"):
                 last = judged

@@ -57,7 +57,9 @@ def _after_box(said: Span) -> Span | None:
     if choices.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
-        return Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
+        return (
+            Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
+        )
     words = text.split()
     is_answer = said.rule == "label" or text[:1].isupper() or phrases.yes_or_no(text)
     if len(words) > 4 or (_PROSE.search(text) and not is_answer):

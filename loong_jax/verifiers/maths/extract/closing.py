@@ -144,7 +144,10 @@ def without_comments(body: str) -> str:
         _AFTERWARDS.match(body, found[-1].end()) is not None
     ):
         start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1
-        if _sentence_end(body, found[-1].end()) < len(body.rstrip(" .!*")) or not body[:start].strip():
+        if (
+            _sentence_end(body, found[-1].end()) < len(body.rstrip(" .!*"))
+            or not body[:start].strip()
+        ):
             break
         body = body[:start].rstrip()
     return body

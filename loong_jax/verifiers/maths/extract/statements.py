@@ -60,7 +60,9 @@ def statement(text: str) -> str:
 
 def _of_json(text: str) -> str | None:
     """The answer of an object in JSON that ends a text, as it was meant before it was escaped."""
-    found = list(_JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ "))))
+    found = list(
+        _JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ ")))
+    )
     if not found or text[found[-1].end() :].count("{"):
         return None
     said = max(found, key=lambda one: (bool(one["final"]), bool(one["plain"]), one.start()))

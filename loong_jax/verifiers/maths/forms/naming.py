@@ -27,7 +27,11 @@ def names_something(node: Node) -> bool:
 
 def names_ratio(node: Node) -> bool:
     """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
-    if node.head not in ("ratio", "div") or {n.head for n in walk(node)} - {node.head, "symbol", "mul"}:
+    if node.head not in ("ratio", "div") or {n.head for n in walk(node)} - {
+        node.head,
+        "symbol",
+        "mul",
+    }:
         return False
     return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in symbols(node))
 

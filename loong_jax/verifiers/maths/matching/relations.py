@@ -90,7 +90,11 @@ def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
 def _bounded(gold: Node) -> Node | None:
     """0 < x < 1 for 0 < f(x) < 1 and 0 < a/b < 1, which an interval answers."""
     operators, *operands = gold.args
-    if len(operands) != 3 or not set(operators) <= _ORDERS or operands[1].head not in ("apply", "div"):
+    if (
+        len(operands) != 3
+        or not set(operators) <= _ORDERS
+        or operands[1].head not in ("apply", "div")
+    ):
         return None
     if symbols(operands[0]) or symbols(operands[2]):
         return None

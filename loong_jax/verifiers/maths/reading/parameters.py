@@ -30,7 +30,9 @@ _DOMAIN = re.compile(  # where a formula holds: it says nothing else than the fo
     r"(?:real|integer|reals|numbers?)|(?P<all>(?<=[a-z])))"
     r"(?:\s+real)?[\s$)}.*]*\Z"
 )
-_HINT = re.compile(r"[<>\u2208\u2260\u2264\u2265]|!=|\\(?:in|[gln]e|[gl]t|forall)|\b(?:all|any|every|real)\b")
+_HINT = re.compile(
+    r"[<>\u2208\u2260\u2264\u2265]|!=|\\(?:in|[gln]e|[gl]t|forall)|\b(?:all|any|every|real)\b"
+)
 _FORMULA_BEFORE = re.compile(r"(?:[\d)\]}!$'][a-z]?|[-=+*/^]\s*\\?\w|[A-Za-z]\w?\s*=[^=]*)\s*\Z")
 _OF_ARGUMENT = re.compile(r"[A-Za-z](?:'*\(|_)[^=]*=|(?<![A-Za-z\\])y\s*=")
 _LONE = re.compile(r"(?:\A|[$\s])[a-z]\$?\s*\Z")
@@ -69,11 +71,17 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
         return None
     for match in _DOMAIN.finditer(text, start):
         before, order = text[: match.start()], match["order"]
-        if match["all"] is not None and not re.search(r"\b(?:all|any|every|each|real)\b|forall", match[0]):
+        if match["all"] is not None and not re.search(
+            r"\b(?:all|any|every|each|real)\b|forall", match[0]
+        ):
             continue
         sentence = re.split(r"[.!?]\s|\n", before[-300:])[-1]
         letter = rf"(?<![A-Za-z\\]){match['letter']}(?![a-z])"
-        if not _FORMULA_BEFORE.search(sentence) or _LONE.search(sentence) or _RELATION.search(sentence):
+        if (
+            not _FORMULA_BEFORE.search(sentence)
+            or _LONE.search(sentence)
+            or _RELATION.search(sentence)
+        ):
             continue
         if re.search(letter, re.sub(r"\\[A-Za-z]+", " ", sentence)) is None:
             continue
@@ -82,7 +90,9 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
         is_set = match["word"] is not None or "(" in match["gap"]
         if order and not re.search("ne|!=|\u2260", order):
             is_wide = re.match(r"\\g|>|\u2265", order) and match["bound"] in ("0", "1")
-            if not is_wide or not (is_set or re.search(r"\w(?:\(\w\)|_\w)?\s*=|\A[^=]*\Z", sentence) is None):
+            if not is_wide or not (
+                is_set or re.search(r"\w(?:\(\w\)|_\w)?\s*=|\A[^=]*\Z", sentence) is None
+            ):
                 continue
         elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
             continue

@@ -38,6 +38,9 @@ _TWICE = re.compile(
 )  # 42 (forty-two)
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
+_GOES_ON = re.compile(
+    r"(?:[-=+*/^<>&]|\\\\|\\(?:cdot|times|left|right|le|ge|ne|in|approx|pm))\s*\Z"
+)
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
@@ -55,6 +58,12 @@ def _read(text: str) -> tuple[Node, ...]:
         is_list = "\n" in text or all("=" in part for part in parts)
         if is_list and not any(_OPERATES.match(part) for part in parts[1:]):
             text = " \\text{ and } ".join(parts)
+    elif (
+        "\n" in text
+        and len(lines := [line.strip() for line in text.split("\n") if line.strip()]) > 1
+    ):
+        if all(map(_is_formula, lines)):
+            text = ", ".join(line.rstrip(" ,;.") for line in lines)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):
@@ -115,6 +124,13 @@ def _read(text: str) -> tuple[Node, ...]:
         items = tuple(number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
+
+
+def _is_formula(line: str) -> bool:
+    """Whether a line is a formula that neither goes on nor was begun before it."""
+    if _OPERATES.match(line) or _GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
+        return False
+    return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
 
 
 def _without_domains(node: Node) -> Node:

@@ -8,7 +8,7 @@ _CHOICE = re.compile(
     r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))",
 )
 _WITH_TEXT = re.compile(  # C - the third, C (12)
-    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z)).*"
+    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
 )
 _SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
     r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
@@ -71,7 +71,7 @@ def choice(text: str) -> str | None:
     if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text.strip())):
         return small[1].upper()
     if match is None:
-        match = _WITH_TEXT.fullmatch(text.strip())
+        match = _WITH_TEXT.match(text.strip())
     if match is None:
         match = re.match(
             r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip()
