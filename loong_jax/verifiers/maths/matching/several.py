@@ -187,9 +187,7 @@ def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         if not is_vector:
             return False
     pairs = zip(
-        (x for row in gold.args for x in row),
-        (x for row in answer.args for x in row),
-        strict=True,
+        (x for row in gold.args for x in row), (x for row in answer.args for x in row), strict=True
     )
     return all_match(matcher, pairs)
 

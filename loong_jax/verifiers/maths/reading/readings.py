@@ -38,6 +38,7 @@ _TWICE = re.compile(
 )  # 42 (forty-two)
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
+_ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
 _GOES_ON = re.compile(
     r"(?:[-=+*/^<>&]|\\\\|\\(?:cdot|times|left|right|le|ge|ne|in|approx|pm))\s*\Z"
 )
@@ -62,7 +63,7 @@ def _read(text: str) -> tuple[Node, ...]:
         "\n" in text
         and len(lines := [line.strip() for line in text.split("\n") if line.strip()]) > 1
     ):
-        if all(map(_is_formula, lines)):
+        if all(map(_is_formula, lines)) and all(map(_ONE_OF_LIST.match, lines)):
             text = ", ".join(line.rstrip(" ,;.") for line in lines)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()

@@ -25,11 +25,7 @@ def is_exact(value: Value) -> bool:
 
 
 def equal(
-    gold: Node,
-    answer: Node,
-    bindings: Mapping[str, Value],
-    tolerance: Tolerance,
-    common_log: bool,
+    gold: Node, answer: Node, bindings: Mapping[str, Value], tolerance: Tolerance, common_log: bool
 ) -> bool | None:
     if tolerance.as_written and len({*map(rounding.num_digits, (gold, answer))} - {0}) > 1:
         return False

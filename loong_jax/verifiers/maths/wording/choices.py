@@ -5,7 +5,7 @@ import re
 from loong_jax.verifiers.maths.wording import phrases
 
 _CHOICE = re.compile(
-    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))",
+    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))"
 )
 _WITH_TEXT = re.compile(  # C - the third, C (12)
     r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
