@@ -1,4 +1,4 @@
-"""Other languages, as tables: their words for an answer, units, magnitudes, yes, no and nothing.
+"""Other languages, as tables (`languages.toml`): their words for an answer, units, magnitudes, yes, no and nothing.
 
 A response and a gold are put into English before anything is looked for in them, so that nothing
 else knows other languages. Only what stands beside a number or announces an answer is translated.
@@ -6,9 +6,18 @@ else knows other languages. Only what stands beside a number or announces an ans
 
 # ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about
 import re
+import tomllib
 from fractions import Fraction
+from pathlib import Path
 
 from loong_jax.verifiers.maths.reading import number_words
+
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _words(table: str) -> dict[str, str]:
+    return {word: key for key, words in _TABLES[table].items() for word in words.split()}
+
 
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
@@ -45,67 +54,14 @@ _ANY_NUMBER = re.compile(
 )
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
-_WEEKDAYS = dict(
-    zip(
-        "一二三四五六日天",
-        str.split("Monday Tuesday Wednesday Thursday Friday Saturday Sunday Sunday"),
-        strict=True,
-    )
-)
+_WEEKDAYS = _words("weekdays")
 _HEADING = re.compile(r"【[^】]{1,8}】")
 
 # ---- what stands after a number
-_MAGNITUDES = {
-    power: words.split()
-    for power, words in {
-        2: "百 백", 3: "千 仟 천 тысяч тысячи тысяча тыс tausend Tausend tysięcy nghìn ribu mila हज़ार",
-        4: "万 萬 만", 5: "十万 lakh lakhs lac lacs Lakh Lakhs लाख",
-        6: "百万 百萬 백만 млн миллион миллиона миллионов Million Millionen Mio millón millones milhão "
-           "milhões milioni milione miljoen triệu juta milyon",
-        7: "千万 千萬 천만 crore crores Crore Crores cr करोड़", 8: "亿 億 억",
-        9: "十亿 十億 млрд миллиард миллиарда миллиардов milliard milliards Milliarde Milliarden Mrd "
-           "miliardi miliardo miljard milyar tỷ bilhão bilhões",
-        10: "百亿", 11: "千亿", 12: "万亿 兆 조 Billionen billones",
-    }.items()
-}  # fmt: skip
-_POWERS = {word: power for power, words in _MAGNITUDES.items() for word in words}
+_POWERS = {word: int(power) for word, power in _words("magnitudes").items()}
 _POWERS |= {"mil millones": 9, "Thousand": 3, "Billion": 9, "Trillion": 12}
 _LETTERS = {"k": 3, "K": 3, "M": 6, "m": 6, "mn": 6, "MM": 6, "B": 9, "b": 9, "bn": 9}
-_UNITS = {  # after a number -> the English word, which `units` knows
-    word: unit
-    for unit, words in {
-        "meters": "米 公尺 メートル 미터 метр метра метров метры Metern metros metro mètres mètre metri",
-        "kilometers": "千米 公里 キロメートル 킬로미터 километр километра километров км kilómetros "
-                      "quilômetros kilomètres kilomètre chilometri",
-        "centimeters": "厘米 公分 センチメートル センチ 센티미터 сантиметр сантиметра сантиметров см "
-                       "Zentimeter centímetros centimètres centimètre centimetri",
-        "millimeters": "毫米 公厘 ミリメートル 밀리미터 миллиметр миллиметра миллиметров мм "
-                       "milímetros millimètres millimètre",
-        "decimeters": "分米", "micrometers": "微米", "nanometers": "纳米",
-        "grams": "克 公克 グラム 그램 грамм грамма граммов Gramm gramos gramas grammes gramme grammi",
-        "kilograms": "千克 公斤 キログラム 킬로그램 килограмм килограмма килограммов кг Kilogramm kilogramos "
-                     "quilogramas kilogrammes kilogramme",
-        "milligrams": "毫克 миллиграмм миллиграмма миллиграммов мг Milligramm miligramos",
-        "tonnes": "吨 トン 톤 тонн тонны тонна Tonnen toneladas tonnellate",
-        "seconds": "秒 秒钟 초 секунд секунды секунда Sekunden Sekunde segundos secondes secondi",
-        "minutes": "分钟 分鐘 分間 분 минут минуты минута мин Minuten minutos minuti",
-        "hours": "小时 小時 个小时 時間 시간 час часа часов Stunden Stunde horas hora heures heure ore",
-        "days": "天 日間 일 день дня дней Tage Tagen días dias jours giorni",
-        "weeks": "周 个星期 星期 недель недели Wochen semanas semaines",
-        "years": "年 лет года год Jahre Jahren años anos ans anni",
-        "liters": "升 公升 リットル 리터 литр литра литров litros litri",
-        "milliliters": "毫升 ミリリットル 밀리리터 миллилитр миллилитра миллилитров мл mililitros",
-        "hectares": "公顷 гектар гектара гектаров Hektar hectáreas",
-        "newtons": "牛顿 牛", "joules": "焦耳 焦 джоулей", "kilojoules": "千焦", "watts": "瓦特 瓦 ватт",
-        "kilowatts": "千瓦", "volts": "伏特 伏 вольт", "amperes": "安培 安", "ohms": "欧姆 欧",
-        "pascals": "帕斯卡 帕", "kilopascals": "千帕", "moles": "摩尔 моль", "hertz": "赫兹 赫",
-        "yuan": "元 块钱 人民币", "dollars": "美元 долларов", "euros": "欧元 евро", "yen": "円 日元",
-        "rubles": "рублей рубля рубль руб", "rupees": "रुपये", "won": "원",
-        "degrees": "度 градусов градуса градус Grad grados graus degrés gradi",
-        "radians": "弧度 радиан радиана", "degrees Celsius": "摄氏度 攝氏度",
-    }.items()
-    for word in words.split()
-}  # fmt: skip
+_UNITS = _words("units")  # after a number: the English word, which `units` knows
 _POWERED = {"平方": "square ", "立方": "cubic ", "квадратных ": "square ", "кубических ": "cubic "}
 
 
@@ -146,14 +102,7 @@ _MONTHS = str.split(
 )
 
 # ---- whole answers
-TRUTHS = {
-    word: said
-    for said, words in {
-        "yes": "是 是的 对 对的 正确 成立 能 可以 会 はい 네 예 да верно oui vrai ja wahr sí verdadero sim verdadeiro",
-        "no": "否 不 不是 错 不能 不可以 不会 错误 错的 不对 不正确 不成立 いいえ 아니요 нет неверно non faux nein falsch falso não",
-    }.items()
-    for word in words.split()
-}  # fmt: skip
+TRUTHS = _words("truths")
 NOTHING = re.compile(
     r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
     r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|no (?:hay|tiene) (?:solución|"

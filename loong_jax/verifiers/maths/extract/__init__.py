@@ -9,7 +9,6 @@ Every search is bounded: at most `MAX_TAIL` characters from the end are looked a
 
 from loong_jax.verifiers.maths.extract.candidates import MAX_TAIL, last_sentence, spans
 from loong_jax.verifiers.maths.extract.refusals import gives_up
-from loong_jax.verifiers.maths.extract.span import Span
-from loong_jax.verifiers.maths.extract.statements import statement
+from loong_jax.verifiers.maths.extract.statements import Span, statement
 
 __all__ = ["MAX_TAIL", "Span", "gives_up", "last_sentence", "spans", "statement"]

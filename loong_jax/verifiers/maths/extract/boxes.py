@@ -4,7 +4,7 @@ import re
 
 from loong_jax.data.response import Box
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import multiplicity
+from loong_jax.verifiers.maths.reading import left_sides
 
 SPRAY = 12  # so many different boxes are no solution's intermediate results
 _WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
@@ -14,7 +14,7 @@ JOIN = re.compile(
     re.IGNORECASE,
 )
 _BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
-_MULTIPLE = re.compile(r"\$?\s*" + multiplicity.ASIDE, re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + left_sides.ASIDE, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
 _DENIED = re.compile(  # "is definitely not", "I do not think it is"
     r"(?:\b(?:not|cannot|never|neither|nor)|n't)"

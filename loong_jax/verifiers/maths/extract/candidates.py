@@ -13,9 +13,9 @@ from loong_jax.verifiers.maths.extract import (
     prose,
     statements,
 )
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import parameters
-from loong_jax.verifiers.maths.wording import absence, choices, phrases
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
@@ -90,7 +90,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             return
         yield from last_maths.spans(span.text)
     if not found:
-        concluded = absence.conclusion(prose.last_sentence(body))
+        concluded = phrases.conclusion(prose.last_sentence(body))
         if phrases.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths.extract import markdown, mentions
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.wording import choices, phrases
 

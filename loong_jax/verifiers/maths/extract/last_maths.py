@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import boxes, closing, mentions, prose
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
     r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from typing import NamedTuple
 
 from loong_jax.data import response
 from loong_jax.verifiers.maths import languages
@@ -94,3 +95,8 @@ def _tagged(text: str, opening: str, closing: str) -> str:
         contents.insert(0, content.strip())
         text = before
     return " \\text{ and } ".join(dict.fromkeys(contents))
+
+
+class Span(NamedTuple):
+    text: str
+    rule: str  # boxed, phrase, whole, bold, listed, stated, formula, number, sentence

@@ -13,11 +13,11 @@ from loong_jax.verifiers.maths.comparing import (
     finite_sets,
     real_sets,
     residues,
-    temperatures,
+    vectors,
 )
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node, heads, strip_labels
-from loong_jax.verifiers.maths.forms import labels, matrices, naming, signs
-from loong_jax.verifiers.maths.matching import measured, relations, sets, several, single
+from loong_jax.verifiers.maths.forms import kinds, lists, naming
+from loong_jax.verifiers.maths.matching import ladder, measured, relations, several, single
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
 _FINITE = frozenset(("set", "builder", "list", "and"))
@@ -47,14 +47,14 @@ class Matcher:
         family = families.read(gold)
         if family is not None and (other := families.read(answer)) is not None:
             return families.equal(family, other)
-        scales = temperatures.scale(gold), temperatures.scale(answer)
+        scales = measured.scale(gold), measured.scale(answer)
         if all(scales) and scales[0] != scales[1]:
             return measured.temperature(self, gold, answer)
-        gold_label, answer_label = labels.label(gold), labels.label(answer)
-        if labels.labels_conflict(gold_label, answer_label):
+        gold_label, answer_label = kinds.label(gold), kinds.label(answer)
+        if kinds.labels_conflict(gold_label, answer_label):
             self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
             return None
-        if labels.denies(answer_label):
+        if kinds.denies(answer_label):
             self.note = f"the answer says of it: {' '.join(answer_label)}"
             return False
         gold, answer = strip_labels(gold), strip_labels(answer)
@@ -77,15 +77,15 @@ class Matcher:
         if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
             return relations.system(self, gold, answer)
         if real_sets.is_set(gold):
-            return sets.real_set(self, gold, answer)
+            return ladder.real_set(self, gold, answer)
         if gold.head in COLLECTIONS:
             return several.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in heads(gold):
-            gold = matrices.matrix_of(gold) or gold
+            gold = vectors.matrix_of(gold) or gold
         if gold.head == "matrix":
             return several.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in heads(gold):
-            return several.collection(self, Node("list", signs.spread(gold)), answer)
+            return several.collection(self, Node("list", lists.spread(gold)), answer)
         if gold.head == "ratio":
             return several.ratio(self, gold, answer)
         return single.value(self, gold, answer)

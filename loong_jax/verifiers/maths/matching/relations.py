@@ -4,24 +4,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import binders, constants, halves, lines, real_sets
+from loong_jax.verifiers.maths.comparing import lines, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     UNNAMED,
+    ZERO,
     Node,
     difference,
     heads,
+    number,
     render,
+    substitute,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import kinds, naming, quotients, renaming, signs
-from loong_jax.verifiers.maths.matching import ladder, sets, several
+from loong_jax.verifiers.maths.forms import kinds, lists, naming, quotients, renaming
+from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.names import FLIPPED
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.matching.matcher import Matcher
-
 
 _ORDERS = frozenset(("<", "<=", ">", ">="))
 
@@ -31,13 +33,13 @@ def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
         return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
-    gold, answer = binders.applied(gold, answer)
+    gold, answer = renaming.applied(gold, answer)
     operands = gold.args[1:]
     if (bounded := _bounded(gold)) is not None and answer.head != "chain":
-        return sets.real_set(matcher, bounded, answer)
+        return ladder.real_set(matcher, bounded, answer)
     if answer.head != "chain" and naming.names_ratio(operands[0]) and not symbols(operands[-1]):
         return matcher.match(operands[-1], answer)
-    renamed = binders.with_names_of(gold, answer)
+    renamed = renaming.with_names_of(gold, answer)
     if renamed is None:
         matcher.note = f"{render(answer)} renames its argument on one side only"
         return False
@@ -112,9 +114,9 @@ def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if symbols(gold) != symbols(answer):
-        return any(equation(matcher, gold, other) for other in constants.renamed(gold, answer))
+        return any(equation(matcher, gold, other) for other in renaming.renamed(gold, answer))
     if "pm" in heads(answer):
-        return halves.solves(gold, answer)
+        return solves(gold, answer)
     left = difference(*operands)
     right = difference(*given)
     sign = values.constant_ratio(left, right)
@@ -165,7 +167,7 @@ def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | No
         given = list(reversed(given))
         if tuple(operators) != others:
             return False
-    outcomes = [sets.alike(g, a) for g, a in zip(operands, given, strict=True)]
+    outcomes = [ladder.alike(g, a) for g, a in zip(operands, given, strict=True)]
     if all(outcomes):
         return True
     return False if False in outcomes else None
@@ -190,7 +192,7 @@ def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             return answer is not None and several.collection(matcher, points, answer)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
-            given = signs.flat(answer)
+            given = lists.flat(answer)
             if not any(
                 naming.left_side(i) for i in given
             ):  # bare values, in the order of the names
@@ -201,3 +203,31 @@ def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head not in COLLECTIONS:
         return False
     return several.unordered(matcher, list(items), list(answer.args))
+
+
+def solves(curve: Node, halves: Node) -> bool:
+    """Whether an equation quadratic in a name has as its solutions both values of the other.
+
+    The coefficient of the square has to be a number: x y^2 = x has the line x = 0 besides.
+    """
+    if curve.args[0] != ("=",) or halves.args[0] != ("=",) or halves.args[1].head != "symbol":
+        return False
+    name = halves.args[1].args[0]
+    roots = lists.spread(halves.args[2])
+    if len(roots) != 2 or name in symbols(halves.args[2]) or name not in symbols(curve):
+        return False
+    if len(symbols(curve)) < 2 or values.equal(*roots) is not False:
+        return False
+    gap = difference(curve.args[1], curve.args[2])
+    at = [substitute(gap, name, number(y)) for y in range(4)]
+    third, second = _weighted(at, (1, -3, 3, -1)), _weighted(at, (1, -2, 1))
+    if not values.equal(third, ZERO) or values.equal(second, ZERO) is not False:
+        return False
+    if symbols(second) and not values.is_fixed(second):
+        return False
+    return all(values.equal(substitute(gap, name, root), ZERO) for root in roots)
+
+
+def _weighted(terms: list[Node], weights: tuple[int, ...]) -> Node:
+    pairs = zip(weights, terms, strict=False)
+    return Node("add", tuple(Node("mul", (number(weight), term)) for weight, term in pairs))

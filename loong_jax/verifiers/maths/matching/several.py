@@ -16,8 +16,8 @@ from loong_jax.verifiers.maths.expression import (
     strip_labels,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import lists, matrices, naming, signs
-from loong_jax.verifiers.maths.matching import sets
+from loong_jax.verifiers.maths.forms import lists, naming
+from loong_jax.verifiers.maths.matching import ladder
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.matching.matcher import Matcher
@@ -30,13 +30,13 @@ SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
 
 
 def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
-    items = signs.flat(gold)
+    items = lists.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
         if operators[-1] in ("=", "in", "~", "->"):
             answer = operands[-1]
         elif real_sets.real_set(answer) is not None:
-            return sets.real_set(matcher, gold, answer)
+            return ladder.real_set(matcher, gold, answer)
         else:
             return False
     answer = strip_labels(answer)
@@ -44,7 +44,7 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
     answer = lists.grouped(gold, answer)
     if answer.head not in COLLECTIONS and "pm" in heads(answer):
-        answer = Node("list", signs.spread(answer))
+        answer = Node("list", lists.spread(answer))
     if gold.head == "tuple":
         parts = vectors.components(answer, len(items), symbols(gold))
         answer = answer if parts is None else Node("tuple", parts)
@@ -53,21 +53,21 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "matrix":
         if gold.head == "bracket" and items and all(i.head == "bracket" for i in items):
             return matrix(matcher, Node("matrix", tuple(i.args for i in items)), answer)
-        if gold.head in ("tuple", "bracket", "list") and 1 in matrices.size(answer):
+        if gold.head in ("tuple", "bracket", "list") and 1 in vectors.size(answer):
             answer = Node("tuple", tuple(x for row in answer.args for x in row))
     if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
         if gold.head == "tuple" and not lists.may_be_interval(items):
             return False  # [1/3, -2) is empty, and (1/3, -2) a point
-        return sets.real_set(matcher, gold, answer)
+        return ladder.real_set(matcher, gold, answer)
     if answer.head in ("interval", "union", "setminus", "builder") or (
         answer.head == "bracket" and gold.head == "tuple" and len(items) == len(answer.args) == 2
     ):
-        return sets.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
+        return ladder.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
     if answer.head not in COLLECTIONS:
         if len(items) == 1:
             return matcher.match(items[0], answer)
         return False
-    given = signs.flat(answer)
+    given = lists.flat(answer)
     if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
         return collection(matcher, gold, given[0])  # [(4, 112)]
     if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
@@ -172,17 +172,17 @@ def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | 
 def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
-    matrix = matrices.matrix_of(answer)
-    if matrix is None and 1 in matrices.size(gold):
-        parts = vectors.components(answer, max(matrices.size(gold)), symbols(gold))
-        matrix = None if parts is None else matrices.shaped(list(parts), matrices.size(gold))
+    matrix = vectors.matrix_of(answer)
+    if matrix is None and 1 in vectors.size(gold):
+        parts = vectors.components(answer, max(vectors.size(gold)), symbols(gold))
+        matrix = None if parts is None else vectors.shaped(list(parts), vectors.size(gold))
     if matrix is None:
         return False
     answer = matrix
-    if matrices.size(gold) != matrices.size(answer):
-        flat = 1 in matrices.size(gold) and 1 in matrices.size(answer) and answer.args != ()
+    if vectors.size(gold) != vectors.size(answer):
+        flat = 1 in vectors.size(gold) and 1 in vectors.size(answer) and answer.args != ()
         is_vector = (
-            flat and matrices.size(gold) == matrices.size(answer)[::-1] and answer.head == "vector"
+            flat and vectors.size(gold) == vectors.size(answer)[::-1] and answer.head == "vector"
         )
         if not is_vector:
             return False

@@ -13,15 +13,7 @@ from loong_jax.verifiers.maths.expression import (
     render,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import (
-    kinds,
-    labels,
-    lists,
-    matrices,
-    naming,
-    quantities,
-    signs,
-)
+from loong_jax.verifiers.maths.forms import kinds, lists, naming
 from loong_jax.verifiers.maths.matching import ladder, measured, several, stated
 
 if TYPE_CHECKING:
@@ -39,7 +31,7 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in heads(answer):
-        items = answer.args if answer.head in COLLECTIONS else signs.spread(answer)
+        items = answer.args if answer.head in COLLECTIONS else lists.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
             items = lists.without_restrictions(lists.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
@@ -56,11 +48,11 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "quantity":
         return measured.unasked_unit(matcher, gold, answer)
     if symbols(gold) and symbols(answer) and ladder.equal(matcher, gold, answer) is not True:
-        pair = quantities.as_quantity(gold), quantities.as_quantity(answer)
+        pair = measured.as_quantity(gold), measured.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return measured.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
-        return matcher.match(gold, answer.args[0][0]) if matrices.size(answer) == (1, 1) else False
+        return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
             not kinds.has_pi(gold) and ladder.equal(matcher, gold, answer.args[0])
@@ -110,7 +102,7 @@ def _vector(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
-        size = max(matrices.size(answer)) if answer.head == "matrix" else len(answer.args)
+        size = max(vectors.size(answer)) if answer.head == "matrix" else len(answer.args)
     parts = vectors.components(gold, size, frozenset())
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
@@ -133,7 +125,7 @@ def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
 
 def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
-    if labels.domains(answer) and residues.INTEGERS not in labels.domains(answer):
+    if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
         return False  # k counts from 0 or 1
     given = residues.of(answer)
     if given is None:

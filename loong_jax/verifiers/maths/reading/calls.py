@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, number
-from loong_jax.verifiers.maths.reading import objects, starters, words
+from loong_jax.verifiers.maths.reading import objects, words
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import UNITS
 
@@ -67,11 +67,11 @@ def _run(parser: Parser) -> Node:
     node = parser.nested(parser.factor)
     while True:
         token = parser.token
-        if token.text in starters.PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
+        if token.text in words.PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
             break
         if token.kind == "word" and words.letters_of(token.text) and not _is_join(token):
             pass
-        elif not (token.kind == "command" and starters.starts_command(token.text)):
+        elif not (token.kind == "command" and words.starts_command(token.text)):
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
     return Node("neg", (node,)) if negative else node

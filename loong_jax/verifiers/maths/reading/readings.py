@@ -13,7 +13,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     strip_labels,
 )
-from loong_jax.verifiers.maths.reading import bases, left_sides, number_words, parameters, word_sets
+from loong_jax.verifiers.maths.reading import left_sides, number_words, numerals, parameters
 from loong_jax.verifiers.maths.reading.parser import parse
 from loong_jax.verifiers.maths.wording import phrases
 
@@ -85,7 +85,7 @@ def _read(text: str) -> tuple[Node, ...]:
             digits = twice[1].replace(",", "")
             if str(number_words.number_from_words(twice[2])) == digits:
                 return (number(int(digits)),)
-        if (named := word_sets.read(bare)) is not None:
+        if (named := number_words.read(bare)) is not None:
             return (named,)
         if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
             text = digits
@@ -96,7 +96,7 @@ def _read(text: str) -> tuple[Node, ...]:
         return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
     if match := _ONE_IN.fullmatch(bare):
         return (Node("div", (number(int(match[1])), number(int(match[2])))),)
-    based = bases.based(bare)
+    based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
     if match := _ZERO_COMMA.fullmatch(with_comma):
         return (_decimal(match[1], match[2]),)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import BARE_LISTS, UNNAMED, Node, ParseError
-from loong_jax.verifiers.maths.reading import starters, words
+from loong_jax.verifiers.maths.reading import words
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.reading.parser import Parser
@@ -106,7 +106,7 @@ def relation(parser: Parser) -> Node:
         operator = names.RELATIONS.get(token.text) if token.kind != "text" else None
         if operator is None and token.kind in ("word", "text"):
             operator = {"in": "in", "is": "="}.get(token.text)
-            if operator == "=" and not starters.starts_operand(parser, parser.peek()):
+            if operator == "=" and not words.starts_operand(parser, parser.peek()):
                 operator = None
             if operator == "in" and parser.peek().text not in ("(", "[", "{", "\\{", "Interval"):
                 operator = None
@@ -160,7 +160,7 @@ def union(parser: Parser) -> Node:
 
 
 def _is_ratio(parser: Parser, left: Node) -> bool:
-    return starters.starts_operand(parser, parser.peek()) and left.head not in BARE_LISTS
+    return words.starts_operand(parser, parser.peek()) and left.head not in BARE_LISTS
 
 
 def _as_set(node: Node) -> Node:

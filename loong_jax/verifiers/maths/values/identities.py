@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from loong_jax.verifiers.maths.expression import Node, heads, symbols, walk
 from loong_jax.verifiers.maths.values import numbers, points, rounding
-from loong_jax.verifiers.maths.values.rationals import Undefined, Value
+from loong_jax.verifiers.maths.values.powers import Undefined, Value
 from loong_jax.verifiers.maths.values.rounding import EXACT
 
 MIN_FIXED = 3  # points at which what is fixed has its value

@@ -7,7 +7,7 @@ from typing import Any
 from loong_jax.verifiers.maths.expression import Node
 from loong_jax.verifiers.maths.values import rounding
 from loong_jax.verifiers.maths.values.evaluator import Evaluator
-from loong_jax.verifiers.maths.values.rationals import Undefined, Value
+from loong_jax.verifiers.maths.values.powers import Undefined, Value
 from loong_jax.verifiers.maths.values.rounding import Tolerance
 
 LOW_DIGITS, HIGH_DIGITS = 40, 250

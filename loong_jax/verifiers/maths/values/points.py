@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths.values.rationals import Value
+from loong_jax.verifiers.maths.values.powers import Value
 
 # Values of the symbols, by trial: positive, then with signs. Of up to four symbols no two have the
 # same sign in both of the last: |xy| is not xy.
