@@ -5,6 +5,7 @@ collections, matrices and ratios, `sets` sets of real numbers, `relations` equat
 inequalities. `stated` finds the value that an equation gives; `ladder` compares two values.
 """
 
-from loong_jax.verifiers.maths.matching.matcher import Matcher, Symbolic
+from loong_jax.verifiers.maths.matching import matcher
+from loong_jax.verifiers.maths.matching.ladder import Matcher, Symbolic
 
-__all__ = ["Matcher", "Symbolic"]
+__all__ = ["Matcher", "Symbolic", "matcher"]

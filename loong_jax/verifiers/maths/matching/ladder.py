@@ -1,17 +1,31 @@
 """The ladder of equality for two values, and for two sets of real numbers."""
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import lines, real_sets
 from loong_jax.verifiers.maths.expression import Node, is_constant
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
+from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
+Symbolic = Callable[[Node, Node], bool | None]
 
 
-def equal(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+@dataclasses.dataclass
+class Matcher:
+    """One comparison. `rung` is the last step of the ladder that was needed."""
+
+    tolerance: Tolerance = EXACT
+    symbolic: Symbolic | None = None  # decides in a child process what values cannot
+    conventions: frozenset[str] = frozenset()  # "base", "percent": what the question asks for
+    rung: str = "exact"
+    note: str = ""
+    match: ClassVar[Callable[..., bool | None]]  # by the kind of the gold: see `matcher`
+
+
+def equal(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     outcome = values.equal(gold, answer, matcher.tolerance)
     if outcome is True:
         matcher.rung = "numeric" if is_constant(gold) else "identity"
@@ -28,12 +42,12 @@ def equal(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return False if kinds.structure(gold) != kinds.structure(answer) else None
 
 
-def ask(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def ask(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     matcher.rung = "symbolic"
     return None if matcher.symbolic is None else matcher.symbolic(gold, answer)
 
 
-def real_set(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def real_set(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if (
         answer.head == "chain"
         and answer.args[0] == ("=",)

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths.expression import ONE, Node, heads, number, strip_labels, symbols
 from loong_jax.verifiers.maths.forms import naming, quotients
 from loong_jax.verifiers.maths.matching import ladder
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
 
-
-def temperature(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def temperature(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
     given = [kelvins(node) for node in (gold, answer)]
     if given[0] is None or given[1] is None:
@@ -27,7 +24,7 @@ def temperature(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return False
 
 
-def quantity(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     value, unit = gold.args
     if answer.head != "quantity":
         converted = as_quantity(answer)
@@ -49,7 +46,7 @@ def quantity(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return ladder.equal(matcher, value, Node("mul", (other, ratio)))
 
 
-def unasked_unit(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """An answer with a unit for a gold without one: the number counts."""
     as_unit = as_quantity(gold)
     if as_unit is not None:
@@ -57,7 +54,7 @@ def unasked_unit(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return ladder.equal(matcher, gold, answer.args[0])
 
 
-def sum_of_quantities(matcher: "Matcher", gold: Node, items: Sequence[Node]) -> bool | None:
+def sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
     """3 hours and 5 minutes is one quantity; any other list is no value."""
     parts = [strip_labels(item) for item in items]
     if gold.head != "quantity" or not all(part.head == "quantity" for part in parts):

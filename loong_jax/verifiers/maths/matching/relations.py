@@ -1,7 +1,6 @@
 """Golds that are equations, inequalities, or several of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import lines, real_sets
@@ -20,15 +19,13 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import kinds, lists, naming, quotients, renaming
 from loong_jax.verifiers.maths.matching import ladder, several
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
 
 _ORDERS = frozenset(("<", "<=", ">", ">="))
 
 
-def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     gold, answer = renaming.with_bounds_named(gold, answer)
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
@@ -103,7 +100,7 @@ def _bounded(gold: Node) -> Node | None:
     return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
 
 
-def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
     others, *given = answer.args
@@ -159,7 +156,7 @@ def _quotient(node: Node) -> Node:
     return Node("div", node.args) if node.head == "ratio" and len(node.args) == 2 else node
 
 
-def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | None:
+def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None:
     if len(operators) != len(others):
         return False
     if tuple(operators) != tuple(others):
@@ -173,7 +170,7 @@ def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | No
     return False if False in outcomes else None
 
 
-def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Several equations or inequalities: values to names, a set of reals, or each of them."""
     items = gold.args
     if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):

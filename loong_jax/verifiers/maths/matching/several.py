@@ -1,7 +1,6 @@
 """Golds of several parts: lists, sets and tuples, matrices, ratios."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import real_sets, vectors
@@ -18,10 +17,7 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import lists, naming
 from loong_jax.verifiers.maths.matching import ladder
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
-
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 MAX_ITEMS = 64
 MAX_REPEATS = 2
@@ -29,7 +25,7 @@ _POINTS = ("permutations", "binomial")  # as which P(2, 3) and C(2, 3) are read
 SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
 
 
-def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     items = lists.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
@@ -128,7 +124,7 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return unordered(matcher, lists.distinct(gold_values), different)
 
 
-def _sequence(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     """A list that repeats itself or goes on: whole, and in order where it is long."""
     if len(gold) != len(answer):
         return False
@@ -140,7 +136,7 @@ def _sequence(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool 
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
 
 
-def all_match(matcher: "Matcher", pairs: Iterable[tuple[Node, Node]]) -> bool | None:
+def all_match(matcher: Matcher, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
     unknown = False
     for gold, answer in pairs:
         outcome = matcher.match(gold, answer)
@@ -150,12 +146,12 @@ def all_match(matcher: "Matcher", pairs: Iterable[tuple[Node, Node]]) -> bool | 
     return None if unknown else True
 
 
-def unordered(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def unordered(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     gold, answer = lists.without_repeats(gold), lists.without_repeats(answer)
     return _paired(matcher, gold, answer) if len(gold) == len(answer) else False
 
 
-def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def _paired(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     unknown, rest = False, list(answer)
     for item in gold:
         for index, other in enumerate(rest):
@@ -169,7 +165,7 @@ def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | 
     return True
 
 
-def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
     matrix = vectors.matrix_of(answer)
@@ -192,7 +188,7 @@ def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return all_match(matcher, pairs)
 
 
-def ratio(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def ratio(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
     if answer.head == "ratio":

@@ -1,7 +1,5 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
@@ -15,12 +13,10 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import kinds, lists, naming
 from loong_jax.verifiers.maths.matching import ladder, measured, several, stated
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 
-def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1] == UNNAMED:
         matcher.note = "the answer is a bound"
         return None  # which the question may ask for: "at least 5 socks"
@@ -98,7 +94,7 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return outcome
 
 
-def _vector(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def _vector(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
@@ -107,7 +103,7 @@ def _vector(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
-def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def _bare_digits(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """The digits without their base, which only the question can make right."""
     value, base = gold.args
     if answer.head not in ("number", "neg") or answer == number(value):
@@ -123,7 +119,7 @@ def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return True if "base" in matcher.conventions else None
 
 
-def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
+def classes(matcher: Matcher, classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
     if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
         return False  # k counts from 0 or 1
@@ -134,7 +130,7 @@ def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: N
     return residues.equal(classes, given)
 
 
-def in_pieces(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def in_pieces(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if gold.head == "chain":  # f(x) = ...
         gold, operators = gold.args[-1], gold.args[0]
         return in_pieces(matcher, gold, answer) if operators == ("=",) else False

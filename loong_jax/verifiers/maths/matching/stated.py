@@ -1,7 +1,6 @@
 """What an equation such as k = 1 or 5 + 6 = 11 says the value is."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import (
@@ -15,12 +14,10 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 
-def value_of(matcher: "Matcher", answer: Node, gold: Node) -> Node | None:
+def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
     """What an equation such as k = 1 or 5 + 6 = 11 says the value is; None if it says none."""
     if answer.head != "chain":
         return answer
@@ -62,12 +59,12 @@ def value_of(matcher: "Matcher", answer: Node, gold: Node) -> Node | None:
     return last
 
 
-def _equal_or_none(matcher: "Matcher", gold: Node, answer: Node) -> bool:
+def _equal_or_none(matcher: Matcher, gold: Node, answer: Node) -> bool:
     target = gold.args[0] if gold.head == "quantity" else gold
     return kinds.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 
 
-def _contradicts(matcher: "Matcher", operators: Sequence[str], operands: Sequence[Node]) -> bool:
+def _contradicts(matcher: Matcher, operators: Sequence[str], operands: Sequence[Node]) -> bool:
     """Whether two numbers of the chain differ, "6 = 5"; f(2) is none, f being unknown."""
     known: Node | None = None
     for index, operand in enumerate(operands):

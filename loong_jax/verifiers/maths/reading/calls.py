@@ -1,17 +1,11 @@
 """Calls of known functions: sin 2x, log_2(8), max(1, 2), sin^2 x."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, number
 from loong_jax.verifiers.maths.reading import objects, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import UNITS
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def in_brackets(parser: Parser) -> tuple[Node, ...]:

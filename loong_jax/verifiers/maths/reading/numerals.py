@@ -1,17 +1,12 @@
 """Numbers of the grammar: decimals, recurring ones, mixed fractions, other bases, degrees."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, number
 from loong_jax.verifiers.maths.reading import brackets
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,

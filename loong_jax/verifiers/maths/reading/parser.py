@@ -6,16 +6,26 @@ walks the tree later.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
-from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, depth
-from loong_jax.verifiers.maths.reading import postfixes, primaries, relations, sums
-from loong_jax.verifiers.maths.reading.tokens import END, Token, prepare, tokenize
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
+from loong_jax.verifiers.maths.reading.tokens import END, Token
 
 MAX_DEPTH = 40
 
 
-class Stream:
-    """One pass over tokens."""
+class Parser:
+    """One pass over tokens; the grammar's rules are its methods, the loosest first."""
+
+    whole: ClassVar[Callable[..., Node]]
+    items: ClassVar[Callable[..., Node]]
+    relation: ClassVar[Callable[..., Node]]
+    union: ClassVar[Callable[..., Node]]
+    sum: ClassVar[Callable[..., Node]]
+    product: ClassVar[Callable[..., Node]]
+    factor: ClassVar[Callable[..., Node]]
+    primary: ClassVar[Callable[..., Node]]
+    argument: ClassVar[Callable[..., Node]]
 
     def __init__(self, tokens: list[Token]):
         self._tokens = tokens
@@ -72,28 +82,3 @@ class Stream:
             return rule()
         finally:
             self._depth -= 1
-
-
-MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
-
-
-def parse(text: str) -> Node:
-    """The expression a text stands for; raises ParseError or CostError."""
-    node = Parser(tokenize(prepare(text))).whole()
-    if (deep := depth(node)) > MAX_TREE_DEPTH:
-        raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
-    return node
-
-
-class Parser(Stream):
-    """The grammar's rules as methods, the loosest first."""
-
-    whole = relations.whole
-    items = relations.items
-    relation = relations.relation
-    union = relations.union
-    sum = sums.sum_
-    product = sums.product
-    factor = postfixes.factor
-    primary = primaries.primary
-    argument = primaries.argument

@@ -1,15 +1,9 @@
 """What is written after a factor: powers, factorials, degrees, percent, primes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, number, symbol
 from loong_jax.verifiers.maths.reading import calls, numerals, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 _PARTS = {"\\permil": 1000, "\\textperthousand": 1000, "\\perthousand": 1000, "\\permyriad": 10_000}
 

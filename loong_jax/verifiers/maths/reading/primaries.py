@@ -1,9 +1,5 @@
 """Primaries of the grammar: what a factor is before its powers, by its first token."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import (
     EMPTY,
@@ -17,11 +13,9 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
 )
 from loong_jax.verifiers.maths.reading import brackets, calls, integrals, numerals, variables, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def primary(parser: Parser) -> Node:

@@ -8,13 +8,25 @@ from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     EMPTY,
     REALS,
+    CostError,
     Node,
     ParseError,
+    depth,
     number,
     strip_labels,
 )
-from loong_jax.verifiers.maths.reading import left_sides, number_words, numerals, parameters
-from loong_jax.verifiers.maths.reading.parser import parse
+from loong_jax.verifiers.maths.reading import (
+    left_sides,
+    number_words,
+    numerals,
+    parameters,
+    postfixes,
+    primaries,
+    relations,
+    sums,
+)
+from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading.tokens import prepare, tokenize
 from loong_jax.verifiers.maths.wording import phrases
 
 LETTERS = re.compile(r"[^\W\d_]")
@@ -43,6 +55,22 @@ _GOES_ON = re.compile(
     r"(?:[-=+*/^<>&]|\\\\|\\(?:cdot|times|left|right|le|ge|ne|in|approx|pm))\s*\Z"
 )
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
+
+
+Parser.whole, Parser.items, Parser.relation = relations.whole, relations.items, relations.relation
+Parser.union, Parser.sum, Parser.product = relations.union, sums.sum_, sums.product
+Parser.factor, Parser.primary, Parser.argument = (
+    postfixes.factor, primaries.primary, primaries.argument
+)  # fmt: skip
+MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
+
+
+def parse(text: str) -> Node:
+    """The expression a text stands for; raises ParseError or CostError."""
+    node = Parser(tokenize(prepare(text))).whole()
+    if (deep := depth(node)) > MAX_TREE_DEPTH:
+        raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
+    return node
 
 
 def of(text: str) -> tuple[Node, ...]:

@@ -1,15 +1,9 @@
 """The loosest rules of the grammar: items, relations between them, unions and ratios."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import BARE_LISTS, UNNAMED, Node, ParseError
 from loong_jax.verifiers.maths.reading import words
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading.parser import Parser
 
 MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",

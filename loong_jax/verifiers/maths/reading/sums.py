@@ -1,17 +1,12 @@
 """Sums and products of the grammar, with signs, units and factors without a sign between them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import ONE, Node, ParseError, negate
 from loong_jax.verifiers.maths.reading import unit_words, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def sum_(parser: Parser) -> Node:

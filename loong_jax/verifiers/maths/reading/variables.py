@@ -1,16 +1,10 @@
 """Words that stand for something: variables, constants, functions, binomials, f(x)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
 from loong_jax.verifiers.maths.reading import brackets, calls, objects, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def from_word(parser: Parser, token: Token) -> Node:

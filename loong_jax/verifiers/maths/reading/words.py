@@ -1,15 +1,9 @@
 """Words and commands in formulas: variables, operands, and just words."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import integrals
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 _SHORT_WORDS = frozenset(
     str.split("is of in to or an at by if we be it so no do me go us as on am up he my ok vs sq")
