@@ -1,4 +1,4 @@
-"""Other languages, as tables (`languages.toml`): their words for an answer, units, magnitudes, yes, no and nothing.
+"""Other languages, as tables (`tables.toml`): their words for an answer, units, magnitudes, yes, no and nothing.
 
 A response and a gold are put into English before anything is looked for in them, so that nothing
 else knows other languages. Only what stands beside a number or announces an answer is translated.
@@ -6,18 +6,10 @@ else knows other languages. Only what stands beside a number or announces an ans
 
 # ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about
 import re
-import tomllib
 from fractions import Fraction
-from pathlib import Path
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import number_words
-
-_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-
-
-def _words(table: str) -> dict[str, str]:
-    return {word: key for key, words in _TABLES[table].items() for word in words.split()}
-
 
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
@@ -54,14 +46,14 @@ _ANY_NUMBER = re.compile(
 )
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
-_WEEKDAYS = _words("weekdays")
+_WEEKDAYS = names.by_word("weekdays")
 _HEADING = re.compile(r"【[^】]{1,8}】")
 
 # ---- what stands after a number
-_POWERS = {word: int(power) for word, power in _words("magnitudes").items()}
+_POWERS = {word: int(power) for word, power in names.by_word("magnitudes").items()}
 _POWERS |= {"mil millones": 9, "Thousand": 3, "Billion": 9, "Trillion": 12}
 _LETTERS = {"k": 3, "K": 3, "M": 6, "m": 6, "mn": 6, "MM": 6, "B": 9, "b": 9, "bn": 9}
-_UNITS = _words("units")  # after a number: the English word, which `units` knows
+_UNITS = names.by_word("units")  # after a number: the English word, which `units` knows
 _POWERED = {"平方": "square ", "立方": "cubic ", "квадратных ": "square ", "кубических ": "cubic "}
 
 
@@ -102,7 +94,7 @@ _MONTHS = str.split(
 )
 
 # ---- whole answers
-TRUTHS = _words("truths")
+TRUTHS = names.by_word("truths")
 NOTHING = re.compile(
     r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
     r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|no (?:hay|tiene) (?:solución|"
