@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from loong_jax.data import response
 from loong_jax.verifiers.maths.extract import (
-    boxes,
     closing,
     last_maths,
     markdown,
@@ -36,9 +35,9 @@ def spans(text: str) -> Iterator[Span]:
                 return
         if (other := prose.second_thought(tail)) is not None:
             yield Span(other, "phrase")
-        if not boxes.is_denied(text, found[-1]):
-            yield Span(boxes.joined(text, found), "boxed")
-            if 1 < len(contents := dict.fromkeys(box.content for box in found)) < boxes.SPRAY:
+        if not statements.is_denied(text, found[-1]):
+            yield Span(statements.joined(text, found), "boxed")
+            if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")
         return
     body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.extract import boxes, closing, mentions, prose
+from loong_jax.verifiers.maths.extract import closing, mentions, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
@@ -102,7 +102,7 @@ def spans(body: str) -> Iterator[Span]:
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            boxes.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $()") not in _APART
+            statements.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $()") not in _APART
         )
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break

@@ -1,7 +1,7 @@
 """What is written after a factor: powers, factorials, degrees, percent, primes."""
 
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, number, symbol
-from loong_jax.verifiers.maths.reading import calls, numerals, words
+from loong_jax.verifiers.maths.reading import numerals, variables, words
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 
@@ -60,7 +60,7 @@ def _with_postfixes(parser: Parser, node: Node) -> Node:
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
-                node = Node("apply", (node.args[0], *calls.in_brackets(parser)))
+                node = Node("apply", (node.args[0], *variables.in_brackets(parser)))
         elif token.text == "_" and token.kind == "sign" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:

@@ -12,7 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets, calls, integrals, numerals, variables, words
+from loong_jax.verifiers.maths.reading import brackets, integrals, numerals, variables, words
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES
@@ -105,11 +105,11 @@ def command(parser: Parser, token: Token) -> Node:
         inner = parser.argument() if is_group else parser.nested(parser.primary)
         return call("sqrt", inner) if degree is None else call("root", inner, degree)
     if name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS:
-        return calls.function(parser, name)
+        return variables.function(parser, name)
     if name in names.CONSTANTS:
         return constant(names.CONSTANTS[name])
     if name in ("Gamma", "zeta") and parser.at("("):
-        return calls.function(parser, name)
+        return variables.function(parser, name)
     if name in names.GREEK:
         return variables.subscripted(parser, name)
     if text in ("\\emptyset", "\\varnothing"):

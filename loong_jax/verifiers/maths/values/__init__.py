@@ -5,10 +5,15 @@ Two exact values are equal only if they are the same, however close: 1/2004! is 
 says what a decimal may stand for, `numbers` and `identities` compare, `equality` chooses.
 """
 
-from loong_jax.verifiers.maths.values.equality import equal
-from loong_jax.verifiers.maths.values.identities import constant_ratio, is_fixed
-from loong_jax.verifiers.maths.values.numbers import as_fraction, gap, real_value
-from loong_jax.verifiers.maths.values.rounding import EXACT, LONG_DIGITS, Tolerance
+from loong_jax.verifiers.maths.values.identities import constant_ratio, equal, is_fixed
+from loong_jax.verifiers.maths.values.numbers import (
+    EXACT,
+    LONG_DIGITS,
+    Tolerance,
+    as_fraction,
+    gap,
+    real_value,
+)
 
 __all__ = [
     "EXACT",
