@@ -130,7 +130,8 @@ END_TEXTS = (
     "<|observation|>", "<|endofprompt|>", "<|end_of_turn|>", "<end_of_turn>", "<turn|>", "<eot>",
     "<eod>", "<|im_start|>", "<|role_end|>", "<|message_end|>", "<|end_of_role|>",
     "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<|assistant_end|>", "<|end_of_sentence|>",
-    "<|end_of_solution|>", "<|vision_pad|>", "<end_of_utterance>", "<|PAD_TOKEN|>", "[EOS]", "[PAD]", "<[EOS]>",
+    "<|end_of_solution|>", "<|vision_pad|>", "<end_of_utterance>",
+    "<|PAD_TOKEN|>", "[EOS]", "[PAD]", "<[EOS]>",
     "<|endofmessage|>", "[e~[", "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "<\uff5c\u2581pad\u2581\uff5c>", "<\uff5cUser\uff5c>", "<|end\u2581of\u2581sentence|>",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Other languages, as tables (`tables.toml`): their words for an answer, units, magnitudes, yes, no and nothing.
+"""Other languages, as tables: their words for an answer, units, magnitudes, yes, no, nothing.
 
 A response and a gold are put into English before anything is looked for in them, so that nothing
 else knows other languages. Only what stands beside a number or announces an answer is translated.
@@ -13,19 +13,17 @@ from loong_jax.verifiers.maths.reading import number_words
 
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
-    ord(sign): plain
-    for sign, plain in {"。": ". ", "．": ".", "，": ", ", "、": ", ", "；": "; ", "：": ": ", "！": "! ",
-                        "？": "? ", "“": '"', "”": '"', "「": "", "」": "", "\u3000": " "}.items()
-}  # fmt: skip
-_SIGNS |= dict.fromkeys(map(ord, "\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
+    0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
+    0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
+_SIGNS |= dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
 _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
 _ANSWER = (
     r"(?:最终|最后|正确|参考|标准)?的?答案|(?:正确|最终)的?(?:选项|结果|结论)|正确的(?:是|为)|答え|正解|정답|답|उत्तर|"
-    r"(?:الجواب|الإجابة)|[Оо]твет|\b(?:Antwort|Endergebnis|[Rr]espuesta(?: final)?|[Rr]éponse(?: finale)?|"
-    r"[Rr]esposta(?: final)?|[Rr]isposta(?: finale)?)|[Đđ]áp (?:án|số)"
+    r"(?:الجواب|الإجابة)|[Оо]твет|\b(?:Antwort|Endergebnis|[Rr]espuesta(?: final)?|"
+    r"[Rr]éponse(?: finale)?|[Rr]esposta(?: final)?|[Rr]isposta(?: finale)?)|[Đđ]áp (?:án|số)"
 )
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Rr]ponse")
 _ANNOUNCED = re.compile(
@@ -76,11 +74,13 @@ _DOLLARS = re.compile(
     rf"((?:\\?\$|[€£¥])\s?)({_NUMBER})\s?({_either(_LETTERS)})(?![A-Za-z\d]|\s*[=+*/^\\-]|[^$\n]{{0,80}}\$)"
 )
 _UNIT = (
-    rf"(?P<{{0}}>{_either(_POWERED)})?(?:(?P<{{1}}>{_either(w for w in _UNITS if ord(w[0]) > 0x2E7F)})|"
+    rf"(?P<{{0}}>{_either(_POWERED)})?"
+    rf"(?:(?P<{{1}}>{_either(w for w in _UNITS if ord(w[0]) > 0x2E7F)})|"
     rf"(?P<{{2}}>{_either(w for w in _UNITS if ord(w[0]) <= 0x2E7F)}){_END})"
 )
 _MEASURED = re.compile(
-    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
+    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])"
+    rf"(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
@@ -97,8 +97,9 @@ _MONTHS = str.split(
 TRUTHS = names.by_word("truths")
 NOTHING = re.compile(
     r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
-    r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|no (?:hay|tiene) (?:solución|"
-    r"soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|nessuna soluzione|sem solução"
+    r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
+    r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
+    r"nessuna soluzione|sem solução"
 )
 
 

@@ -1,5 +1,4 @@
 """What words and LaTeX commands mean, as `tables.toml` says."""
-# ruff: noqa: RUF001 - look-alikes are what these tables are about
 
 import tomllib
 from pathlib import Path
@@ -36,10 +35,4 @@ JOIN_WORDS = {"and": "and", "or": "or", "either": "", "both": "", "maybe": "or",
 MULTIPLIERS = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9,
                "trillion": 10**12, "dozen": 12, "dozens": 12, "millions": 10**6,
                "thousands": 10**3, "billions": 10**9}  # fmt: skip
-GREEK_LETTERS = {
-    "α": r" \alpha ", "β": r" \beta ", "γ": r" \gamma ", "δ": r" \delta ", "ε": r" \epsilon ",
-    "Θ": r" \Theta ", "Γ": r" \Gamma ", "Φ": r" \Phi ", "Ψ": r" \Psi ",
-    "θ": r" \theta ", "λ": r" \lambda ", "μ": r" \mu ", "ρ": r" \rho ", "σ": r" \sigma ",
-    "τ": r" \tau ", "φ": r" \phi ", "ϕ": r" \phi ", "ψ": r" \psi ", "ω": r" \omega ",
-    "Δ": r" \Delta ", "η": r" \eta ", "ξ": r" \xi ",
-}  # fmt: skip
+GREEK_LETTERS = TABLES["greek_letters"]

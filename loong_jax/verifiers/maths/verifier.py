@@ -73,7 +73,8 @@ class MathVerifier:
             )
         if rounded_digits < 1:
             raise VerifierError(
-                f"rounded_digits={rounded_digits} is not at least 1. Leave it out for {LONG_DIGITS}."
+                f"rounded_digits={rounded_digits} is not at least 1. Leave it out for "
+                f"{LONG_DIGITS}."
             )
         self._tolerance = Tolerance(
             relative=Fraction(str(relative_tolerance)),

@@ -12,7 +12,9 @@ from loong_jax.verifiers.maths.wording import choices, phrases
 PHRASE = re.compile(
     r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
     r"(?:\bis\b|\bare\b|\bwould be\b|:|=|\s[-\u2013\u2014]\s)"
-    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|\*\*(?:final )?(?:answer|result|conclusion)[.:]?\*\*:?\s*|####\s*|\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
+    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|"
+    r"\*\*(?:final )?(?:answer|result|conclusion)[.:]?\*\*:?\s*|####\s*|"
+    r"\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
     re.IGNORECASE,
 )
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
@@ -57,7 +59,8 @@ _AFTERWARDS = re.compile(  # what says of the answer that it is good, and where 
     r"well|see|boxed|the box|\\boxed|marked|formatted|highlighted)\b(?![^.]*[\d$=:]))"
 )
 _CHECKS = re.compile(  # what only checks or explains, to the end
-    r"\n[\W_]*(?:sanity check|check|checking|verification|verify|remark)\b[^\n]{0,12}?[:.*](?:.(?!\n\s*\n))*+.?\s*\Z|"
+    r"\n[\W_]*(?:sanity check|check|checking|verification|verify|remark)\b[^\n]{0,12}?"
+    r"[:.*](?:.(?!\n\s*\n))*+.?\s*\Z|"
     r"\n\s*\((?=[^()\n]*[A-Za-z]{3}[^()\n]* [^()\n]*[A-Za-z]{3})[^()\n]*\)\s*\Z|"
     r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
     re.DOTALL | re.IGNORECASE,

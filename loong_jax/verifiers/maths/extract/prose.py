@@ -9,7 +9,8 @@ from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _STATES = re.compile(
-    r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
+    r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
+    r"\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
     r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
     r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
     r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"

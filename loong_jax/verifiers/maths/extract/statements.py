@@ -120,7 +120,8 @@ _DENIED = re.compile(  # "is definitely not", "I do not think it is"
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
-    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?(?:possible|correct|right|the\b|it\b|"
+    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?"
+    r"(?:possible|correct|right|the\b|it\b|"
     r"valid|allowed)|wrong|incorrect|impossible|excluded)"
 )
 

@@ -19,15 +19,16 @@ _CLAUSE = re.compile(
 _ORDER = r"(?:\\(?:geq?|gt|leq?|lt|neq?)(?:slant)?(?![A-Za-z])|[<>]=?|!=|[\u2260\u2264\u2265])"
 _DOMAIN = re.compile(  # where a formula holds: it says nothing else than the formula alone
     r"(?P<gap>(?:\\[,;:! ]|\\q?quad|[\s,;~$.*(]|\\(?:text|mbox)\s*\{)+)"
-    r"(?P<word>(?:valid|which|that|holds?|true|defined|\s)*\b(?:for|where|with|if|when|whenever|on|as long as|"
-    r"provided(?: that)?)\b|\\forall)?(?:\\?[\s~,;($}]|\b(?:all|any|every|each|some|real|positive|"
+    r"(?P<word>(?:valid|which|that|holds?|true|defined|\s)*"
+    r"\b(?:for|where|with|if|when|whenever|on|as long as|provided(?: that)?)\b|\\forall)?"
+    r"(?:\\?[\s~,;($}]|\b(?:all|any|every|each|some|real|positive|"
     r"natural|nonnegative|non-negative|integers?|numbers?|reals?|values? of)\b)*"
     r"(?P<letter>[a-z])(?:_\{?\w\}?)?[\s$]*(?:"
     rf"(?P<order>{_ORDER})[\s$]*(?P<bound>(?:\\pm\s*)?-?\d+(?:/\d+|\.\d+)?|\\frac\{{\d+\}}\{{\d+\}})|"
     r"(?:\\in(?![A-Za-z])|\u2208)\s*(?:\\(?:mathbb|Bbb|mathbf)\s*\{?\s*[RNCQ]\s*\}?|[\u211d\u2115\u2102\u211a]|[RNCQ]\b)"
     r"(?:[_^]\{?[\w+*>]+\}?)?|"
-    r"(?:is|being|are|denotes|ranges over)\s+(?:an?|any|all|every|arbitrary|real|positive|natural|\s)*"
-    r"(?:real|integer|reals|numbers?)|(?P<all>(?<=[a-z])))"
+    r"(?:is|being|are|denotes|ranges over)\s+"
+    r"(?:an?|any|all|every|arbitrary|real|positive|natural|\s)*(?:real|integer|reals|numbers?)|(?P<all>(?<=[a-z])))"
     r"(?:\s+real)?[\s$)}.*]*\Z"
 )
 _HINT = re.compile(

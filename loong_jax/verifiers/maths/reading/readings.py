@@ -87,12 +87,10 @@ def _read(text: str) -> tuple[Node, ...]:
         is_list = "\n" in text or all("=" in part for part in parts)
         if is_list and not any(_OPERATES.match(part) for part in parts[1:]):
             text = " \\text{ and } ".join(parts)
-    elif (
-        "\n" in text
-        and len(lines := [line.strip() for line in text.split("\n") if line.strip()]) > 1
-    ):
-        if all(map(_is_formula, lines)) and all(map(_ONE_OF_LIST.match, lines)):
-            text = ", ".join(line.rstrip(" ,;.") for line in lines)
+    elif "\n" in text:
+        lines = [line.strip(" ,;.") for line in text.split("\n") if line.strip()]
+        if all(_is_formula(line) and _ONE_OF_LIST.match(line) for line in lines):
+            text = ", ".join(lines)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):

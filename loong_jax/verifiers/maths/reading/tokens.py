@@ -30,25 +30,7 @@ _SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_CHARACTERS = {
-    "√": r" \sqrt ", "π": r" \pi ", "∞": r" \infty ", "≤": r" \le ", "≥": r" \ge ", "≠": r" \ne ",
-    "⩽": r" \le ", "⩾": r" \ge ", "≦": r" \le ", "≧": r" \ge ",
-    "∪": r" \cup ", "∩": r" \cap ", "∈": r" \in ", "∉": r" \notin ", "±": r" \pm ",
-    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ",
-    "∙": r" \cdot ",
-    "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
-    "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
-    "→": r" \to ", "⇒": r" \implies ", "⟹": r" \implies ", "⇔": r" \iff ", "⟺": r" \iff ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
-    "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
-    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ",
-    "ℤ": r" \mathbb{Z} ",
-    "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
-    "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
-    "‰": r" \permil ", "‱": r" \permyriad ", "㎝": " cm", "∣": "|", "∥": r" \parallel ",
-}  # fmt: skip
-_TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
+_TRANSLATE = {ord(character): text for character, text in names.TABLES["characters"].items()}
 
 
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
