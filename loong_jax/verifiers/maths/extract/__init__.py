@@ -3,7 +3,7 @@
 `spans` gives candidates, the most trusted first. What is joined by "or", "and" or mere punctuation
 is one candidate: a response that names several answers has given a list of them.
 Every search is bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart.
-`boxes`, `closing` phrases, `markdown`, `prose` and `last_maths` each look for one kind;
+`statements` is the text without marks, and its boxes; `closing` phrases, `markdown`, `prose` and `last_maths` each look for one kind;
 `refusals` says whether a response gives up or asks back.
 """
 
