@@ -84,11 +84,12 @@ def spans(body: str) -> Iterator[Span]:
         for match in PHRASE.finditer(body)
         if not _is_about_answer(body, match)
         and not is_derived(body, match)
-        and not mentions.is_pleasantry(body, match.start())
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
+        if mentions.is_pleasantry(body, match.start()):
+            continue
         end = _sentence_end(body, match.end())
         if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
             yield Span(items, "phrase")
