@@ -151,7 +151,8 @@ def without_end(text: str) -> str:
 
 def _is_struck_out(text: str, close: int) -> bool:
     """Whether the tag at `close` is HTML's, which ends what `<s>` strikes out."""
-    return text.rfind("<s>", 0, close) > max(0, text.rfind("</s>", 0, close))
+    start = max(0, close - 600)
+    return text.rfind("<s>", start, close) > max(0, text.rfind("</s>", start, close))
 
 
 def after_thinking(text: str) -> str | None:
