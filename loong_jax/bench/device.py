@@ -25,9 +25,9 @@ from loong_jax import options
 from loong_jax.bench import record
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
-from loong_jax.launch.plan import programs
+from loong_jax.launch.plan import counts, programs
 from loong_jax.launch.plan.chips import CHIPS
-from loong_jax.launch.plan.plan import attention_flops
+from loong_jax.launch.plan.counts import attention_flops
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.sight import Sight
@@ -152,7 +152,7 @@ def measure(
         "jax": jax.__version__,
         "peak": None if peak is None else peak._asdict(),
         "model": chosen.model,
-        "parameters": programs.weight_counts(MODELS[chosen.model]),
+        "parameters": counts.of(MODELS[chosen.model]).named(),
     }
     sheet = "no data sheet known"
     if peak is not None:
@@ -194,7 +194,7 @@ class _Bench:
         chosen = self.chosen
         config = dataclasses.replace(self.config, unroll_layers=True, remat=_KEPT)
         rules = ShardingRules()
-        graphdef, weights = programs.abstract_weights(config, rules)
+        graphdef, weights = moe.abstract_weights(config, rules)
         shape = chosen.batch, chosen.length
         program = programs.train_program(config, rules, graphdef, weights, shape)
         wide = dataclasses.replace(config, param_dtype=jnp.float32)
@@ -339,7 +339,7 @@ class _Bench:
     def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Steps of one call, over a cache that is full up to the last of them."""
         config, chosen = self.config, self.chosen
-        graphdef, _ = programs.abstract_weights(config, ShardingRules())
+        graphdef, _ = moe.abstract_weights(config)
         weights = jax.jit(lambda key: moe.init_weights(config, key)[1])(jax.random.key(0))
         batch, capacity = chosen.decode_batch, chosen.decode_length
         lead = (config.num_layers, 2, batch, capacity)

@@ -1,4 +1,4 @@
-"""Options of the TPU compiler under which an expert exchange runs beside the dense path.
+"""Options of the TPU compiler under which what travels between devices runs beside products.
 
 Without them the collectives of an exchange are synchronous, whatever the order in which the program
 is written; ragged ones alone are asynchronous by themselves, on tpu7x and, from libtpu 0.0.50 on,
@@ -35,25 +35,27 @@ _TILES_OF_ARGUMENTS = {"xla_tpu_control_large_2nd_minor_layout_for_x16": False}
 
 
 def compiler_options(
-    topology: str, exchange: Exchange, *, decodes: bool = False
+    topology: str, exchange: Exchange | None, *, decodes: bool = False
 ) -> dict[str, bool | float]:
     """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
-    `topology` begins with the name of the chip: `v5p:4x4x4`. `decodes` is said of programs that
-    read the same weights step after step, which need none for a ragged exchange: the numbers in
-    docs/plan.md are without.
+    `topology` begins with the name of the chip: `v5p:4x4x4`. A model without experts has no
+    `exchange`. `decodes` is said of programs that read the same weights step after step, which need
+    none for dense weights or a ragged exchange: the numbers in docs/plan.md are without.
     """
     chip = topology.split(":")[0]
     resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}
     return resting | _of_exchange(chip, exchange, decodes)
 
 
-def _of_exchange(chip: str, exchange: Exchange, decodes: bool) -> dict[str, bool | float]:
+def _of_exchange(chip: str, exchange: Exchange | None, decodes: bool) -> dict[str, bool | float]:
     dense = {
         "v5p": _DENSE_BESIDE_WORK,
         "v6e": _DENSE_BESIDE_WORK,
         "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
     }.get(chip, {})
+    if exchange is None:
+        return {} if decodes else dense
     if isinstance(exchange, PaddedExchange):
         return {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY, **dense}
     if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore

@@ -13,7 +13,9 @@ from flax import nnx
 from loong_jax.errors import ConfigError
 from loong_jax.models import dense, moe
 from loong_jax.models.dense import DenseConfig
+from loong_jax.models.dense import cache as key_value_cache
 from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe import cache as latent_cache
 
 ModelConfig: TypeAlias = MoEConfig | DenseConfig
 Made = tuple[nnx.GraphDef, dict[str, Any]]  # a graph and a nested dict of weights
@@ -25,9 +27,11 @@ class Family:
 
     init_weights(config, key, rules=None) -> the graph and fresh weights, sharded from birth;
     abstract_weights(config, rules=None) -> the same with `jax.ShapeDtypeStruct` as leaves;
-    make_cache(config, batch, capacity) -> an empty cache, all leaves [*, *, B, S, *];
+    make_cache(config, batch, capacity, rules=None) -> an empty cache, all leaves [*, *, B, S, *];
+    cache_axes -> the logical axes of these leaves;
     num_before(config) -> tokens before the one to decode that the model is given as `history`;
     drafts(config) -> true for a model with a head that drafts one more token;
+    experts_met(config) -> the mean number of experts with weights that a token meets in a layer;
     routes -> true for models with routers, whose choices can be recorded and replayed.
     """
 
@@ -35,9 +39,11 @@ class Family:
     config_type: type
     init_weights: Callable[..., Made]
     abstract_weights: Callable[..., Made]
-    make_cache: Callable[[Any, int, int], Any]
+    make_cache: Callable[..., Any]
+    cache_axes: tuple[str | None, ...]
     num_before: Callable[[Any], int] = lambda config: 0
     drafts: Callable[[Any], bool] = lambda config: False
+    experts_met: Callable[[Any], float] = lambda config: 0.0
     routes: bool = False
 
 
@@ -48,8 +54,10 @@ FAMILIES = (
         init_weights=moe.init_weights,
         abstract_weights=moe.abstract_weights,
         make_cache=moe.LatentCache.zeros,
+        cache_axes=latent_cache.AXES,
         num_before=lambda config: 0 if config.ngram is None else config.ngram.max_order - 1,
         drafts=lambda config: config.num_mtp_layers > 0,
+        experts_met=lambda config: config.mean_ffn_experts,
         routes=True,
     ),
     Family(
@@ -58,6 +66,7 @@ FAMILIES = (
         init_weights=dense.init_weights,
         abstract_weights=dense.abstract_weights,
         make_cache=dense.KeyValueCache.zeros,
+        cache_axes=key_value_cache.AXES,
     ),
 )
 

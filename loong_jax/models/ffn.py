@@ -52,13 +52,18 @@ class DenseFFN(parameters.Gathering, nnx.Module):
             gathered = self.rules.gather_tokens(x, "ffn")
             gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
             up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
-            gate_BTF, up_BTF = self._biased(gate_BTF, "gate"), self._biased(up_BTF, "up")
+            gate_BTF = self._biased(gate_BTF, "gate", "ffn")
+            up_BTF = self._biased(up_BTF, "up", "ffn")
             hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
             out_BTD = self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
-            return self._biased(out_BTD, "down")
+            return self._biased(out_BTD, "down", None)
 
         return in_chunks(at_once, (x,), rows)
 
-    def _biased(self, x: Float[Array, "B T width"], name: str) -> Float[Array, "B T width"]:
+    def _biased(
+        self, x: Float[Array, "B T width"], name: str, axis: str | None
+    ) -> Float[Array, "B T width"]:
         bias = getattr(self, f"{name}_bias", None)
-        return x if bias is None else x + bias[...].astype(x.dtype)[None, None]
+        if bias is None:
+            return x
+        return x + self.rules.gather(bias[...].astype(x.dtype), axis)[None, None]

@@ -26,7 +26,7 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
     """
     rules = rules or ShardingRules()
     with on_mesh(rules):
-        model = jax.eval_shape(lambda key: make(rngs=nnx.Rngs(key), rules=rules), jax.random.key(0))
+        model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
     graphdef, weights = _split(model)
 
     def on_devices(leaf):

@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.bench import device
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import programs
+from loong_jax.launch.plan import counts, programs
 from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.models import moe
 from loong_jax.sharding import ShardingRules
@@ -60,10 +60,10 @@ def test_useful_work_is_that_of_a_plan(result):
 
 def test_decoding_reads_all_weights_but_the_embedding_and_the_cache_up_to_its_steps(result):
     figures, _ = result
-    config, counts = device.MODELS["tiny"], figures["parameters"]
+    config, counted = device.MODELS["tiny"], figures["parameters"]
     entry = config.kv_lora_rank + config.qk_rope_head_dim
     read = figures["decode"]["bytes"]
-    assert read["weights"] == 4 * (counts["total"] - counts["embedding"])
+    assert read["weights"] == 4 * (counted["total"] - counted["embedding"])
     assert read["cache"] == 4 * 3 * (16 - 1.5) * 2 * config.num_layers * entry
 
 
@@ -75,9 +75,9 @@ def test_a_tpu_that_is_two_devices_has_half_a_chips_peak():
 
 
 def test_the_model_of_two_billion_has_the_familys_proportions():
-    counts = programs.weight_counts(device.TWO_BILLION)
-    assert counts["total"] == pytest.approx(2.01e9, rel=0.01)
-    assert counts["active"] == pytest.approx(0.53e9, rel=0.01)
+    counted = counts.of(device.TWO_BILLION)
+    assert counted.total == pytest.approx(2.01e9, rel=0.01)
+    assert counted.active == pytest.approx(0.53e9, rel=0.01)
     config, flash = device.TWO_BILLION, moe.MoEConfig.flash()
     for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"):
         assert getattr(config, name) == getattr(flash, name)
@@ -91,7 +91,7 @@ def test_a_step_takes_and_gives_the_state_of_a_plan(result):
     figures, _ = result
     assert figures["train"]["loss"][0] == pytest.approx(np.log(128.0), rel=0.2)
     rules, config = ShardingRules(), device.MODELS["tiny"]
-    weights = programs.abstract_weights(config, rules)
+    weights = moe.abstract_weights(config, rules)
     program = programs.train_program(config, rules, *weights, (2, 8))
     state, (loss, norm) = jax.eval_shape(program.function, *program.arguments)
     assert jax.tree.structure(state) == jax.tree.structure(program.arguments[0])

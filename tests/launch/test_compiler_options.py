@@ -22,6 +22,10 @@ def test_every_exchange_gets_its_options(chip):
     assert "xla_tpu_enable_async_all_to_all" not in ragged
     assert ("xla_lhs_output_fusion_latency_multiplier" in ragged) == (chip != "tpu7x")
     assert compiler_options("v5p:4x4x4", exchange.RaggedExchange(), decodes=True) == {}
+    dense = compiler_options(chip, None)
+    assert dense.items() < padded.items()
+    assert not any("all_to_all" in name for name in dense)
+    assert bool(dense) == (chip != "v5e")
 
 
 def test_weights_that_every_step_reads_are_not_copied_into_other_tiles():

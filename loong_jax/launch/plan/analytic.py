@@ -8,54 +8,18 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from loong_jax.launch.plan.request import Mode, TensorCuts, batch_axes
+from loong_jax.launch.plan import counts, request
+from loong_jax.launch.plan.counts import Counts
+from loong_jax.launch.plan.request import Mode, TensorCuts
 from loong_jax.launch.plan.times import HBM_SHARE, PEAK_SHARE
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import LINK_EFFICIENCY
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.families import ModelConfig
+from loong_jax.sharding import MESH_AXES
 
 _STATE_BYTES = 12 + 2 + 2  # per weight: masters and two moments, the bf16 copy, its gradient
 _EXCHANGE_BANDWIDTH = 200e9  # of the expert all-to-all, per chip
 _BUFFER_FACTOR = 1.25
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Numbers of weights, in closed form."""
-
-    dense: float  # all but experts and what is looked up
-    attention: float  # of those, the attentions
-    experts: float
-    embedding: float
-    tables: float  # of n-grams, cut over all devices that share them
-
-    @classmethod
-    def of(cls, config: MoEConfig) -> "Counts":
-        c = config
-        head = c.qk_nope_head_dim + c.qk_rope_head_dim
-        attention = (
-            c.hidden_size * (c.q_lora_rank + c.kv_lora_rank + c.qk_rope_head_dim)
-            + c.q_lora_rank * c.num_heads * head
-            + c.kv_lora_rank * c.num_heads * (c.qk_nope_head_dim + c.v_head_dim)
-            + c.num_heads * c.v_head_dim * c.hidden_size
-        )
-        ffn = 3 * c.hidden_size * c.ffn_hidden_size
-        router = c.hidden_size * c.num_targets
-        embedding = c.vocab_size * c.hidden_size
-        expert = 3 * c.hidden_size * c.expert_ffn_hidden_size
-        projections = 0 if c.ngram is None else c.hidden_size**2
-        rows, splits = (0, 1) if c.ngram is None else (sum(c.ngram.rows), len(c.ngram.orders))
-        return cls(
-            dense=c.num_layers * (2 * attention + 2 * ffn + router) + embedding + projections,
-            attention=float(c.num_layers * 2 * attention),
-            experts=float(c.num_layers * c.num_experts * expert),
-            embedding=float(embedding),
-            tables=float(rows * (c.hidden_size // splits)),
-        )
-
-    def active(self, config: MoEConfig) -> float:
-        """Weights that a token meets."""
-        return self.dense + self.experts * config.mean_ffn_experts / config.num_experts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,23 +38,19 @@ class Estimate:
 
 
 def meshes(
-    config: MoEConfig, topology: Topology, mode: Mode, tensor_cuts: TensorCuts = "heads"
+    config: ModelConfig, topology: Topology, mode: Mode, tensor_cuts: TensorCuts = "heads"
 ) -> Iterator[dict[str, int]]:
     """Every mesh whose axes divide the model: powers of two and what is left of the devices."""
     in_slice = topology.num_devices // topology.num_slices
-    for expert in _divisors(math.gcd(in_slice, config.num_experts)):
+    spread = "data" if mode == "decode" else "fsdp"  # decoding gathers no weights
+    for expert in _divisors(math.gcd(in_slice, getattr(config, "num_experts", 1))):
         for tensor in _divisors(math.gcd(in_slice // expert, config.num_heads)):
-            widths = config.ffn_hidden_size, config.expert_ffn_hidden_size, config.vocab_size
-            if any(width % tensor for width in widths):
+            mesh = dict.fromkeys(MESH_AXES, 1) | {"slice": topology.num_slices, "expert": expert}
+            mesh |= {"tensor": tensor, spread: in_slice // (expert * tensor)}
+            if request.misfit(config, mesh, mode, tensor_cuts):
                 continue
-            if tensor_cuts == "sequences" and config.num_experts % (expert * tensor):
-                continue
-            rest = in_slice // (expert * tensor)
-            spread = "data" if mode == "decode" else "fsdp"  # decoding gathers no weights
-            if mode != "decode" and config.hidden_size % (rest * expert):
-                continue
-            mesh = {"slice": topology.num_slices, "data": 1, "fsdp": 1, "expert": expert}
-            yield mesh | {"tensor": tensor, "context": 1, spread: rest}
+            if mode == "decode" or config.hidden_size % (mesh["fsdp"] * expert) == 0:
+                yield mesh
 
 
 def _divisors(number: int) -> list[int]:
@@ -102,7 +62,7 @@ class _Step:
     """One step of a mode on a mesh, from which memory, traffic and time follow; bytes are those of
     one device."""
 
-    config: MoEConfig
+    config: ModelConfig
     topology: Topology
     mode: Mode
     mesh: Mapping[str, int]
@@ -127,7 +87,7 @@ class _Step:
 
     @property
     def counts(self) -> Counts:
-        return Counts.of(self.config)
+        return counts.of(self.config)
 
     @property
     def tokens(self) -> float:
@@ -158,66 +118,66 @@ class _Step:
 
     def resting_weights(self) -> float:
         """Their number on one device, without tables that are looked up."""
-        counts, mesh = self.counts, self.mesh
-        dense = (counts.dense + counts.embedding) / self.dense_parts
+        made = self.counts
+        dense = (made.dense + made.looked_up) / self.dense_parts
         if self.own_sequences:  # attend with all heads
-            dense += counts.attention * (1 - 1 / mesh["tensor"])
-        return dense + counts.experts / self.expert_parts
+            dense += made.attention * (1 - 1 / self.mesh["tensor"])
+        return dense + made.experts / self.expert_parts
 
     def cache_bytes(self) -> float:
         if self.is_training:
             return 0.0
-        width = self.config.kv_lora_rank + self.config.qk_rope_head_dim
-        entries = self.config.num_layers * self.batch * self.length
-        return 4 * width * entries * self.sharing / self.topology.num_devices
+        heads = getattr(self.config, "num_kv_heads", 1)  # a latent has no heads to be cut
+        copies = self.sharing / math.gcd(self.sharing, heads)
+        entries = self.batch * self.length * copies / self.topology.num_devices
+        return 2 * counts.cache_width(self.config) * entries
 
     def hbm_bytes(self) -> float:
-        config, counts, tensor = self.config, self.counts, self.mesh["tensor"]
-        weights = self.resting_weights() + counts.tables / self.expert_parts
+        config, made, tensor = self.config, self.counts, self.mesh["tensor"]
+        weights = self.resting_weights() + made.tables / self.expert_parts
         memory = (_STATE_BYTES if self.is_training else 2) * weights
         memory += self.cache_bytes()
         tokens = self.tokens / self.num_microbatches
         memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)
-        memory += 4 * self.row * config.mean_ffn_experts
+        memory += 4 * self.row * made.experts_met
         if self.is_training:  # kept for the backward pass
-            rows = 1 + _BUFFER_FACTOR * config.mean_ffn_experts
+            rows = 1 + _BUFFER_FACTOR * made.experts_met
             memory += self.row * config.num_layers * rows
         if self.dense_parts > tensor:  # one layer's weights, gathered
-            memory += 2 * (counts.dense / config.num_layers + counts.embedding) / tensor
+            memory += 2 * (made.dense / config.num_layers + made.looked_up) / tensor
         return memory
 
     def exchange_bytes(self) -> float:
         config = self.config
         trips = 4 if self.is_training else 2  # dispatch and combine, forward and back
-        rows = self.tokens * config.mean_ffn_experts * _BUFFER_FACTOR
+        rows = self.tokens * self.counts.experts_met * _BUFFER_FACTOR
         away = 1 - self.sharing / (self.mesh["expert"] * self.mesh["tensor"])
         return trips * config.num_layers * rows * away * 2 * config.hidden_size
 
     def gather_bytes(self) -> float:
-        counts, mesh = self.counts, self.mesh
+        made, mesh = self.counts, self.mesh
         times = (3 if self.is_training else 1) * self.num_microbatches
         gathered = 0.0
         if mesh["fsdp"] > 1:
-            shares = 2 * counts.experts / (mesh["expert"] * mesh["tensor"])
+            shares = 2 * made.experts / (mesh["expert"] * mesh["tensor"])
             gathered += shares * (1 - 1 / mesh["fsdp"])
         if self.dense_parts > mesh["tensor"]:
-            gathered += 2 * counts.dense / mesh["tensor"]
+            gathered += 2 * made.dense / mesh["tensor"]
         return times * gathered
 
     def tensor_bytes(self) -> float:
         if self.mesh["tensor"] == 1:
             return 0.0
         if self.own_sequences:  # a gather before each dense FFN and a scatter after it
-            return 4 * self.config.num_layers * (self.mesh["tensor"] - 1) * self.row
+            return 2 * self.config.num_attentions * (self.mesh["tensor"] - 1) * self.row
         # Two all-reduces per pair of an attention and a dense FFN.
-        return self.passes * 8 * self.config.num_layers * 2 * self.row * self.num_microbatches
+        reduced = self.passes * 4 * self.config.num_attentions
+        return reduced * 2 * self.row * self.num_microbatches
 
     def compute_s(self) -> float:
-        config, chip = self.config, self.topology.chip
+        chip = self.topology.chip
         seen = self.length if self.mode == "decode" else self.length / 2
-        head = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
-        attention = 4 * config.num_layers * config.num_heads * seen * head
-        per_token = 2 * self.counts.active(config) + attention
+        per_token = 2 * self.counts.active + counts.attention_flops(self.config, seen)
         flops = self.passes * self.tokens * per_token / self.sharing
         return flops * chip.num_devices / (chip.bf16_flops * PEAK_SHARE)
 
@@ -236,7 +196,7 @@ class _Step:
 
 
 def estimate(
-    config: MoEConfig,
+    config: ModelConfig,
     topology: Topology,
     mode: Mode,
     mesh: Mapping[str, int],
@@ -268,7 +228,7 @@ def estimate(
 
 
 def ranked(
-    config: MoEConfig,
+    config: ModelConfig,
     topology: Topology,
     mode: Mode,
     *,
@@ -283,7 +243,8 @@ def ranked(
     """
     found = []
     for mesh in meshes(config, topology, mode, tensor_cuts):
-        shards = math.prod(mesh[axis] for axis in batch_axes(tensor_cuts)) * num_microbatches
+        axes = request.batch_axes(tensor_cuts)
+        shards = math.prod(mesh[axis] for axis in axes) * num_microbatches
         if batch is not None and batch % shards:
             continue
         made = estimate(

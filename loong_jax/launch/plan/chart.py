@@ -14,6 +14,8 @@ _SCOPES = {  # scope in an instruction's name -> colour
     "ffn_1": "#3b82f6",
     "attention_0": "#15803d",
     "attention_1": "#4ade80",
+    "ffn": "#1d4ed8",  # of layers with one of each
+    "attention": "#15803d",
 }
 _OTHER, _LINK, _EXPOSED = "#a3a3a3", "#7c3aed", "#dc2626"
 
@@ -59,8 +61,9 @@ def _schedule(axis, loop: Loop) -> None:
         )
         if event.lane == "link" and event.end_s - event.start_s > 0.02 * loop.segment.seconds:
             axis.text(event.start_s * 1e3, y, event.label, fontsize=6, va="center")
-    for scope, colour in _SCOPES.items():
-        axis.bar([0], [0], color=colour, label=scope)
+    for scope in dict.fromkeys(_scope(event.label) for event in loop.segment.events):
+        if scope is not None:
+            axis.bar([0], [0], color=_SCOPES[scope], label=scope)
     axis.bar([0], [0], color=_OTHER, label="other work")
     axis.bar([0], [0], color=_EXPOSED, label="exposed")
     axis.bar([0], [0], color=_LINK, label="launch to end")
@@ -74,7 +77,12 @@ def _schedule(axis, loop: Loop) -> None:
 def _colour(lane: str, label: str) -> str:
     if lane != "compute":
         return {"link": _LINK, "exposed": _EXPOSED}[lane]
-    return next((colour for scope, colour in _SCOPES.items() if scope in label), _OTHER)
+    scope = _scope(label)
+    return _OTHER if scope is None else _SCOPES[scope]
+
+
+def _scope(label: str) -> str | None:
+    return next((scope for scope in _SCOPES if scope in label), None)
 
 
 def _heaviest(plan: Plan, num_loops: int) -> list[Loop]:

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from loong_jax.launch.plan import programs
+from loong_jax.launch.plan import counts, programs
 from loong_jax.launch.plan.request import Request
 from loong_jax.sharding import make_mesh
 
@@ -46,10 +46,7 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
             [getattr(device, "slice_index", 0) or 0, *device.coords[: len(topology.shape)]]
             for device in mesh.devices.ravel()
         ],
-        "weights": programs.weight_counts(
-            programs.config_of(request),
-            drafts=request.mode == "decode" and request.num_drafts > 0,
-        ),
+        "weights": counts.of(programs.config_of(request), drafts=request.num_drafts > 0).named(),
     }
     with jax.set_mesh(mesh):
         program = programs.build(request, rules)

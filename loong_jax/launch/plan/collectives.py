@@ -12,6 +12,7 @@ import numpy as np
 
 from loong_jax.launch.plan.hlo import Computation, Instruction, Module
 from loong_jax.launch.plan.torus import Groups
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
 
 ExpertWeights: TypeAlias = frozenset[tuple[int, ...]]
@@ -152,12 +153,14 @@ def of_experts(op_name: str) -> bool:
     return bool(_EXPERTS.search(op_name)) and not op_name.endswith("/optimization_barrier")
 
 
-def weights_of_experts(config: MoEConfig, mesh: Mapping[str, int]) -> ExpertWeights:
+def weights_of_experts(config: ModelConfig, mesh: Mapping[str, int]) -> ExpertWeights:
     """Dimensions of the experts' weights on a device, whole or cut over `fsdp` and `tensor`.
 
     By these their gathers and the sums of their gradients are known, which lose the experts' scope
     on the way through the compiler. No weight of theirs moves along `expert`.
     """
+    if not isinstance(config, MoEConfig):
+        return frozenset()
     experts, layers = config.num_experts // mesh["expert"], config.num_layers
     widths = {config.hidden_size, config.hidden_size // mesh["fsdp"]}
     inner = {config.expert_ffn_hidden_size, config.expert_ffn_hidden_size // mesh["tensor"]}

@@ -19,11 +19,13 @@ from loong_jax.launch.plan.analytic import Estimate
 from loong_jax.launch.plan.plan import Plan
 from loong_jax.launch.plan.request import Mode, Request, TensorCuts
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 
 NUM_COMPILED = 5  # of the meshes that a search ranks
 Tried = tuple[Estimate, Plan | None, str]  # of one mesh; None and why where it does not compile
+_OF_EXPERTS = ("exchange", "buffer_factor", "choices_per_row", "fp8_dispatch")  # options
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -36,8 +38,8 @@ class PlanOptions:
     Example: loong plan longcat-flash --topology v5p:4x4x8 --mesh expert=128
     """
 
-    # longcat-flash, longcat-flash-lite, tiny, a JSON file of MoEConfig's fields, or a directory:
-    # published weights, or what import-hf made
+    # longcat-flash, longcat-flash-lite, qwen2.5-7b, smollm2-135m, tiny, tiny-dense, a JSON file of
+    # a config's fields, or a directory: published weights, or what import-hf made
     model: tyro.conf.Positional[str]
     topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
     slices: int | None = None  # as many slices, if the topology does not say
@@ -55,7 +57,9 @@ class PlanOptions:
     buffer_factor: float | None = None  # room of its buffers, in mean loads
     choices_per_row: int = 1  # padded: a token goes once for so many experts of one device
     fp8_dispatch: bool = False  # not with gather: rows travel to the experts in eight bits
-    remat: str = "all_but_dispatched"  # in training: off, layer, or what is kept, as residual+ffn_1
+    # in training: off, layer (default), or what is kept, as residual+ffn_1; with experts also
+    # all_but_dispatched (default there)
+    remat: str | None = None
     search: bool = False  # try mesh shapes: an analytic model first, the best five compiled
     json: Path | None = None  # write the plan here
     chart: Path | None = None  # draw memory and schedule here, .svg or .png
@@ -115,7 +119,7 @@ def check_meaning(chosen: PlanOptions) -> None:
         raise ConfigError(
             f"--search with --mesh {chosen.mesh}: a search tries meshes. Leave one of them out."
         )
-    if chosen.remat != _default("remat") and chosen.mode != "train":
+    if chosen.remat is not None and chosen.mode != "train":
         raise ConfigError(
             f"--remat {chosen.remat} in mode {chosen.mode}: train alone has a backward pass to "
             "keep anything for. Leave it out, or change --mode."
@@ -148,26 +152,35 @@ def _is_device(path: Path | None) -> bool:
     return path is not None and path.exists() and not (path.is_file() or path.is_dir())
 
 
-def make_config(chosen: PlanOptions) -> MoEConfig:
+def make_config(chosen: PlanOptions) -> ModelConfig:
     """The model, with what the options say of its exchange, its layers and what they keep."""
-    config = dataclasses.replace(
-        request.find_model(chosen.model),
-        chunk_tokens=None,
-        exchange=make_exchange(chosen),
-        remat=make_remat(chosen.remat) if chosen.mode == "train" else "off",
-    )
-    if chosen.choices_per_row > config.num_chosen:
+    config = request.find_model(chosen.model)
+    kept = "layer"
+    if isinstance(config, MoEConfig):
+        kept = "all_but_dispatched"
+        config = dataclasses.replace(config, exchange=make_exchange(chosen))
+        if chosen.choices_per_row > config.num_chosen:
+            raise ConfigError(
+                f"--choices-per-row {chosen.choices_per_row} exceeds num_chosen="
+                f"{config.num_chosen} of {chosen.model}: a token has no more choices. Lower it."
+            )
+    elif told := [name for name in _OF_EXPERTS if getattr(chosen, name) != _default(name)]:
         raise ConfigError(
-            f"--choices-per-row {chosen.choices_per_row} exceeds num_chosen={config.num_chosen} "
-            f"of {chosen.model}: a token has no more choices. Lower it."
+            f"--{told[0].replace('_', '-')} for {chosen.model}, a {type(config).__name__}: it has "
+            "no experts that tokens travel to. Leave it out."
         )
+    config = dataclasses.replace(
+        config,
+        chunk_tokens=None,
+        remat=make_remat(chosen.remat or kept) if chosen.mode == "train" else "off",
+    )
     if chosen.num_layers is None:
         return config
     return dataclasses.replace(config, num_layers=chosen.num_layers)
 
 
 def make_remat(text: str) -> Any:
-    """`MoEConfig.remat` of a name, or of names joined by a plus."""
+    """`remat` of a config, of a name or of names joined by a plus."""
     return text if text in ("off", "layer", "all_but_dispatched") else tuple(text.split("+"))
 
 
@@ -194,7 +207,7 @@ def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
 
 
 def make_request(
-    chosen: PlanOptions, config: MoEConfig, topology: Topology, mesh: Mapping[str, int]
+    chosen: PlanOptions, config: ModelConfig, topology: Topology, mesh: Mapping[str, int]
 ) -> Request:
     """What the options ask for on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
@@ -213,12 +226,14 @@ def make_request(
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         tensor_cuts=_tensor_cuts(chosen),
         compiler_options=compiler_options.compiler_options(
-            topology.slice_name, config.exchange, decodes=chosen.mode == "decode"
+            topology.slice_name,
+            getattr(config, "exchange", None),
+            decodes=chosen.mode == "decode",
         ),
     )
 
 
-def choose_mesh(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> Mapping[str, int]:
+def choose_mesh(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> Mapping[str, int]:
     """The mesh of the options, else the one that the analytic model likes best."""
     if chosen.mesh is not None:
         return request.parse_mesh(chosen.mesh, topology)
@@ -226,7 +241,7 @@ def choose_mesh(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> M
 
 
 def search(
-    chosen: PlanOptions, config: MoEConfig, topology: Topology, console: rich.console.Console
+    chosen: PlanOptions, config: ModelConfig, topology: Topology, console: rich.console.Console
 ) -> tuple[Plan, list[Tried]]:
     """Ranks meshes by the analytic model and compiles the best.
 
@@ -262,7 +277,7 @@ def _merit(made: Plan) -> tuple[bool, float]:
     return not made.fits, seconds
 
 
-def _ranked(chosen: PlanOptions, config: MoEConfig, topology: Topology) -> list[Estimate]:
+def _ranked(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> list[Estimate]:
     ranked = analytic.ranked(
         config,
         topology,

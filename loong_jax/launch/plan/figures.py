@@ -11,6 +11,8 @@ from loong_jax.launch.plan.request import show_mesh
 from loong_jax.launch.plan.times import Row
 from loong_jax.launch.plan.topology import Topology
 from loong_jax.launch.plan.torus import HOP_S, LINK_EFFICIENCY
+from loong_jax.models import families
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
 
 # What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
@@ -20,10 +22,33 @@ H800_HBM_BANDWIDTH = 3.35e12
 _NOT_OF_THE_MODEL = ("num_mtp_layers", "max_position", "token_chunks")  # sizes that may differ
 
 
+_EXPERT_TRAFFIC = (
+    f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
+    "says so{torus}"
+)
+_EXPERT_SCOPE = (
+    "expert traffic: every collective of the experts' scope, and over other axes than expert "
+    "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
+    "scope in XLA"
+)
+_NO_LATER_ROUNDS = (
+    "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
+    "the exchange are not run; "
+)
+
+
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """Everything that the figures rest on and that no machine has measured."""
     request = plan.request
     chip = request.topology.chip
+    family = families.family_of(request.config)
+    routes = family.routes
+    counted = "active weights (no table that is looked up)"
+    if routes:
+        counted = (
+            f"active weights (K_e = {family.experts_met(request.config):g} experts, no table that "
+            "is looked up, no drafting head that does not run)"
+        )
     stated = [
         "compiled ahead of time; no TPU ran",
         f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
@@ -36,18 +61,12 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"links: {chip.link_bandwidth / GB:.0f} GB/s one way, {LINK_EFFICIENCY:.0%} of it reached, "
         f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
         + (", shared by two devices" if chip.num_devices == 2 else ""),
-        f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
-        f"says so{_said_of_torus(plan)}",
-        "expert traffic: every collective of the experts' scope, and over other axes than expert "
-        "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
-        "scope in XLA",
-        f"MFU: {6 if request.mode == 'train' else 2} x active weights (K_e = "
-        f"{request.config.mean_ffn_experts:g} experts, no table that is looked up, no "
-        "drafting head that does not run) + attention over the keys a query may see; "
+        *((_EXPERT_TRAFFIC.format(torus=_said_of_torus(plan)), _EXPERT_SCOPE) if routes else ()),
+        f"MFU: {6 if request.mode == 'train' else 2} x {counted} + attention over the keys a query "
+        "may see; "
         + ("of a sequence's logits the last; " if request.mode == "prefill" else "")
         + "recomputation is not counted",
-        "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
-        "the exchange are not run; of a branch the cheapest side counts",
+        (_NO_LATER_ROUNDS if routes else "") + "of a branch the cheapest side counts",
     ]
     if request.topology.num_slices > 1:
         stated.append(
@@ -90,10 +109,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "mesh": {axis: size for axis, size in request.mesh.items() if size > 1},
         "batch": request.batch,
         "length": request.length,
-        "exchange": {
-            "kind": type(request.config.exchange).__name__,
-            **dataclasses.asdict(request.config.exchange),
-        },
+        "exchange": _exchange(request.config),
         "remat": request.config.remat,
         "num_microbatches": request.num_microbatches,
         "num_chips": request.topology.num_chips,
@@ -133,6 +149,11 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "collectives": [row_to_json(row) for row in step.rows],
         }
     return result
+
+
+def _exchange(config: ModelConfig) -> dict[str, Any] | None:
+    exchange = getattr(config, "exchange", None)
+    return exchange and {"kind": type(exchange).__name__, **dataclasses.asdict(exchange)}
 
 
 def tried_to_json(
@@ -192,12 +213,12 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
     }
 
 
-def is_flash(config: MoEConfig) -> bool:
+def is_flash(config: ModelConfig) -> bool:
     """Whether this is LongCat-Flash, all its layers."""
     sizes = (field.name for field in dataclasses.fields(MoEConfig) if field.type is int)
     compared = (*(name for name in sizes if name not in _NOT_OF_THE_MODEL), "ngram")
     flash = MoEConfig.flash()
-    return all(getattr(config, name) == getattr(flash, name) for name in compared)
+    return all(getattr(config, name, None) == getattr(flash, name) for name in compared)
 
 
 def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:

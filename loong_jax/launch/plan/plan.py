@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from loong_jax.launch.plan import advice, collectives, compiled, hlo
+from loong_jax.launch.plan import advice, collectives, compiled, counts, hlo
 from loong_jax.launch.plan.collectives import Collective
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.hlo import Instruction
@@ -17,7 +17,7 @@ from loong_jax.launch.plan.request import Request
 from loong_jax.launch.plan.roofline import Walk
 from loong_jax.launch.plan.times import Model, Row, Segment
 from loong_jax.launch.plan.torus import Network
-from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models import families
 
 GB = 1e9
 EXCHANGE_BANDWIDTHS = (100e9, 200e9, 400e9)  # effective all-to-all, bytes per second and chip
@@ -27,7 +27,7 @@ _EXCHANGES = ("all-to-all", "ragged-all-to-all")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The roofline at one effective bandwidth of the expert exchange."""
+    """The roofline at one effective bandwidth of the expert exchange, if there is any."""
 
     exchange_bandwidth: float
     step: Segment
@@ -126,7 +126,8 @@ def read(request: Request, result: Compiled, versions: dict[str, str]) -> Plan:
     if result.text is not None:
         module = hlo.parse(result.text)
         network = Network(request.topology, result.coordinates)
-        for bandwidth in EXCHANGE_BANDWIDTHS:
+        routes = families.family_of(request.config).routes
+        for bandwidth in EXCHANGE_BANDWIDTHS if routes else (REFERENCE_BANDWIDTH,):
             walk = Walk(module, _model(request, network, bandwidth))
             timings.append(
                 Timing(
@@ -177,14 +178,8 @@ def useful_flops(request: Request, weights: Any) -> float:
     """
     passes = 3 if request.mode == "train" else 1
     seen = request.length if request.mode == "decode" else (request.length + 1) / 2
-    per_token = 2 * weights["active"] + attention_flops(request.config, seen)
+    per_token = 2 * weights["active"] + counts.attention_flops(request.config, seen)
     flops = passes * request.num_tokens * per_token
     if request.mode == "prefill":
         flops -= 2 * weights["head"] * (request.num_tokens - request.batch)
     return flops
-
-
-def attention_flops(config: MoEConfig, seen: float) -> float:
-    """Of the scores and mixed values of one token that sees `seen` keys, all layers, forward."""
-    width = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
-    return 2 * config.num_layers * 2 * config.num_heads * width * seen

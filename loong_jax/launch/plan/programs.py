@@ -2,10 +2,11 @@
 
 They are built from the model itself. Training keeps float32 masters and both Adam moments, casts
 the matrices to the model's dtype for the forward and backward pass, adds up micro-batches where
-there are several, clips by the global norm and lets the controller move the router's biases.
+there are several, clips by the global norm and lets the controller move the biases of routers.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,14 +20,17 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.launch.plan.request import Request
-from loong_jax.models import parameters
-from loong_jax.models.moe import router, sizes
+from loong_jax.models import families, parameters
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.making import Weights
+from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.model import LongcatFlash, Weights
 from loong_jax.rl import optimizers
 from loong_jax.sharding import ShardingRules, decoding_rules
+
+_RANKS = ("q_lora_rank", "kv_lora_rank")  # of a model that has them
 
 
 class Program(NamedTuple):
@@ -60,18 +64,20 @@ def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
 
 
 def _rules_on(request: Request, mesh: Mesh) -> ShardingRules:
-    config = request.config
-    tables = () if config.ngram is None else (config.hidden_size // len(config.ngram.orders),)
+    config: Any = request.config
+    ngram = getattr(config, "ngram", None)
+    tables = () if ngram is None else (config.hidden_size // len(ngram.orders),)
     ngram_width = _dividing(("fsdp", "expert", "tensor"), mesh, *tables)
     if request.mode == "decode":
         rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
         return dataclasses.replace(rules_on(mesh=mesh), ngram_width=ngram_width)
     over, tensor = ("fsdp", "expert"), mesh.shape["tensor"]
+    ranks = (getattr(config, name) for name in _RANKS if hasattr(config, name))
     return ShardingRules(
         mesh=mesh,
         ngram_width=ngram_width,
         embed=_dividing(over, mesh, config.hidden_size),
-        rank=_dividing(over, mesh, config.q_lora_rank, config.kv_lora_rank),
+        rank=_dividing(over, mesh, *ranks),
         ffn=("tensor", *_dividing(over, mesh, config.ffn_hidden_size // tensor)),
         vocab=("tensor", *_dividing(over, mesh, config.vocab_size // tensor)),
         ffn_embed=None,
@@ -89,7 +95,8 @@ def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...
 
 def build(request: Request, rules: ShardingRules) -> Program:
     """The program of the request's mode, its arguments sharded by `rules`."""
-    graphdef, weights = abstract_weights(config_of(request), rules)
+    config = config_of(request)
+    graphdef, weights = families.family_of(config).abstract_weights(config, rules)
     if request.mode == "train":
         return _train(request, rules, graphdef, weights)
     if request.mode == "prefill":
@@ -97,27 +104,11 @@ def build(request: Request, rules: ShardingRules) -> Program:
     return _decode(request, rules, graphdef, weights)
 
 
-def config_of(request: Request) -> MoEConfig:
+def config_of(request: Request) -> ModelConfig:
     """The config of the program: where it drafts, with a head, which its model may not have."""
     if request.num_drafts:
         return dataclasses.replace(request.config, num_mtp_layers=1)
     return request.config
-
-
-def abstract_weights(config: MoEConfig, rules: ShardingRules) -> tuple[nnx.GraphDef, Weights]:
-    """Graph and weights as shapes, dtypes and shardings; nothing is allocated.
-
-    `moe.abstract_weights` sets the mesh while it traces, which only devices that are here allow.
-    """
-    graphs = []
-
-    def init(key):
-        graph, state = nnx.split(LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), graph=False)
-        graphs.append(graph)
-        return nnx.to_pure_dict(state)
-
-    weights = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
-    return graphs[0], weights
 
 
 def _array(rules: ShardingRules, shape: tuple[int, ...], dtype: Any, *names: str | None):
@@ -143,7 +134,7 @@ def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -
 
 
 def train_program(
-    config: MoEConfig,
+    config: ModelConfig,
     rules: ShardingRules,
     graphdef: nnx.GraphDef,
     weights: Weights,
@@ -167,10 +158,11 @@ def train_program(
         rules, (num_microbatches, num_rows, length), jnp.int32, None, "act_batch", "act_length"
     )
     batch = (tokens, tokens)  # what is read, and what follows each token
+    routed = config if isinstance(config, MoEConfig) else None
 
     def loss(weights, tokens, targets):
         output = nnx.merge(graphdef, nnx.State(weights))(tokens)
-        return next_token_loss(output.logits, targets), output.load
+        return next_token_loss(output.logits, targets), output.load if routed else ()
 
     def train_step(state: State, batch):
         compute = jax.tree.map(lambda w, dtype: w.astype(dtype), state.masters, dtypes)
@@ -186,7 +178,7 @@ def train_program(
             zeros = (
                 jax.tree.map(jnp.zeros_like, state.masters),
                 jnp.zeros((), jnp.float32),
-                jnp.zeros((config.num_layers, config.num_targets), jnp.int32),
+                jnp.zeros((routed.num_layers, routed.num_targets), jnp.int32) if routed else (),
             )
             (gradient, value, load), _ = jax.lax.scan(
                 lambda total, part: (add(total, part), None), zeros, batch
@@ -196,8 +188,9 @@ def train_program(
         direction, moments = transformation.update(gradient, state.moments, state.masters)
         rate = optimizers.learning_rate(optimizer.schedule, state.step)
         masters = jax.tree.map(lambda w, d: w - rate * d, state.masters, direction)
-        bias = masters["layers"]["router"]["bias"]
-        masters["layers"]["router"]["bias"] = router.update_bias(bias, load, config, 1e-4)
+        if routed:
+            bias = masters["layers"]["router"]["bias"]
+            masters["layers"]["router"]["bias"] = router.update_bias(bias, load, routed, 1e-4)
         return State(masters, moments, state.step + 1), (value, norm)
 
     return Program(train_step, (State(masters, moments, step), batch), (0,), ("state", "batch"))
@@ -233,21 +226,19 @@ def _prefill(request: Request, rules: ShardingRules, graphdef, weights: Weights)
 
 
 def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
-    config = request.config
+    family = families.family_of(request.config)
     shape = (request.batch, 1 + request.num_drafts)
     tokens = _array(rules, shape, jnp.int32, "act_batch", None)
     positions = _array(rules, (request.batch,), jnp.int32, "act_batch")
-    lead = (config.num_layers, 2, request.batch, request.length)
-    axes = ("layers", None, "act_batch", "act_keys", "act_rank")
-    widths = config.kv_lora_rank, config.qk_rope_head_dim
-    cache: Any = LatentCache._make(_array(rules, (*lead, w), config.dtype, *axes) for w in widths)
-    if request.num_drafts:
-        head = (_array(rules, (*lead[2:], w), config.dtype, *axes[2:]) for w in widths)
-        cache = cache, Latent._make(head)
+    make_cache = functools.partial(family.make_cache, request.config, request.batch, request.length)
+    entries, axes = jax.eval_shape(make_cache), family.cache_axes
+    cache = jax.tree.map(lambda a: _array(rules, a.shape, a.dtype, *axes), entries)
+    if request.num_drafts:  # with a head that has one attention
+        of_head = (_array(rules, a.shape[2:], a.dtype, *axes[2:]) for a in entries)
+        cache = cache, Latent._make(of_head)
     history = None
-    if config.ngram is not None:
-        shape = (request.batch, config.ngram.max_order - 1)
-        history = _array(rules, shape, jnp.int32, "act_batch", None)
+    if num_before := family.num_before(request.config):
+        history = _array(rules, (request.batch, num_before), jnp.int32, "act_batch", None)
 
     def decode(weights, cache, tokens, positions, history):
         model = nnx.merge(graphdef, nnx.State(weights))
@@ -260,7 +251,8 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
             if request.num_drafts:
                 tokens, cache = _draft(model, tokens, positions, *cache, history=before)
             else:
-                logits, _, cache = model.extend(tokens, positions, cache, None, before)
+                known = {} if before is None else {"history": before}
+                logits, _, cache = model.extend(tokens, positions, cache, **known)
                 tokens = _best(logits)
             return (tokens, positions + 1, cache, history), None
 
@@ -288,7 +280,7 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
 
 
 def _draft(
-    model: LongcatFlash,
+    model: Any,
     tokens: Array,
     positions: Array,
     cache: LatentCache,
@@ -353,20 +345,3 @@ def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
     for dimension in shape:
         size *= dimension
     return size
-
-
-def weight_counts(config: MoEConfig, *, drafts: bool = False) -> dict[str, float]:
-    """Numbers of weights: all of them, of a few kinds, and those a token meets.
-
-    Active are all but tables that are looked up, with K_e of the E experts; those of the head that
-    drafts count where the program drafts, since no other runs it.
-    """
-    found = {path: float(size) for path, size in sizes.by_path(config).items()}
-    biases = sum(size for path, size in found.items() if path.endswith("router/bias"))
-    return {
-        "total": sum(found.values()) - biases,
-        "experts": sum(size for path, size in found.items() if path.startswith("layers/experts/")),
-        "embedding": found["embedding"],
-        "head": found["head"],
-        "active": float(sizes.num_active_params(config, drafts=drafts)),
-    }

@@ -58,9 +58,12 @@ def render(plan: Plan, *, num_rows: int = 14) -> Group:
     """Memory, time, expert traffic, the largest collectives, advice and assumptions."""
     parts = [Text(figures.title(plan), style="bold"), _memory(plan)]
     if plan.reference is not None:
-        parts += [_time(plan), _exchange(plan), _collectives(plan, num_rows)]
+        parts.append(_time(plan))
         if plan.request.mode == "decode":
-            parts.insert(3, _decode(plan))
+            parts.append(_decode(plan))
+        if len(plan.timings) > 1:
+            parts.append(_exchange(plan))
+        parts.append(_collectives(plan, num_rows))
     for line in plan.advice:
         parts.append(Text(f"advice: {line}", style="yellow"))
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())

@@ -10,26 +10,32 @@ from typing import Any, Literal
 from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import FAMILIES, ModelConfig
+from loong_jax.models.hf import publication
 from loong_jax.models.hf.quantised import FLOATS
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.convert import hf_config
 from loong_jax.models.rope import YarnScaling
 from loong_jax.sharding import MESH_AXES
 
 Mode = Literal["train", "prefill", "decode"]
 TensorCuts = Literal["heads", "sequences"]
-_KIND_OF_MODEL = configs.kind_name(MoEConfig)
+_KINDS = {configs.kind_name(family.config_type): family.config_type for family in FAMILIES}
 _NESTED = {  # fields that hold a config, and its kind where there is one only
     "yarn": configs.kind_name(YarnScaling),
     "ngram": configs.kind_name(NgramEmbedding),
     "mixing": None,
     "exchange": None,
+    "rope": None,
 }
 _DTYPES = [dtype.name for dtype in FLOATS]
 MODELS = {
     "longcat-flash": MoEConfig.flash,
     "longcat-flash-lite": MoEConfig.lite,
     "tiny": MoEConfig.tiny,
+    "qwen2.5-7b": DenseConfig.qwen25_7b,
+    "smollm2-135m": lambda: DenseConfig.smollm2(dtype="bfloat16", param_dtype="bfloat16"),
+    "tiny-dense": DenseConfig.tiny,
 }
 
 
@@ -43,7 +49,7 @@ class Request:
     """
 
     model: str
-    config: MoEConfig
+    config: ModelConfig
     topology: Topology
     mode: Mode
     mesh: Mapping[str, int]  # size of every axis of MESH_AXES
@@ -109,6 +115,11 @@ class Request:
                 f"num_drafts={self.num_drafts} in mode {self.mode}: only decoding verifies drafts. "
                 "Set 0."
             )
+        if self.num_drafts and not hasattr(self.config, "num_mtp_layers"):
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} for a {type(self.config).__name__}: models of its "
+                "family have no head that drafts. Set 0."
+            )
         if self.length < 1 or self.length % self.mesh["context"]:
             raise ConfigError(
                 f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
@@ -117,14 +128,15 @@ class Request:
 
     def _check_cuts(self) -> None:
         """Raises ConfigError where the mesh does not divide what `programs` cuts over it."""
-        for name, axes in _cuts(self.mode, self.tensor_cuts).items():
-            size, parts = getattr(self.config, name), math.prod(self.mesh[a] for a in axes)
-            if size % parts:
-                over = " times ".join(f"{axis}={self.mesh[axis]}" for axis in axes)
-                raise ConfigError(
-                    f"{name}={size} is no multiple of {over}, over which it is cut in mode "
-                    f"{self.mode}. Choose axes whose product divides it."
-                )
+        found = misfit(self.config, self.mesh, self.mode, self.tensor_cuts)
+        if found is not None:
+            name, size, axes = found
+            over = " times ".join(f"{axis}={self.mesh[axis]}" for axis in axes)
+            raise ConfigError(
+                f"{name}={size} is no multiple of {over}, over which it is cut in mode "
+                f"{self.mode}. Choose axes whose product divides it: "
+                f"{_divisors(size, self.topology.num_devices)}."
+            )
 
     @property
     def num_batch_shards(self) -> int:
@@ -180,6 +192,20 @@ def batch_axes(tensor_cuts: TensorCuts) -> tuple[str, ...]:
     return (*axes, "tensor") if tensor_cuts == "sequences" else axes
 
 
+def misfit(
+    config: ModelConfig, mesh: Mapping[str, int], mode: Mode, tensor_cuts: TensorCuts
+) -> tuple[str, int, tuple[str, ...]] | None:
+    """A size of the model that mesh axes do not divide which cut it: name, size, axes.
+
+    Sizes that a model has not are cut by nothing.
+    """
+    for name, axes in _cuts(mode, tensor_cuts).items():
+        size = getattr(config, name, 0)
+        if size % math.prod(mesh[axis] for axis in axes):
+            return name, size, axes
+    return None
+
+
 def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
     """The mesh axes that must divide a size of the model."""
     spreads = tensor_cuts == "sequences"
@@ -190,17 +216,22 @@ def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
         "hidden_size": ("fsdp",),
     }
     if not spreads:
-        cuts |= dict.fromkeys(("num_heads", "expert_ffn_hidden_size"), ("tensor",))
+        cuts |= dict.fromkeys(("num_kv_heads", "num_heads", "expert_ffn_hidden_size"), ("tensor",))
     if mode == "decode":  # otherwise as far as they can be cut
         cuts |= dict.fromkeys(("q_lora_rank", "kv_lora_rank"), ("fsdp",))
     return cuts
 
 
-def find_model(name: str) -> MoEConfig:
-    """The config of a name in MODELS, of a JSON file with the fields of MoEConfig, or of weights.
+def _divisors(size: int, most: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(size, most) + 1) if size % d == most % d == 0)
 
-    These are named by the directory that `loong import-hf` made or a published one, or by the
-    model.json or config.json there. Of a published model the drafting head is left out.
+
+def find_model(name: str) -> ModelConfig:
+    """The config of a name in MODELS, of a JSON file with a config's fields, or of weights.
+
+    Fields without a kind are those of MoEConfig. Weights are named by the directory that `loong
+    import-hf` made or a published one, or by the model.json or config.json there. Of a published
+    model the drafting head is left out.
     """
     if name in MODELS:
         return MODELS[name]()
@@ -209,16 +240,21 @@ def find_model(name: str) -> MoEConfig:
     if "model_type" in fields or "architectures" in fields:
         named = fields.get("torch_dtype") or fields.get("dtype")
         dtype = named if named in _DTYPES else "bfloat16"  # as published weights are
-        return hf_config.read_config(fields, dtype=dtype, param_dtype=dtype)
-    known = {field.name for field in dataclasses.fields(MoEConfig)}
-    unknown = sorted(set(fields) - known)
-    if unknown:
+        read_config = publication.publication_of(fields).read_config
+        return read_config(fields, dtype=dtype, param_dtype=dtype)
+    kind = fields.pop(configs.KIND, configs.kind_name(MoEConfig))
+    if kind not in _KINDS:
+        known = " or a ".join(_KINDS)
+        raise ConfigError(f"{path} holds a {kind}, and a model is a {known}. Name one.")
+    config_type = _KINDS[kind]
+    known = {field.name for field in dataclasses.fields(config_type)}
+    if unknown := sorted(set(fields) - known):
         raise ConfigError(
-            f"{path} names {', '.join(unknown)}, which MoEConfig has not. Its fields are "
-            f"{', '.join(sorted(known))}."
+            f"{path} names {', '.join(unknown)}, which {config_type.__name__} has not. Its fields "
+            f"are {', '.join(sorted(known))}."
         )
     kinded = {field: _with_kind(field, value, path) for field, value in fields.items()}
-    return configs.from_json({configs.KIND: _KIND_OF_MODEL, **kinded})
+    return configs.from_json({configs.KIND: kind, **kinded})
 
 
 def _file_of(path: Path) -> Path:
@@ -231,8 +267,8 @@ def _file_of(path: Path) -> Path:
     what = "holds neither model.json nor config.json" if path.is_dir() else "is no file"
     raise ConfigError(
         f"model {str(path)!r} is neither one of {', '.join(MODELS)} nor a model on disk: it {what}."
-        " Name one of them, a JSON file with the fields of MoEConfig, or a directory that `loong "
-        "import-hf` made or in the published layout."
+        " Name one of them, a JSON file with the fields of a model's config, or a directory that "
+        "`loong import-hf` made or in the published layout."
     )
 
 
@@ -247,12 +283,9 @@ def _fields_in(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(
             f"{path} holds a value of type {type(value).__name__}, and a model is an object with "
-            "the fields of MoEConfig. Write one."
+            "the fields of its config. Write one."
         )
-    kind = value.get(configs.KIND, _KIND_OF_MODEL)
-    if kind != _KIND_OF_MODEL:
-        raise ConfigError(f"{path} holds a {kind}, and a model is a {_KIND_OF_MODEL}. Name one.")
-    return {name: item for name, item in value.items() if name != configs.KIND}
+    return value
 
 
 def _with_kind(name: str, value: Any, path: Path) -> Any:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.sharding import ShardingRules
 
-_AXES = ("layers", "heads", "act_batch", "act_keys", None)
+AXES = ("layers", "heads", "act_batch", "act_keys", None)
 
 
 class KeyValueCache(NamedTuple):
@@ -23,7 +23,7 @@ class KeyValueCache(NamedTuple):
     ) -> "KeyValueCache":
         """An empty cache for `batch` sequences of at most `capacity` tokens."""
         shape = (config.num_layers, config.num_kv_heads, batch, capacity, config.head_dim)
-        spec = (rules or ShardingRules()).spec_of(shape, *_AXES)
+        spec = (rules or ShardingRules()).spec_of(shape, *AXES)
         return cls(*(jnp.zeros(shape, config.dtype, device=spec) for _ in range(2)))
 
     def write(
@@ -45,7 +45,7 @@ class KeyValueCache(NamedTuple):
             at = cache.at[layer, :, row_B1, position_BT]
             return at.set(new_BTKH, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
-        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         new = rules.partition("act_batch", None, "heads", None)
         local = rules.shard_map(
             put, in_specs=(whole, new, batch, rules.partition()), out_specs=whole
@@ -62,10 +62,10 @@ class KeyValueCache(NamedTuple):
             at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
             return jnp.take_along_axis(cache, at_BS[None, None, :, :, None], axis=3)
 
-        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
         return KeyValueCache(local(self.key, by), local(self.value, by))
 
     def place(self, rules: ShardingRules) -> "KeyValueCache":
         """Moves the cache to where caches lie on the mesh."""
-        return KeyValueCache(rules.place(self.key, *_AXES), rules.place(self.value, *_AXES))
+        return KeyValueCache(rules.place(self.key, *AXES), rules.place(self.value, *AXES))

@@ -89,16 +89,14 @@ class DenseConfig:
         }
 
     @property
-    def num_params(self) -> int:
-        """Parameters of the model; a tied embedding counts once."""
-        width, heads = self.hidden_size, self.num_heads + 2 * self.num_kv_heads
-        attention = (heads + self.num_heads) * self.head_dim * width
-        attention += self.qkv_bias * heads * self.head_dim + self.out_bias * width
-        attention += 2 * self.qk_norm * self.head_dim
-        ffn = 3 * width * self.ffn_hidden_size
-        ffn += self.ffn_bias * (2 * self.ffn_hidden_size + width)
-        ends = (1 if self.tied else 2) * self.vocab_size * width + width
-        return self.num_layers * (attention + ffn + 2 * width) + ends
+    def num_attentions(self) -> int:
+        """Attentions of the model, each before a dense feed-forward net."""
+        return self.num_layers
+
+    @property
+    def pair_width(self) -> int:
+        """Numbers of an attention, over all heads, that meet for a query and a key that it sees."""
+        return self.num_heads * 2 * self.head_dim
 
     def chunk_rows(self, num_tokens: int) -> int | None:
         """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
@@ -136,5 +134,24 @@ class DenseConfig:
             rms_norm_eps=1e-5,
             rope_theta=1e5,
             max_position=8192,
+        )
+        return cls(**(sizes | changes))
+
+    @classmethod
+    def qwen25_7b(cls, **changes) -> "DenseConfig":
+        """Qwen2.5-7B: 7.6 billion parameters."""
+        sizes: dict[str, Any] = dict(
+            vocab_size=152_064,
+            hidden_size=3584,
+            num_layers=28,
+            num_heads=28,
+            num_kv_heads=4,
+            head_dim=128,
+            ffn_hidden_size=18_944,
+            qkv_bias=True,
+            rope_theta=1e6,
+            max_position=131_072,
+            dtype=jnp.bfloat16,
+            param_dtype=jnp.bfloat16,
         )
         return cls(**(sizes | changes))

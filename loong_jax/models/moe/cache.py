@@ -9,7 +9,7 @@ from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 
-_AXES = ("layers", None, "act_batch", "act_keys", "act_rank")
+AXES = ("layers", None, "act_batch", "act_keys", "act_rank")
 
 
 def put_entries(
@@ -39,7 +39,7 @@ class LatentCache(NamedTuple):
     ) -> "LatentCache":
         """An empty cache for `batch` sequences of at most `capacity` tokens."""
         lead = (config.num_layers, 2, batch, capacity)
-        spec = (rules or ShardingRules()).spec_of(lead, *_AXES)
+        spec = (rules or ShardingRules()).spec_of(lead, *AXES)
         return cls(
             jnp.zeros((*lead, config.kv_lora_rank), config.dtype, device=spec),
             jnp.zeros((*lead, config.qk_rope_head_dim), config.dtype, device=spec),
@@ -66,7 +66,7 @@ class LatentCache(NamedTuple):
         def put(cache, entry_BTW, position_BT, layer):
             return put_entries(cache, entry_BTW, position_BT, (layer, sub_layer))
 
-        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         local = rules.shard_map(
             put, in_specs=(whole, batch, batch, rules.partition()), out_specs=whole
         )
@@ -83,10 +83,10 @@ class LatentCache(NamedTuple):
             at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
             return jnp.take_along_axis(cache, at_BS[None, None, :, :, None], axis=3)
 
-        batch, whole = rules.partition("act_batch"), rules.partition(*_AXES)
+        batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
         return LatentCache(local(self.latent, by), local(self.rope_key, by))
 
     def place(self, rules: ShardingRules) -> "LatentCache":
         """Moves the cache to where caches lie on the mesh."""
-        return LatentCache(rules.place(self.latent, *_AXES), rules.place(self.rope_key, *_AXES))
+        return LatentCache(rules.place(self.latent, *AXES), rules.place(self.rope_key, *AXES))

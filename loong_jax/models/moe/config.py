@@ -205,6 +205,16 @@ class MoEConfig:
         }
 
     @property
+    def num_attentions(self) -> int:
+        """Attentions of the model, each before a dense feed-forward net."""
+        return 2 * self.num_layers
+
+    @property
+    def pair_width(self) -> int:
+        """Numbers of an attention, over all heads, that meet for a query and a key that it sees."""
+        return self.num_heads * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
+
+    @property
     def mean_ffn_experts(self) -> float:
         """K_e, or what comes nearest to it where K choices among E and Z cannot meet so many."""
         least = max(0, self.num_chosen - self.num_zero_experts)

@@ -22,6 +22,9 @@ PLANS = {
     "tiny-decode-tpu7x": "tiny --topology tpu7x:2x2x1 --mode decode --mesh expert=8 --length 256",
     "tiny-drafting-v6e": "tiny --topology v6e:2x2 --mode decode --mesh expert=2,tensor=2 "
     "--length 256 --exchange ragged --num-drafts 1 --num-steps 2",
+    "dense-train-v5e": "tiny-dense --topology v5e:2x2 --mesh fsdp=2,tensor=2 --length 128",
+    "dense-decode-v6e": "tiny-dense --topology v6e:2x2 --mode decode --mesh fsdp=2,tensor=2 "
+    "--tensor-cuts heads --length 256",
 }
 
 
@@ -42,7 +45,7 @@ def summary(made: plan.Plan) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("name", thinned(PLANS, 0, 2))
+@pytest.mark.parametrize("name", thinned(PLANS, 0, 2, 4))
 def test_plan_is_the_one_on_record(name):
     try:
         compiled.check_versions()

@@ -15,17 +15,18 @@ from loong_jax.launch.plan import (
     child,
     command,
     compiled,
+    counts,
     figures,
     plan,
-    programs,
     report,
     request,
 )
 from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.compiled import Compiled
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.dense import DenseConfig
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.sizes import num_params
+from loong_jax.models.moe.sizes import num_active_params
 from tests.launch.plan import test_roofline
 from tests.launch.plan.asking import V5P, asked, make_request
 
@@ -129,11 +130,27 @@ def test_decoding_is_measured_against_memory():
     assert "tensor cuts heads" in " ".join(text.split())
 
 
+def test_a_dense_decoder_has_no_experts_to_speak_of():
+    config = DenseConfig.tiny()
+    made = plan.read(make_request(model="tiny-dense", config=config), COMPILED, VERSIONS)
+    value = json.loads(json.dumps(figures.to_json(made)))
+    assert value["exchange"] is None
+    assert [row["gb_per_s_per_chip"] for row in value["by_exchange_bandwidth"]] == [200]
+    useful = 8 * 64 * 3 * (2 * 1e9 + 2 * 3 * 4 * (32 + 32) * 32.5)
+    mfu = useful / (4 * 459e12 * value["roofline_step_s"])
+    assert value["roofline_mfu"] == pytest.approx(mfu)
+    assert not any("expert" in line for line in value["assumptions"])
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    assert "Expert traffic" not in console.export_text()
+
+
 def test_the_published_model_has_a_target_to_reach():
     flash = MoEConfig.flash(num_mtp_layers=1, remat="layer")
     assert figures.is_flash(flash)
     assert not figures.is_flash(dataclasses.replace(flash, num_layers=8))
     assert not figures.is_flash(MoEConfig.lite())
+    assert not figures.is_flash(DenseConfig.qwen25_7b())
     there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
     made = plan.read(make_request(mode="decode", config=flash), there, VERSIONS)
     value = figures.to_json(made)["decode"]
@@ -221,53 +238,57 @@ def test_what_does_not_fit_says_what_to_change():
 
 def test_a_drafting_head_is_active_only_where_the_program_drafts():
     without, within = MoEConfig.tiny(), MoEConfig.tiny(num_mtp_layers=1)
-    plain, idle = programs.weight_counts(without), programs.weight_counts(within)
-    drafting = programs.weight_counts(within, drafts=True)
-    head = idle["total"] - plain["total"]
+    plain, idle, drafting = counts.of(without), counts.of(within), counts.of(within, drafts=True)
+    head = idle.total - plain.total
     assert head > 0
-    assert idle["active"] == pytest.approx(plain["active"])
-    assert drafting["active"] == pytest.approx(plain["active"] + head)
+    assert idle.active == plain.active == num_active_params(without)
+    assert drafting.active == plain.active + head == num_active_params(within, drafts=True)
 
 
 def test_tables_of_ngrams_are_looked_up_and_not_active():
     ngram = NgramEmbedding(max_order=2, base_rows=50)
-    counts = programs.weight_counts(MoEConfig.tiny(ngram=ngram))
-    plain = programs.weight_counts(MoEConfig.tiny())
+    within, without = counts.of(MoEConfig.tiny(ngram=ngram)), counts.of(MoEConfig.tiny())
     table = sum(ngram.rows) * 128 / len(ngram.rows)
-    more = {name: counts[name] - plain[name] for name in ("total", "active")}
-    assert more["active"] == pytest.approx(more["total"] - table)
+    assert within.active - without.active == within.total - without.total - table
 
 
 def test_a_prefill_needs_one_row_of_logits_per_sequence():
     asks = asked("tiny --topology v5e:1x1 --mode prefill --batch 2 --length 64")
-    counts = programs.weight_counts(asks.config)
-    assert counts["head"] == 128 * 128
+    made = counts.of(asks.config)
+    assert made.head == 128 * 128
     attention = 2 * 2 * 2 * 4 * (48 + 32) * 65 / 2  # layers, operations, sub-layers, heads, keys
-    rows = 2 * 64 * (2 * (counts["active"] - counts["head"]) + attention)
-    assert plan.useful_flops(asks, counts) == pytest.approx(rows + 2 * 2 * counts["head"])
+    rows = 2 * 64 * (2 * (made.active - made.head) + attention)
+    assert plan.useful_flops(asks, made.named()) == pytest.approx(rows + 2 * 2 * made.head)
 
 
-def test_closed_forms_count_the_published_weights():
-    counts = analytic.Counts.of(MoEConfig.flash())
-    total = counts.dense + counts.experts + counts.embedding
-    assert total == pytest.approx(560.665e9, rel=1e-5)
-    assert counts.active(MoEConfig.flash()) == pytest.approx(27.15e9, rel=1e-3)
+@pytest.mark.parametrize(
+    ("model", "total", "active"),
+    [
+        ("longcat-flash", pytest.approx(560.665e9, rel=1e-5), pytest.approx(27.15e9, rel=1e-3)),
+        ("qwen2.5-7b", 7_615_616_512, 7_615_616_512 - 152_064 * 3584),
+        ("smollm2-135m", 134_515_008, 134_515_008),  # its embedding is its head
+    ],
+)
+def test_weights_are_counted_as_published(model, total, active):
+    made = counts.of(request.find_model(model))
+    assert (made.total, made.active) == (total, active)
+    assert made.dense + made.experts + made.looked_up == made.total
 
 
-def test_closed_forms_count_tables_of_ngrams():
-    """68.6 billion weights, 31.4 of them in tables that no step reads whole."""
+def test_tables_of_ngrams_lie_in_memory_and_are_not_read():
+    """68.6 billion weights, 31.4 of them in tables."""
     config = MoEConfig.lite()
-    counts = analytic.Counts.of(config)
-    assert counts.tables == pytest.approx(31.4e9, rel=1e-2)
-    total = counts.dense + counts.experts + counts.embedding + counts.tables
-    assert total == pytest.approx(num_params(config), rel=1e-5)
+    made = counts.of(config)
+    assert made.tables == pytest.approx(31.4e9, rel=1e-2)
+    assert made.total == pytest.approx(68.6e9, rel=1e-3)
+    assert made.dense + made.experts + made.looked_up + made.tables == made.total
     mesh, v6e = request.parse_mesh("expert=16", Topology.parse("v6e:4x4")), "v6e:4x4"
     sizes = dict(batch=16, length=1024)
     with_tables, without = (
         analytic.estimate(c, Topology.parse(v6e), "decode", mesh, **sizes)
         for c in (config, dataclasses.replace(config, ngram=None))
     )
-    more = 2 * (counts.tables / 16 + config.hidden_size**2)  # of bytes; projections lie whole
+    more = 2 * (made.tables / 16 + config.hidden_size**2)  # of bytes; projections lie whole
     assert with_tables.hbm_bytes - without.hbm_bytes == pytest.approx(more)
     assert with_tables.step_s < 1.02 * without.step_s
 
@@ -297,7 +318,7 @@ def test_a_search_may_spread_sequences_over_tensor():
         for cuts in ("heads", "sequences")
     )
     cache = 2 * 2 * config.num_layers * 576 * length * batch / 256
-    attention = 2 * analytic.Counts.of(config).attention * 3 / 4
+    attention = 2 * counts.of(config).attention * 3 / 4
     tokens = batch / 256 * (10 * config.vocab_size / 4 + 8 * config.ffn_hidden_size)
     rows = 4 * 2 * config.hidden_size * config.target_ffn_experts * batch / 256
     saved = 3 * (cache + tokens + rows) - attention

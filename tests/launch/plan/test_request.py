@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from loong_jax import configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.launch import convert
 from loong_jax.launch.plan import (
+    analytic,
     command,
     plan,
     request,
 )
 from loong_jax.launch.plan.topology import Topology
+from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import HfCheckpoint
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.rope import YarnScaling
@@ -123,6 +126,14 @@ def test_a_request_survives_its_way_to_the_child():
         ),
         ({"num_microbatches": 2, "mode": "prefill"}, "only training"),
         ({"num_drafts": 1}, "only decoding"),
+        (
+            {"mesh": request.parse_mesh("tensor=4", V5P), "config": DenseConfig.tiny()},
+            r"num_kv_heads=2 is no multiple of tensor=4.* divides it: 1, 2\.",
+        ),
+        (
+            {"mode": "decode", "num_drafts": 1, "config": DenseConfig.tiny()},
+            "num_drafts=1 for a DenseConfig",
+        ),
     ],
 )
 def test_requests_that_are_refused(changes, said):
@@ -243,6 +254,55 @@ def test_directories_of_weights_are_read(tmp_path):
     assert request.find_model(str(tmp_path / "ours")) == HfCheckpoint(PUBLISHED).config
 
 
+# Of the config.json of Qwen2.5-7B and of SmolLM2-135M what decides anything.
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+SMOL = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 49152,
+}
+
+
+@pytest.mark.parametrize(("name", "record"), [("qwen2.5-7b", QWEN), ("smollm2-135m", SMOL)])
+def test_a_published_dense_decoder_is_the_one_of_that_name(name, record, tmp_path):
+    """Its directory has a config.json and no weights; an import says the same in its model.json."""
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    found = request.find_model(str(tmp_path))
+    assert found == request.find_model(name)
+    (tmp_path / "model.json").write_text(json.dumps({"config": configs.to_json(found)}))
+    assert request.find_model(str(tmp_path)) == found
+
+
 @pytest.mark.parametrize("name", ["", "none"])
 def test_a_directory_without_a_model_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match=r"neither one of .*Name .*`loong import-hf` made"):
@@ -252,7 +312,7 @@ def test_a_directory_without_a_model_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"model_type": "llama"}', "model_type='llama'"),
+        ('{"model_type": "gpt2"}', "model_type='gpt2'"),
         ('{"vocab_size": 128', "is not JSON"),
         ("[1]", "of type list"),
         ('{"config": 3}', "of type int"),
@@ -277,6 +337,31 @@ def test_files_that_hold_no_model_are_refused(text, said, tmp_path):
 def test_what_an_exchange_cannot_do_is_refused(line):
     with pytest.raises(ConfigError, match="choose padded"):
         asked(f"tiny --topology v5p:2x2x1 --mesh expert=4 --exchange {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--exchange ragged", "--exchange for tiny-dense, a DenseConfig: it has no experts"),
+        ("--buffer-factor 1.1", "--buffer-factor for"),
+        ("--remat residual+ffn_1", "is none of off, layer"),
+    ],
+)
+def test_options_of_experts_are_refused_for_a_dense_decoder(line, said):
+    with pytest.raises(ConfigError, match=said):
+        asked(f"tiny-dense --topology v5p:2x2x1 --mesh fsdp=4 {line}")
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-dense"])
+@pytest.mark.parametrize("mode", ["train", "decode"])
+def test_meshes_that_a_search_tries_divide_the_model(model, mode):
+    found = asked(f"{model} --topology v5e:2x4 --mode {mode} --length 64 --tensor-cuts heads")
+    tried = analytic.ranked(found.config, found.topology, mode, batch=None, length=64)
+    assert found.mesh in [one.mesh for one in tried]
+    assert max(one.mesh["tensor"] for one in tried) == {"tiny": 4, "tiny-dense": 2}[model]
+    for one in tried:
+        shards = math.prod(one.mesh[axis] for axis in request.batch_axes("heads"))
+        dataclasses.replace(found, mesh=one.mesh, batch=shards)
 
 
 @pytest.mark.parametrize("kind", ["padded", "ragged"])
