@@ -130,7 +130,8 @@ END_TEXTS = (
     "<|observation|>", "<|endofprompt|>", "<|end_of_turn|>", "<end_of_turn>", "<turn|>", "<eot>",
     "<eod>", "<|im_start|>", "<|role_end|>", "<|message_end|>", "<|end_of_role|>",
     "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<|assistant_end|>", "<|end_of_sentence|>",
-    "<|end_of_solution|>", "<|vision_pad|>", "<|PAD_TOKEN|>", "[EOS]", "[PAD]", "<[EOS]>",
+    "<|end_of_solution|>", "<|vision_pad|>", "<end_of_utterance>",
+    "<|PAD_TOKEN|>", "[EOS]", "[PAD]", "<[EOS]>",
     "<|endofmessage|>", "[e~[", "<\uff5cend\u2581of\u2581sentence\uff5c>",
     "<\uff5c\u2581pad\u2581\uff5c>", "<\uff5cUser\uff5c>", "<|end\u2581of\u2581sentence|>",
 )  # fmt: skip
@@ -150,7 +151,8 @@ def without_end(text: str) -> str:
 
 def _is_struck_out(text: str, close: int) -> bool:
     """Whether the tag at `close` is HTML's, which ends what `<s>` strikes out."""
-    return text.rfind("<s>", 0, close) > max(0, text.rfind("</s>", 0, close))
+    start = max(0, close - 600)
+    return text.rfind("<s>", start, close) > max(0, text.rfind("</s>", start, close))
 
 
 def after_thinking(text: str) -> str | None:
@@ -203,11 +205,9 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
         is_ok = is_ok and bool(opened and closed) and not before.strip() and not after.strip()
     elif form.boxed:
         thinking, found = _thought(text)
-        box = last_box(found or "")
-        if found is None or box is None:
+        if found is None or not (last := boxes(found)[-1:]):
             return Reading(text, "", False)
-        thinking, answer = f"{thinking}{found[: box[0]]}".strip(), box[1]
-        return Reading(thinking, answer, bool(answer.strip()))
+        return Reading(f"{thinking}{found[: last[0].start]}".strip(), last[0].content, True)
     else:
         answer = said.strip()
         is_ok = is_ok and bool(answer) and _thought(answer) == ("", answer)
@@ -307,22 +307,42 @@ def _is_mentioned(text: str, tag: re.Match[str]) -> bool:
     return _IN_SENTENCE.search(text[max(0, tag.start() - 40) : tag.start()]) is not None
 
 
-_BOX = re.compile(r"\\boxed\s*\{")
+_BOX = re.compile(
+    r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>\d+(?:\.\d+)?|\\[A-Za-z]+|"
+    r"[A-Za-z]\b(?!\s+[a-z]{2})))"
+)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace, or an escaped one, which is none
-MAX_BOX_CHARS = 20_000
+MAX_BOXES, MAX_BOX_CHARS = 64, 20_000
 
 
-def last_box(text: str) -> tuple[int, str] | None:
-    """Start and content of the last `\\boxed{...}`; None where none is there or it never closes."""
-    found = _BOX.search(text, max(0, text.rfind("\\boxed")))
-    if found is None:
-        return None
-    depth = 1
-    for brace in _BRACE.finditer(text, found.end(), found.end() + MAX_BOX_CHARS):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if not depth:
-            return found.start(), text[found.end() : brace.start()]
-    return None
+class Box(NamedTuple):
+    start: int
+    end: int
+    content: str
+
+
+def boxes(text: str) -> list[Box]:
+    """The last boxes of a text, `\\boxed{...}` outside all others, in order.
+
+    One that is empty or never closes is none. `\\boxed 12` without braces, as TeX has it, is one
+    where no other is, so that to speak of the command is no answer.
+    """
+    if "box" not in text:
+        return []
+    found: list[Box] = []
+    for match in list(_BOX.finditer(text, max(0, len(text) - 200_000)))[-MAX_BOXES:]:
+        if match["bare"] is not None:
+            found.append(Box(match.start(), match.end(), match["bare"]))
+            continue
+        depth = 1
+        for brace in _BRACE.finditer(text, match.end(), match.end() + MAX_BOX_CHARS):
+            depth += {"{": 1, "}": -1}.get(brace[0], 0)
+            if not depth:
+                if content := text[match.end() : brace.start()].strip():
+                    found.append(Box(match.start(), brace.end(), content))
+                break
+    braced = [box for box in found if text[box.end - 1] == "}"] or found
+    return [box for box in braced if not any(o.start < box.start < o.end for o in braced)]
 
 
 def render_response(thinking: str, answer: str) -> str:

@@ -4,7 +4,7 @@
 that its form declares), `wording` knows answers in words. `matching` compares by the kind of the
 gold: it asks `forms` for other forms of the same thing, `values` (exact, then numeric, then
 identities), `comparing` for sets and functions, and `symbolic`, sympy in a child process, last.
-`names` and `units` hold the tables.
+`names`, `units` and `languages` know the words of `tables.toml`.
 """
 
 from loong_jax.verifiers.maths.verifier import MathVerifier

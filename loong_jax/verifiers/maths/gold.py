@@ -14,26 +14,14 @@ from loong_jax.verifiers.maths.expression import (
     strip_labels,
     walk,
 )
-from loong_jax.verifiers.maths.reading import bases, number_words, readings, words
+from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
 from loong_jax.verifiers.maths.wording import choices, dates, phrases
 
-TYPES = (
-    "number",
-    "expression",
-    "equation",
-    "interval",
-    "set",
-    "tuple",
-    "list",
-    "matrix",
-    "relation",
-    "choice",
-    "text",
-    "quantity",
-    "percentage",
-    "base-n",
-    "date",
-    "ratio",
+TYPES = tuple(
+    str.split(
+        "number expression equation interval set tuple list matrix relation choice text quantity "
+        "percentage base-n date ratio"
+    )
 )
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 
@@ -60,7 +48,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
             return Gold(body, "choice", _readings(body))
         if dates.is_date(body):
             return Gold(body, "date", ())
-        if _are_words(body) and bases.based(body.strip(" $")) is None:
+        if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
     found: tuple[Node, ...] = ()
     problem = ""

@@ -16,7 +16,7 @@ from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
 from loong_jax.verifiers.maths.reading import numerals, readings
 from loong_jax.verifiers.maths.symbolic import SymbolicLost, SymbolicServer
-from loong_jax.verifiers.maths.values import Tolerance
+from loong_jax.verifiers.maths.values import LONG_DIGITS, Tolerance
 from loong_jax.verifiers.maths.wording import choices, formulas, phrases
 from loong_jax.verifiers.verdict import Verdict
 
@@ -52,11 +52,16 @@ class MathVerifier:
         *,
         relative_tolerance: float = 0.0,
         absolute_tolerance: float = 0.0,
+        rounded_digits: int = LONG_DIGITS,
+        digits_as_written: bool = False,
         symbolic_cpu_s: float = 0.5,
         judge: Mapping[str, Any] | None = None,
     ):
         """Starts the process of sympy, which takes half a second in the background.
 
+        A decimal of at least `rounded_digits` significant digits stands for what it rounds: with 4,
+        0.3333 answers 1/3. Zeros at its end say nothing, so that 2.50 answers 2.5, unless
+        `digits_as_written`: then two decimals are the same only with as many digits.
         `symbolic_cpu_s` is its CPU time for one verdict; where it is not ready in some seconds, or
         gets no processor, the verdict is ungradable with reason `symbolic`. `judge` holds settings
         of JudgeVerifier, asked about what the rules do not accept.
@@ -66,8 +71,16 @@ class MathVerifier:
                 f"relative_tolerance={relative_tolerance}, absolute_tolerance={absolute_tolerance} "
                 "are not both at least 0. Leave them out to compare exactly."
             )
+        if rounded_digits < 1:
+            raise VerifierError(
+                f"rounded_digits={rounded_digits} is not at least 1. Leave it out for "
+                f"{LONG_DIGITS}."
+            )
         self._tolerance = Tolerance(
-            relative=Fraction(str(relative_tolerance)), absolute=Fraction(str(absolute_tolerance))
+            relative=Fraction(str(relative_tolerance)),
+            absolute=Fraction(str(absolute_tolerance)),
+            digits=rounded_digits,
+            as_written=digits_as_written,
         )
         self._symbolic = SymbolicServer(cpu_s=symbolic_cpu_s)
         self._last_rung = None
@@ -188,10 +201,12 @@ class MathVerifier:
 
     def _by_value(self, reference: Gold, answer_text: str, settings: Mapping[str, Any]) -> Verdict:
         unread: ParseError | None = None
-        looked_like_maths = False
+        looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
         for count, span in enumerate(extract.spans(answer_text)):
             if count == worded.MAX_CANDIDATES:
                 break
+            if span.rule == "letter" and reference.readings[0].head != "symbol":
+                continue  # that of an option, whose value is asked for
             if " ".join(span.text.split()) == " ".join(reference.text.split()):
                 return verdict.correct(f"exact ({span.rule}): {span.text}")
             try:
@@ -204,7 +219,15 @@ class MathVerifier:
                 if span.rule == "boxed":
                     break
                 continue
-            return _match(reference, answers, span, settings)
+            if reference.kind == "choice" and all(node.head == "labelled" for node in answers):
+                return verdict.wrong("value", f"a word begins with the letter: {span.text}")
+            judged = _match(reference, answers, span, settings)
+            if span.rule == "boxed" and reference.kind in ("list", "set"):
+                last = judged
+            if judged.is_correct or span.rule != "boxed" or last is None:
+                return last if last is not None and not judged.is_correct else judged
+        if last is not None:
+            return last
         if unread is None:
             return verdict.wrong("no answer", "the response states none")
         if looked_like_maths:

@@ -6,15 +6,7 @@ from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.reading import words
-from loong_jax.verifiers.maths.wording import (
-    chemistry,
-    choices,
-    dates,
-    formulas,
-    groups,
-    phrases,
-    synonyms,
-)
+from loong_jax.verifiers.maths.wording import chemistry, choices, dates, formulas, groups, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 _OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
@@ -122,13 +114,13 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
                 same = answer == phrases.yes_or_no(reference.text)
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
             continue
-        if phrases.parts(given) == phrases.parts(wanted) or given in synonyms.of(wanted):
+        if phrases.parts(given) == phrases.parts(wanted) or given in phrases.synonyms_of(wanted):
             return verdict.correct(evidence)
         if span.rule == "boxed":
             continue
-        if any(phrases.concludes(given, other) for other in synonyms.of(wanted)):
+        if any(phrases.concludes(given, other) for other in phrases.synonyms_of(wanted)):
             return verdict.correct(evidence)
-        if span.rule in ("whole", "sentence") and synonyms.is_said_of(
+        if span.rule in ("whole", "sentence") and phrases.is_said_of(
             phrases.bare(reference.text), span.text
         ):
             return verdict.correct(evidence)

@@ -17,7 +17,7 @@ from loong_jax.verifiers.maths.expression import (
     substitute,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import kinds, labels, naming
+from loong_jax.verifiers.maths.forms import kinds, naming
 
 _PARAMETERS = frozenset("tkmnslpqruvc")
 _WHOLE = frozenset("kmn")  # letters that stand for whole numbers where nothing is said
@@ -34,7 +34,7 @@ class Family(NamedTuple):
 
 def read(node: Node) -> Family | None:
     """The family of a point with one parameter; None for anything else."""
-    domains = labels.domains(node)
+    domains = kinds.domains(node)
     node = strip_labels(node)
     names: tuple[str, ...] = ()
     if node.head in BARE_LISTS:

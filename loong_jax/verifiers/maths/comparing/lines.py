@@ -65,7 +65,7 @@ def equal(gold: RealSet, answer: RealSet) -> bool | None:
     """Whether two sets hold the same numbers; None where an end has no real value."""
     line = cut((gold, answer))
     if line is None:
-        return _same_shape(gold, answer)
+        return None
     return all(line.holds(gold, at) == line.holds(answer, at) for at in line.places())
 
 
@@ -98,24 +98,3 @@ def _holds(part: RealSet, at: float, place: Callable[[Node], int]) -> bool:
     if part.kind == "union":
         return any(holds)
     return holds[0] and holds[1] if part.kind == "intersection" else holds[0] and not holds[1]
-
-
-def _same_shape(gold: RealSet, answer: RealSet) -> bool | None:
-    """For ends with unknowns: the same intervals in the same order."""
-    if gold.kind != answer.kind or len(gold.parts) != len(answer.parts):
-        return None
-    if gold.kind == "all":
-        return True
-    if gold.kind == "interval":
-        if gold.parts[2:] != answer.parts[2:]:
-            return False
-        return _all_true(
-            [values.equal(g, a) for g, a in zip(gold.parts[:2], answer.parts[:2], strict=True)]
-        )
-    return _all_true([_same_shape(g, a) for g, a in zip(gold.parts, answer.parts, strict=True)])
-
-
-def _all_true(outcomes: Sequence[bool | None]) -> bool | None:
-    if all(outcomes):
-        return True
-    return False if False in outcomes else None

@@ -7,11 +7,12 @@ around conditions matter, and what two overlapping branches say differently agre
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import names, values
-from loong_jax.verifiers.maths.comparing import lines, parity, real_sets
+from loong_jax.verifiers.maths.comparing import lines, real_sets
 from loong_jax.verifiers.maths.comparing.real_sets import RealSet
 from loong_jax.verifiers.maths.expression import (
     CostError,
@@ -38,8 +39,8 @@ def equal(gold: Node, answer: Node) -> bool | None:
     own, given = _branches(gold), _branches(answer)
     conditions = [branch.condition for branch in (*own, *given)]
     unknowns = frozenset[str]().union(*map(symbols, conditions))
-    if any(map(_is_in_words, conditions)) and (name := parity.variable(conditions)) is not None:
-        return parity.equal(own, given, name)
+    if any(map(_is_in_words, conditions)) and (name := parity_variable(conditions)) is not None:
+        return equal_by_parity(own, given, name)
     if len(unknowns) == 1 and not any(_is_in_words(condition) for condition in conditions):
         return _equal_by_place(own, given, next(iter(unknowns)))
     return _equal_by_branch(own, given)
@@ -194,3 +195,45 @@ def _turned(condition: Node) -> Node:
     operators, *operands = condition.args
     flipped = tuple(names.FLIPPED[operator] for operator in reversed(operators))
     return Node("chain", (flipped, *reversed(operands)))
+
+
+_SAID = re.compile(r"(?P<name>[a-zN])\W*(?:even|odd)(?: (?:numbers?|integers?))?")
+_AT = (1, 2, 3, 4, 7, 10, 13, 18)
+Branches = Sequence[tuple[Node, Node]]  # values and conditions
+
+
+def parity_variable(conditions: Sequence[Node]) -> str | None:
+    """n, where all conditions say that n is even or odd; None where one says anything else."""
+    names = set()
+    for condition in conditions:
+        if condition == OTHERWISE:
+            continue
+        match = _SAID.fullmatch(condition.args[0]) if condition.head == "text" else None
+        if match is None:
+            return None
+        names.add(match["name"])
+    return names.pop() if len(names) == 1 else None
+
+
+def equal_by_parity(gold: Branches, answer: Branches, name: str) -> bool | None:
+    """Whether both have the same value at even and at odd numbers."""
+    for one in (gold, answer):
+        if not all(symbols(value) <= {name} for value, _ in one):
+            return None
+    for at in _AT:
+        own, given = _value(gold, at), _value(answer, at)
+        if own is None or given is None:
+            return None
+        same = values.equal(*(substitute(x, name, number(at)) for x in (own, given)))
+        if not same:
+            return same
+    return True
+
+
+def _value(branches: Branches, at: int) -> Node | None:
+    """The value of the first branch that holds; None where none does, or two that disagree."""
+    wanted = "odd" if at % 2 else "even"
+    for value, condition in branches:
+        if condition == OTHERWISE or wanted in condition.args[0]:
+            return value
+    return None

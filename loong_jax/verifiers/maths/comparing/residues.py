@@ -22,7 +22,7 @@ from loong_jax.verifiers.maths.expression import (
     symbols,
     walk,
 )
-from loong_jax.verifiers.maths.forms import kinds, labels, naming, signs
+from loong_jax.verifiers.maths.forms import kinds, lists, naming
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512
@@ -54,7 +54,7 @@ def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
         return False
     found = heads(node)
-    if "modular" in found or node.head == "builder" or INTEGERS in labels.domains(node):
+    if "modular" in found or node.head == "builder" or INTEGERS in kinds.domains(node):
         return True
     if not ("degree" in found or kinds.PI in walk(node)):
         return False
@@ -67,7 +67,7 @@ def _is_periodic(node: Node) -> bool:
 
 def of(node: Node) -> Classes | None:
     """The classes of congruences, of values with one integer parameter, or of a list of them."""
-    domains = labels.domains(node)
+    domains = kinds.domains(node)
     if domains and INTEGERS not in domains:
         return None
     node = strip_labels(node)
@@ -104,7 +104,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
             if item.args[0] not in (("==",), ("=",)) or item.args[1].head != "symbol":
                 return None
             name, item = item.args[1].args[0], item.args[2]
-        for value in signs.spread(item):
+        for value in lists.spread(item):
             offset = _rational(value)
             if offset is None:
                 return None
@@ -125,7 +125,7 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
         free = symbols(item)
         if len(free) != 1 or not free <= _PARAMETERS or name in free:
             return None
-        for value in signs.spread(item):
+        for value in lists.spread(item):
             letter = next(iter(free))
             one = _affine(value, letter)
             parts = [one] if one is not None else _by_parity(value, letter)

@@ -3,13 +3,12 @@
 `spans` gives candidates, the most trusted first. What is joined by "or", "and" or mere punctuation
 is one candidate: a response that names several answers has given a list of them.
 Every search is bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart.
-`boxes`, `closing` phrases, `markdown`, `prose` and `last_maths` each look for one kind;
-`refusals` says whether a response gives up or asks back.
+`statements` gives the text without marks, and its boxes; `closing` phrases, `markdown`, `prose` and
+`last_maths` each look for one kind; `refusals` says whether a response gives up or asks back.
 """
 
 from loong_jax.verifiers.maths.extract.candidates import MAX_TAIL, last_sentence, spans
 from loong_jax.verifiers.maths.extract.refusals import gives_up
-from loong_jax.verifiers.maths.extract.span import Span
-from loong_jax.verifiers.maths.extract.statements import statement
+from loong_jax.verifiers.maths.extract.statements import Span, statement
 
 __all__ = ["MAX_TAIL", "Span", "gives_up", "last_sentence", "spans", "statement"]

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from loong_jax.data import response
 from loong_jax.verifiers.maths.extract import (
-    boxes,
     closing,
     last_maths,
     markdown,
@@ -12,30 +12,33 @@ from loong_jax.verifiers.maths.extract import (
     prose,
     statements,
 )
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import parameters
-from loong_jax.verifiers.maths.wording import absence, phrases
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
 def spans(text: str) -> Iterator[Span]:
     """Candidates of a response, the most trusted first."""
     text = statements.statement(text)
-    found = boxes.last(text)
+    found = response.boxes(text)
     if found:
-        tail = text[found[-1].end : found[-1].end + MAX_TAIL]
-        if "nswer" in tail:
-            for span in closing.spans(tail):
-                if any(c.isdigit() for c in span.text) or "\\" in span.text:
-                    yield span
-                break
+        tail = markdown.undecorated(text[found[-1].end : found[-1].end + MAX_TAIL])
+        said = next(closing.spans(tail), None)
+        if said is not None and (kept := _after_box(said)) is not None:
+            yield kept
+            if kept.rule == "label" and not closing.says_value(kept.text):
+                return
         if (other := prose.second_thought(tail)) is not None:
             yield Span(other, "phrase")
-        if not boxes.is_denied(text, found[-1]):
-            yield Span(boxes.joined(text, found), "boxed")
+        if not statements.is_denied(text, found[-1]):
+            yield Span(statements.joined(text, found), "boxed")
+            if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
+                yield Span(" \\text{ and } ".join(contents), "boxes")
         return
     body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
     if (apart := markdown.set_apart(body)) is not None:
@@ -47,11 +50,28 @@ def spans(text: str) -> Iterator[Span]:
         yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
 
 
+def _after_box(said: Span) -> Span | None:
+    """What a text says is the answer after a box, if it may take the place of what is boxed."""
+    text = markdown.without_bold(said.text).strip(" $.")
+    if choices.is_choice(text):
+        return Span(text, "letter")
+    if closing.says_value(text):
+        return (
+            Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
+        )
+    words = text.split()
+    is_answer = said.rule == "label" or text[:1].isupper() or phrases.yes_or_no(text)
+    if len(words) > 4 or (_PROSE.search(text) and not is_answer):
+        return None
+    return Span(text, "label")
+
+
 def _unboxed(body: str, line: str) -> Iterator[Span]:
     """Candidates of a response without boxes; `line` is the last one where it stands apart."""
     body = prose.without_denied_aside(body)
     if "hope" in body or "[Note" in body:
         body = _POLITENESS.sub("", body)
+    body = closing.without_comments(body)
     found = list(closing.spans(body))
     if not found and any(
         closing.is_derived(body, match) for match in closing.PHRASE.finditer(body)
@@ -63,14 +83,13 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         _, is_one, after = body.rpartition(found[0].text)
         if is_one and prose.takes_all_back(after):
             return
-    for span in found[:1]:
+    for span in found:
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
-    for span in found[:1]:
         if mentions.is_relative(span.text):
             return
         yield from last_maths.spans(span.text)
     if not found:
-        concluded = absence.conclusion(prose.last_sentence(body))
+        concluded = phrases.conclusion(prose.last_sentence(body))
         if phrases.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return

@@ -4,20 +4,26 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths.extract import markdown
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract import markdown, mentions
+from loong_jax.verifiers.maths.extract.statements import Span
+from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 PHRASE = re.compile(
     r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
     r"(?:\bis\b|\bare\b|\bwould be\b|:|=|\s[-\u2013\u2014]\s)"
-    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|####\s*|答案(?:是|为|[:\uff1a])\s*",
+    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|"
+    r"\*\*(?:final )?(?:answer|result|conclusion)[.:]?\*\*:?\s*|####\s*|"
+    r"\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
     re.IGNORECASE,
 )
+_OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
 _SENTENCE_END = re.compile(
     r"\$\$[^$]{1,2000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)|\\\[.{1,2000}?\\\]|"
     r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
     re.DOTALL,
 )
+_NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
 _OTHERWISE = re.compile(
     r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
 )
@@ -42,18 +48,48 @@ _CHANGED_ANSWER = re.compile(
     r"tripled|halved|modulo)\b",
     re.IGNORECASE,
 )
-_AFTERWARDS = re.compile(r"correct|right|as follows|given|above|below|shown|required|needed")
+_AFTERWARDS = re.compile(  # what says of the answer that it is good, and where it stands
+    r"(?:(?:as|both|all|in|also|now|then|quite|very|thus|hence|indeed|therefore|exactly|\w+ly)\s+)*"
+    r"(?:(?:correct|right|as follows|given|above|below|shown|required|needed|consistent|confirmed|"
+    r"verified|checked|validated|reasonable|sensible|plausible|realistic)\b|"
+    r"(?:complete|completed|final|finished|done|valid|sound|proved|proven|justified|established|"
+    r"unique|exact|accurate|clear|evident|obvious|expected|the same|what|it|agreement|line with|"
+    r"accordance|simplest|lowest|its simplest|desired|requested|asked|stated|read|expressed|"
+    r"measured|written|reported|recorded|obtained|found|derived|supported|easy|rounded|ready|close|"
+    r"well|see|boxed|the box|\\boxed|marked|formatted|highlighted)\b(?![^.]*[\d$=:]))"
+)
+_CHECKS = re.compile(  # what only checks or explains, to the end
+    r"\n[\W_]*(?:sanity check|check|checking|verification|verify|remark)\b[^\n]{0,12}?"
+    r"[:.*](?:.(?!\n\s*\n))*+.?\s*\Z|"
+    r"\n\s*\((?=[^()\n]*[A-Za-z]{3}[^()\n]* [^()\n]*[A-Za-z]{3})[^()\n]*\)\s*\Z|"
+    r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+_MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
+_DOUBTED = re.compile(
+    r"\b(?:not|no|never|wrong|incorrect|false|unknown|unclear|undefined|un\w+able|different|other|"
+    r"another|larger|smaller|more|less|but|cannot|neither|invalid|maybe|perhaps|infinite|none)\b|n't",
+    re.IGNORECASE,
+)
 
 
 def spans(body: str) -> Iterator[Span]:
-    """What follows "the answer is", from the last such phrase backwards."""
+    """What follows "the answer is", from the last such phrase backwards.
+
+    Those before the last one count only for who finds no maths in words that doubt nothing.
+    """
+    has_options = "A:" in body and _OPTIONS.search(body) is not None
     matches = [
         match
         for match in PHRASE.finditer(body)
-        if not _is_about_answer(body, match) and not is_derived(body, match)
+        if not _is_about_answer(body, match)
+        and not is_derived(body, match)
+        and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
+        if mentions.is_pleasantry(body, match.start()):
+            continue
         end = _sentence_end(body, match.end())
         if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
             yield Span(items, "phrase")
@@ -70,14 +106,55 @@ def spans(body: str) -> Iterator[Span]:
     if not used:
         return
     run = [_segment(body, used[0])]
+    is_worded = not says_value(run[0])
+    is_mark = body.startswith("####", used[0][0])  # the last of them counts
     for later, earlier in itertools.pairwise(used):
         gap = body[earlier[1] : later[0]]
-        if len(gap) > 25 or _CORRECTED.search(gap):
+        if is_mark or len(gap) > 25 or _CORRECTED.search(gap):
             break
-        run.insert(0, _segment(body, earlier))
+        said = _segment(body, earlier)
+        if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
+            break
+        if choices.choices(said) is None or choices.choices(said) != choices.choices(run[0]):
+            run.insert(0, said)
     contents = list(dict.fromkeys(run))
     joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
-    yield Span(joined, "phrase")
+    is_label = is_mark or body[body.rfind("\n", 0, used[0][0]) + 1 : used[0][0]].strip(" *>-") == ""
+    last = Span(joined, "label" if is_label else "phrase")
+    if choices.is_choice(joined):
+        last = Span(joined, "letter")
+    elif not is_worded or phrases.yes_or_no(joined) or _DOUBTED.search(joined):
+        yield last
+        return
+    earlier = next((said for p in used[1:] if says_value(said := _segment(body, p))), None)
+    if last.rule == "letter":
+        yield last
+    if earlier is not None and not _CORRECTED.search(body[used[-1][1] : used[0][0]]):
+        yield Span(earlier, "phrase")
+    if last.rule != "letter":
+        yield last
+
+
+def says_value(text: str) -> bool:
+    """Whether it has maths, or is a number in words."""
+    return _MATHS.search(text) is not None or number_words.number_from_words(text) is not None
+
+
+def without_comments(body: str) -> str:
+    """The text without sentences at its end that praise the answer: "The result is confirmed."."""
+    if (check := _CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
+        body = body[: check.start()].rstrip()
+    while (found := list(PHRASE.finditer(body, max(0, len(body) - 400)))) and (
+        _AFTERWARDS.match(body, found[-1].end()) is not None
+    ):
+        start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1
+        if (
+            _sentence_end(body, found[-1].end()) < len(body.rstrip(" .!*"))
+            or not body[:start].strip()
+        ):
+            break
+        body = body[:start].rstrip()
+    return body
 
 
 def _is_supposed(phrase: str, segment: str) -> bool:
@@ -107,6 +184,8 @@ def _sentence_end(body: str, start: int) -> int:
     while position < len(body) and body[position].isspace():
         position += 1
     for match in _SENTENCE_END.finditer(body, position):
-        if match["end"] is not None:
+        if match["end"] is not None and not (
+            body[match.start() - 1] == "$" and _NEXT_FORMULA.match(body, match.start())
+        ):
             return match.start()
     return len(body)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.extract import boxes, closing, mentions, prose
-from loong_jax.verifiers.maths.extract.span import Span
+from loong_jax.verifiers.maths.extract import closing, mentions, prose, statements
+from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
     r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -102,7 +102,7 @@ def spans(body: str) -> Iterator[Span]:
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            boxes.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $") not in _APART
+            statements.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $()") not in _APART
         )
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
@@ -118,6 +118,9 @@ def spans(body: str) -> Iterator[Span]:
             yield Span(contents[0] + unit[0], rule)
         else:
             yield Span(prose.with_unit_after(contents[0], body, run[-1].end()), rule)
+        _, is_chain, last = contents[0].rpartition("=")
+        if rule == "formula" and is_chain and last.strip():  # where its other sides are not read
+            yield Span(last, rule)
     else:
         gap = body[run[-2].end() : run[-1].start()]
         bounds = any(sign in contents[-1] for sign in ("<", ">", "\\le", "\\ge"))

@@ -2,6 +2,11 @@
 
 import re
 
+from loong_jax.verifiers.maths import names, values
+from loong_jax.verifiers.maths.expression import CostError, ParseError
+from loong_jax.verifiers.maths.reading import readings
+from loong_jax.verifiers.maths.units import UNITS
+
 _BOLD = re.compile(
     r"(?<![\w*)\]}])\*\*(?=[^\s*])([^*\n]{1,200}(?:\*[^*\n]{1,100})*?)(?<=\S)\*\*(?![\w*(])"
 )
@@ -19,7 +24,12 @@ _ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
-_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because|where)", re.I)
+_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because)", re.I)
+_BARE = re.compile(  # a number, a fraction or a formula in dollars, with a unit
+    r"[-+]?(?:\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\?\$[^$]*\d[^$]*\$)\s*(?:%|[A-Za-z]{1,12})?[.!]?"
+)
+_LISTS = re.compile(r"\b(?:are|answers?|solutions?|roots?|values?|and|or|not)\b|[,;:&-]\Z", re.I)
+_WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 
 
@@ -43,7 +53,7 @@ _HEADING = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _SLANTED_END = re.compile(  # *120* or ***0*** at the end of a sentence, which is the last
-    r"(?<=\s)(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
+    r"(?<![^\s])(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
 )
 _ALIGNED_END = re.compile(
     r"\\begin\{(align\*?|eqnarray\*?|gather\*?|equation\*?)\}(?P<rows>(?:(?!\\begin).){1,600}?)"
@@ -89,12 +99,28 @@ def set_apart(body: str) -> tuple[str, str] | None:
     if len(line) > 200:
         return None
     bold = _BOLD.fullmatch(line.strip(" .$"))
-    if bold is None and (not before.endswith(":") or "**" in line):
+    if bold is None and ("**" in line or not (before.endswith(":") or _is_alone(before, line))):
         return None
     if _TAKES_BACK.search(before.rpartition("\n")[2]) or _CHECKED.search(before[-60:]):
         return None
     inner = (line if bold is None else bold[1]).strip()
     return None if inner.endswith(":") else (before, inner)
+
+
+def _is_alone(before: str, line: str) -> bool:
+    """Whether a last line is the value of what stands before it: "We multiply 6 by 7.\\n42"."""
+    earlier = before.rpartition("\n")[2].strip()
+    if len(line) > 60 or "=" in line or _BARE.fullmatch(line.strip()) is None or not earlier:
+        return False
+    if any(w not in names.FUNCTIONS and w not in UNITS for w in _WORDS.findall(earlier)):
+        return earlier.endswith((".", "!")) or _LISTS.search(earlier) is None
+    if "=" in earlier:
+        return True
+    try:
+        one, other = (readings.of(text.strip(" .$"))[0] for text in (earlier, line))
+        return one != other and values.equal(one, other) is True
+    except (ParseError, CostError):
+        return False
 
 
 def last_bold(body: str) -> str | None:

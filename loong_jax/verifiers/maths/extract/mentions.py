@@ -62,6 +62,11 @@ def is_premise(body: str, start: int) -> bool:
     return _PREMISE.match(_before(body, start)) is not None
 
 
+def is_pleasantry(body: str, start: int) -> bool:
+    """Whether what begins at `start` is in a sentence that ends a conversation."""
+    return _PLEASANT.match(_before(body, start)) is not None
+
+
 def is_relative(text: str) -> bool:
     """Whether a text begins with a number that is a distance: "7 less than the total"."""
     number = _NUMBER.match(text)

@@ -9,7 +9,8 @@ from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _STATES = re.compile(
-    r"(?:(?<!\()\bthat is,\s+|\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
+    r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
+    r"\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
     r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
     r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
     r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"
@@ -30,7 +31,8 @@ _CONCLUSION = re.compile(
 )
 _REASON = re.compile(
     r",?\s+\b(?:because|since|due to|given that|for which|by the)\b.*|"
-    r",\s+(?:the other|and the other)\b.*|,\s+(?:as|which|where)\b.*",
+    r",\s+(?:the other|and the other)\b.*|"
+    r",\s+(?:as|which(?!\s+(?:means|gives|leaves|makes|yields|implies|equals))|where)\b.*",
     re.DOTALL | re.IGNORECASE,
 )
 _ROUNDED = re.compile(
@@ -82,6 +84,7 @@ _DISOWNED = re.compile(
 )
 _ASIDE = re.compile(r"(?:\*\*)?\s*\(([^()]*[A-Za-z]{3}[^()]* [^()]*[A-Za-z]{2}[^()]*)\)[.\s]*\Z")
 _DENIED_ASIDE = re.compile(r"\s*\((?:not|rather than|instead of)\b[^()]{1,200}\)([\s.*]*)\Z")
+_BRACKETED = re.compile(r"\([^()]*\)")
 _DOUBT = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|not|wrong|else|otherwise|instead|could|might|"
     r"either)\b",
@@ -127,6 +130,7 @@ def stated(text: str) -> Iterator[str]:
             yield said[1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
+    before = _BRACKETED.sub(" ", before)
     if _DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(_COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things

@@ -7,7 +7,8 @@ stated after a refusal ("at first I could not see it, but then x = 12").
 
 import re
 
-from loong_jax.verifiers.maths.extract import boxes, closing, prose, statements
+from loong_jax.data import response
+from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.wording import phrases
 
 MAX_CHARS = 6000  # from the end
@@ -124,7 +125,7 @@ _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 def gives_up(text: str) -> bool:
     """Whether it refuses, asks back, takes back or announces more, and states no answer."""
-    if boxes.last(text):
+    if response.boxes(text):
         return False
     body = statements.statement(text)[-MAX_CHARS:].replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())

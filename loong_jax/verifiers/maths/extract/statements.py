@@ -1,19 +1,36 @@
-"""A response without its thinking, its answer tags and what follows its end."""
+"""A response as one text in English, without thinking, tags, marks of HTML and JSON; its boxes."""
 
+import functools
 import re
+from typing import NamedTuple
 
 from loong_jax.data import response
-from loong_jax.verifiers.maths.extract import boxes
+from loong_jax.data.response import Box
+from loong_jax.verifiers.maths import languages
+from loong_jax.verifiers.maths.extract import prose
+from loong_jax.verifiers.maths.reading import left_sides, tokens
 
 _GAP = re.compile(r"\s{8,}")
 _HIDDEN = re.compile(  # comments, and what is struck out; ~~ in a formula is room
     r"<!--.{0,2000}?-->|(?<![\w~\\${])~~(?=[^\s~])[^~$\n]{1,200}(?<=\S)~~(?![\w~])|"
-    r"<(?P<tag>del|strike)>[^<]{0,500}</(?P=tag)>",
+    r"<(?P<tag>del|strike|s)>[^<]{0,500}</(?P=tag)>|\\(?:sout|st)\s*\{[^{}]{0,500}\}",
     re.DOTALL,
 )
+_MARKED = re.compile(  # <b>5</b>; x<sup>2</sup> is a power
+    r"<(?P<tag>b|i|u|em|strong|span|p|div|font|mark|code|kbd|big|small|center|li|ul|ol|sup|sub|h[1-6]|"
+    r"final_answer|solution|result|boxed)(?:\s[^<>]{0,100})?>(?P<inner>[^<]{0,2000})</(?P=tag)>"
+)
+_BREAK = re.compile(r"<(?:br|hr)\s*/?>")
+_JSON = re.compile(  # of an object that ends the text: its final answer, or its answer
+    r'"(?:(?P<final>final[ _]?answer)|(?P<plain>answer)|solution|result)"\s*:\s*'
+    r'(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<bare>\[[^\[\]{}]{0,500}\]|[^\s,"{}\[\]]{1,200}))\s*(?=[,}])',
+    re.DOTALL | re.IGNORECASE,
+)
+_ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
 
 
+@functools.lru_cache(maxsize=4)  # one verdict asks for it again and again
 def statement(text: str) -> str:
     """The response without its thinking, its answer tags, what follows its end and long gaps.
 
@@ -25,13 +42,40 @@ def statement(text: str) -> str:
         if opening in text:
             text = _tagged(text, opening, closing)
             break
-    if "~~" in text or "<" in text:
+    if text.rstrip("` \n").endswith("}") and (said := _of_json(text)) is not None:
+        text = said
+    if "~~" in text or "<" in text or "\\s" in text:
         text = _HIDDEN.sub(" ", text)
     if "<" in text:
         match = _SPECIAL.search(text)
         if match is not None and match.start() > 0:
             text = text[: match.start()]
+    if "</" in text or "<br" in text or "<hr" in text:
+        text = _BREAK.sub("\n", text)
+        for _ in range(3):  # one inside another
+            text = _MARKED.sub(_unmarked, text)
+    text = languages.translated(text)
+    if any(sign in text for sign in "\\{~_,"):
+        text = tokens.with_groups(text)
     return _GAP.sub(_short_gap, text).strip().replace("\u2212", "-")
+
+
+def _of_json(text: str) -> str | None:
+    """The answer of an object in JSON that ends a text, as it was meant before it was escaped."""
+    found = list(
+        _JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ ")))
+    )
+    if not found or text[found[-1].end() :].count("{"):
+        return None
+    said = max(found, key=lambda one: (bool(one["final"]), bool(one["plain"]), one.start()))
+    if said["text"] is None:
+        return said["bare"]
+    return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], said["text"])
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    sign = {"sup": "^", "sub": "_"}.get(match["tag"])
+    return match["inner"] if sign is None else f"{sign}{{{match['inner']}}}"
 
 
 def _short_gap(gap: re.Match[str]) -> str:
@@ -42,7 +86,7 @@ def _short_gap(gap: re.Match[str]) -> str:
 def _tagged(text: str, opening: str, closing: str) -> str:
     """What the last tags hold; with only white space before them, all in a row are one list."""
     contents: list[str] = []
-    while len(contents) < boxes.SPRAY:
+    while len(contents) < SPRAY:
         before, found, after = text.rpartition(opening)
         if not found:
             break
@@ -52,3 +96,69 @@ def _tagged(text: str, opening: str, closing: str) -> str:
         contents.insert(0, content.strip())
         text = before
     return " \\text{ and } ".join(dict.fromkeys(contents))
+
+
+class Span(NamedTuple):
+    text: str
+    rule: str  # boxed, phrase, whole, bold, listed, stated, formula, number, sentence
+
+
+SPRAY = 12  # so many different boxes are no solution's intermediate results
+_WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
+JOIN = re.compile(
+    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
+    rf"\\text\s*\{{\s*(?:{_WORD_JOINS})\s*\}})*",
+    re.IGNORECASE,
+)
+_BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + left_sides.ASIDE, re.IGNORECASE)
+_POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
+_DENIED = re.compile(  # "is definitely not", "I do not think it is"
+    r"(?:\b(?:not|cannot|never|neither|nor)|n't)"
+    r"(?:\s+(?:be|equal|to|the|it|its|this|that|is|of|possibly|definitely|certainly|actually|really|"
+    r"simply|just|think|believe|say|correct|right|final|answer|value))*[\s:$*({]*\Z",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?"
+    r"(?:possible|correct|right|the\b|it\b|"
+    r"valid|allowed)|wrong|incorrect|impossible|excluded)"
+)
+
+
+def is_denied(text: str, box: Box) -> bool:
+    """Whether the words right before or after it say that this is not the answer."""
+    before, after = text[max(0, box.start - 80) : box.start], text[box.end : box.end + 40]
+    return _DENIED.search(before) is not None or _DENIED_AFTER.match(after) is not None
+
+
+def joined(text: str, boxes: list[Box]) -> str:
+    """The last box, with those that only "or", "and x =" or punctuation keeps apart from it."""
+    different = {" ".join(box.content.split()) for box in boxes}
+    run = [boxes[-1]]
+    for box in reversed(boxes[:-1]):
+        gap = text[box.end : run[0].start]
+        if len(different) < SPRAY and not _BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)):
+            break
+        run.insert(0, box)
+    after = text[run[-1].end : run[-1].end + 40]
+    unit = re.match(r"\s*\$?\s*(percent\b|pct\b|\\?%)", after)
+    if len(run) == 1:
+        if (power := _POWER_AFTER.match(after)) is not None:
+            return f"({run[0].content}){power[0]}"
+        if unit:
+            return f"{run[0].content} {unit[1]}"
+        return prose.with_unit_after(run[0].content, text, run[0].end)
+    starts = [*(box.start for box in run[1:]), run[-1].end + 40]
+    contents = list(
+        dict.fromkeys(
+            _with_multiplicity(box.content.strip(), text[box.end : start])
+            for box, start in zip(run, starts, strict=True)
+        )
+    )
+    return " \\text{ and } ".join(contents)
+
+
+def _with_multiplicity(content: str, gap: str) -> str:
+    said = _MULTIPLE.match(gap)
+    return content if said is None else f"{content} {said[0].strip(' $')}"

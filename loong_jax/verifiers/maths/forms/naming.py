@@ -25,6 +25,17 @@ def names_something(node: Node) -> bool:
     return node.head == "tuple" and all(item.head == "symbol" for item in node.args)
 
 
+def names_ratio(node: Node) -> bool:
+    """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
+    if node.head not in ("ratio", "div") or {n.head for n in walk(node)} - {
+        node.head,
+        "symbol",
+        "mul",
+    }:
+        return False
+    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in symbols(node))
+
+
 def names_function(left: Node, gold: Node, right: Node) -> bool:
     """Whether F(s), phi(pq) or P(X = k), read as a product, is a name that neither side uses."""
     if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":

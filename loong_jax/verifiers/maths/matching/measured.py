@@ -1,21 +1,18 @@
 """Golds with a unit: quantities, temperatures, and answers with a unit nobody asked for."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
-from loong_jax.verifiers.maths.comparing import temperatures
-from loong_jax.verifiers.maths.expression import Node, number, strip_labels, symbols
-from loong_jax.verifiers.maths.forms import naming, quantities
+from loong_jax.verifiers.maths.expression import ONE, Node, heads, number, strip_labels, symbols
+from loong_jax.verifiers.maths.forms import naming, quotients
 from loong_jax.verifiers.maths.matching import ladder
-from loong_jax.verifiers.maths.units import UNITS, Unit
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Matcher
+from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 
 
-def temperature(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def temperature(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
-    given = [temperatures.kelvins(node) for node in (gold, answer)]
+    given = [kelvins(node) for node in (gold, answer)]
     if given[0] is None or given[1] is None:
         return None
     if ladder.equal(matcher, given[0], given[1]):
@@ -27,10 +24,10 @@ def temperature(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return False
 
 
-def quantity(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     value, unit = gold.args
     if answer.head != "quantity":
-        converted = quantities.as_quantity(answer)
+        converted = as_quantity(answer)
         if converted is not None and converted.args[1].dimensions == unit.dimensions:
             answer = converted
         elif answer.head in ("percent", "degree") or symbols(answer) - symbols(value):
@@ -49,15 +46,15 @@ def quantity(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return ladder.equal(matcher, value, Node("mul", (other, ratio)))
 
 
-def unasked_unit(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """An answer with a unit for a gold without one: the number counts."""
-    as_unit = quantities.as_quantity(gold)
+    as_unit = as_quantity(gold)
     if as_unit is not None:
         return quantity(matcher, as_unit, answer)
     return ladder.equal(matcher, gold, answer.args[0])
 
 
-def sum_of_quantities(matcher: "Matcher", gold: Node, items: Sequence[Node]) -> bool | None:
+def sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
     """3 hours and 5 minutes is one quantity; any other list is no value."""
     parts = [strip_labels(item) for item in items]
     if gold.head != "quantity" or not all(part.head == "quantity" for part in parts):
@@ -70,3 +67,71 @@ def sum_of_quantities(matcher: "Matcher", gold: Node, items: Sequence[Node]) -> 
     total = Node("add", tuple(Node("mul", (p.args[0], number(p.args[1].factor))) for p in parts))
     unit = Unit(gold.args[1].factor ** 0, parts[0].args[1].dimensions)
     return matcher.match(gold, Node("quantity", (total, unit)))
+
+
+_KELVIN = UNITS["K"].dimensions
+_SCALES = {  # kelvins of a degree, and where its zero is in such degrees above absolute zero
+    "C": (Fraction(1), Fraction("273.15")),
+    "F": (Fraction(5, 9), Fraction("459.67")),
+}
+
+
+def scale(node: Node) -> str:
+    """C, F or K where it is a temperature in them; else nothing."""
+    if node.head == "labelled" and node.args[1] in (("degreesC",), ("degreesF",)):
+        return node.args[1][0][-1]
+    if node.head == "chain" and node.args[0] == ("=",) and node.args[1].head == "symbol":
+        return scale(node.args[2])
+    is_kelvin = node.head == "quantity" and node.args[1].dimensions == _KELVIN
+    return "K" if is_kelvin else ""
+
+
+def kelvins(node: Node) -> Node | None:
+    """The value in kelvins; None where it holds a name."""
+    if node.head == "chain":
+        node = node.args[2]
+    given = scale(node)
+    value = node.args[0]
+    if symbols(value):
+        return None
+    if given == "K":
+        return Node("mul", (value, number(node.args[1].factor)))
+    size, zero = _SCALES[given]
+    return Node("mul", (number(size), Node("add", (value, number(zero)))))
+
+
+def as_quantity(node: Node) -> Node | None:
+    """5 m or 25 N m, whose letters were read as variables, as a number and a unit."""
+    found = _with_unit(node)
+    if found is None or found[1] == NOTHING:
+        return None
+    return Node("quantity", found)
+
+
+def _with_unit(node: Node) -> tuple[Node, Unit] | None:
+    head, args = node
+    if head == "quantity":
+        return args[0], args[1]
+    if head == "symbol":
+        return (ONE, UNITS[args[0]]) if args[0] in UNITS else None
+    if not symbols(node) and "quantity" not in heads(node):
+        return node, NOTHING
+    if head == "pow":
+        found, exponent = _with_unit(args[0]), args[1]
+        whole = exponent.head == "number" and isinstance(exponent.args[0], int)
+        if found is None or found[0] != ONE or not whole or abs(exponent.args[0]) > 9:
+            return None
+        return ONE, NOTHING.times(found[1], exponent.args[0])
+    if head not in ("mul", "div"):
+        return None
+    parts = [_with_unit(arg) for arg in args]
+    if None in parts:
+        return None
+    values_, unit = [], NOTHING
+    for index, part in enumerate(parts):
+        assert part is not None
+        values_.append(part[0])
+        unit = unit.times(part[1], -1 if head == "div" and index else 1)
+    if head == "mul":
+        return quotients.product(*values_), unit
+    return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

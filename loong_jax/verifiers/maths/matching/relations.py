@@ -1,37 +1,42 @@
 """Golds that are equations, inequalities, or several of them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import binders, constants, halves, lines, real_sets
+from loong_jax.verifiers.maths.comparing import lines, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
+    UNNAMED,
+    ZERO,
     Node,
     difference,
     heads,
+    number,
     render,
+    substitute,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import kinds, naming, quotients, renaming, signs
-from loong_jax.verifiers.maths.matching import ladder, sets, several
+from loong_jax.verifiers.maths.forms import kinds, lists, naming, quotients, renaming
+from loong_jax.verifiers.maths.matching import ladder, several
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
-
 
 _ORDERS = frozenset(("<", "<=", ">", ">="))
 
 
-def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     gold, answer = renaming.with_bounds_named(gold, answer)
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
         return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
-    gold, answer = binders.applied(gold, answer)
+    gold, answer = renaming.applied(gold, answer)
     operands = gold.args[1:]
-    renamed = binders.with_names_of(gold, answer)
+    if (bounded := _bounded(gold)) is not None and answer.head != "chain":
+        return ladder.real_set(matcher, bounded, answer)
+    if answer.head != "chain" and naming.names_ratio(operands[0]) and not symbols(operands[-1]):
+        return matcher.match(operands[-1], answer)
+    renamed = renaming.with_names_of(gold, answer)
     if renamed is None:
         matcher.note = f"{render(answer)} renames its argument on one side only"
         return False
@@ -81,19 +86,34 @@ def relation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return equation(matcher, gold, answer)
 
 
-def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def _bounded(gold: Node) -> Node | None:
+    """0 < x < 1 for 0 < f(x) < 1 and 0 < a/b < 1, which an interval answers."""
+    operators, *operands = gold.args
+    if (
+        len(operands) != 3
+        or not set(operators) <= _ORDERS
+        or operands[1].head not in ("apply", "div")
+    ):
+        return None
+    if symbols(operands[0]) or symbols(operands[2]):
+        return None
+    return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
+
+
+def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
     others, *given = answer.args
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
+    operands, given = ([_quotient(side) for side in sides] for sides in (operands, given))
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if symbols(gold) != symbols(answer):
-        return any(equation(matcher, gold, other) for other in constants.renamed(gold, answer))
+        return any(equation(matcher, gold, other) for other in renaming.renamed(gold, answer))
     if "pm" in heads(answer):
-        return halves.solves(gold, answer)
+        return solves(gold, answer)
     left = difference(*operands)
     right = difference(*given)
     sign = values.constant_ratio(left, right)
@@ -114,7 +134,29 @@ def equation(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return ladder.ask(matcher, gold, answer)
 
 
-def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | None:
+def _points(items: Sequence[Node]) -> Node | None:
+    """The points of p = 5, q = 2; p = 7, q = 2: names that come again in turns."""
+    if not all(map(naming.is_assignment, items)):
+        return None
+    names = [str(naming.left_side(item)) for item in items]
+    order = sorted(set(names))
+    size = len(order)
+    if size < 2 or len(names) == size or len(names) % size:
+        return None
+    rows = [dict(zip(names[i : i + size], items[i : i + size], strict=True))
+            for i in range(0, len(names), size)]  # fmt: skip
+    if any(len(row) < size for row in rows):
+        return None
+    return Node("list", tuple(
+        Node("tuple", tuple(naming.right_side(row[name]) for name in order)) for row in rows
+    ))  # fmt: skip
+
+
+def _quotient(node: Node) -> Node:
+    return Node("div", node.args) if node.head == "ratio" and len(node.args) == 2 else node
+
+
+def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None:
     if len(operators) != len(others):
         return False
     if tuple(operators) != tuple(others):
@@ -122,13 +164,13 @@ def _chains(matcher: "Matcher", operators, operands, others, given) -> bool | No
         given = list(reversed(given))
         if tuple(operators) != others:
             return False
-    outcomes = [sets.alike(g, a) for g, a in zip(operands, given, strict=True)]
+    outcomes = [ladder.alike(g, a) for g, a in zip(operands, given, strict=True)]
     if all(outcomes):
         return True
     return False if False in outcomes else None
 
 
-def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Several equations or inequalities: values to names, a set of reals, or each of them."""
     items = gold.args
     if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):
@@ -139,9 +181,15 @@ def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
             return lines.equal(left, right)
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
+        if (points := _points(items)) is not None:
+            if answer.head in BARE_LISTS:
+                named = [i for i in answer.args if naming.is_assignment(i)]
+                parts = tuple(naming.right_side(i) for i in answer.args)
+                answer = _points(answer.args) if len(named) > 1 else Node("list", parts)
+            return answer is not None and several.collection(matcher, points, answer)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
-            given = signs.flat(answer)
+            given = lists.flat(answer)
             if not any(
                 naming.left_side(i) for i in given
             ):  # bare values, in the order of the names
@@ -152,3 +200,31 @@ def system(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head not in COLLECTIONS:
         return False
     return several.unordered(matcher, list(items), list(answer.args))
+
+
+def solves(curve: Node, halves: Node) -> bool:
+    """Whether an equation quadratic in a name has as its solutions both values of the other.
+
+    The coefficient of the square has to be a number: x y^2 = x has the line x = 0 besides.
+    """
+    if curve.args[0] != ("=",) or halves.args[0] != ("=",) or halves.args[1].head != "symbol":
+        return False
+    name = halves.args[1].args[0]
+    roots = lists.spread(halves.args[2])
+    if len(roots) != 2 or name in symbols(halves.args[2]) or name not in symbols(curve):
+        return False
+    if len(symbols(curve)) < 2 or values.equal(*roots) is not False:
+        return False
+    gap = difference(curve.args[1], curve.args[2])
+    at = [substitute(gap, name, number(y)) for y in range(4)]
+    third, second = _weighted(at, (1, -3, 3, -1)), _weighted(at, (1, -2, 1))
+    if not values.equal(third, ZERO) or values.equal(second, ZERO) is not False:
+        return False
+    if symbols(second) and not values.is_fixed(second):
+        return False
+    return all(values.equal(substitute(gap, name, root), ZERO) for root in roots)
+
+
+def _weighted(terms: list[Node], weights: tuple[int, ...]) -> Node:
+    pairs = zip(weights, terms, strict=False)
+    return Node("add", tuple(Node("mul", (number(weight), term)) for weight, term in pairs))

@@ -1,7 +1,6 @@
 """Golds of several parts: lists, sets and tuples, matrices, ratios."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import real_sets, vectors
@@ -16,12 +15,9 @@ from loong_jax.verifiers.maths.expression import (
     strip_labels,
     symbols,
 )
-from loong_jax.verifiers.maths.forms import lists, matrices, naming, signs
-from loong_jax.verifiers.maths.matching import sets
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
-
+from loong_jax.verifiers.maths.forms import lists, naming
+from loong_jax.verifiers.maths.matching import ladder
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 MAX_ITEMS = 64
 MAX_REPEATS = 2
@@ -29,14 +25,14 @@ _POINTS = ("permutations", "binomial")  # as which P(2, 3) and C(2, 3) are read
 SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
 
 
-def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
-    items = signs.flat(gold)
+def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+    items = lists.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
         if operators[-1] in ("=", "in", "~", "->"):
             answer = operands[-1]
         elif real_sets.real_set(answer) is not None:
-            return sets.real_set(matcher, gold, answer)
+            return ladder.real_set(matcher, gold, answer)
         else:
             return False
     answer = strip_labels(answer)
@@ -44,7 +40,7 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
     answer = lists.grouped(gold, answer)
     if answer.head not in COLLECTIONS and "pm" in heads(answer):
-        answer = Node("list", signs.spread(answer))
+        answer = Node("list", lists.spread(answer))
     if gold.head == "tuple":
         parts = vectors.components(answer, len(items), symbols(gold))
         answer = answer if parts is None else Node("tuple", parts)
@@ -53,21 +49,21 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "matrix":
         if gold.head == "bracket" and items and all(i.head == "bracket" for i in items):
             return matrix(matcher, Node("matrix", tuple(i.args for i in items)), answer)
-        if gold.head in ("tuple", "bracket", "list") and 1 in matrices.size(answer):
+        if gold.head in ("tuple", "bracket", "list") and 1 in vectors.size(answer):
             answer = Node("tuple", tuple(x for row in answer.args for x in row))
     if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
         if gold.head == "tuple" and not lists.may_be_interval(items):
             return False  # [1/3, -2) is empty, and (1/3, -2) a point
-        return sets.real_set(matcher, gold, answer)
+        return ladder.real_set(matcher, gold, answer)
     if answer.head in ("interval", "union", "setminus", "builder") or (
         answer.head == "bracket" and gold.head == "tuple" and len(items) == len(answer.args) == 2
     ):
-        return sets.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
+        return ladder.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
     if answer.head not in COLLECTIONS:
         if len(items) == 1:
             return matcher.match(items[0], answer)
         return False
-    given = signs.flat(answer)
+    given = lists.flat(answer)
     if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
         return collection(matcher, gold, given[0])  # [(4, 112)]
     if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
@@ -128,7 +124,7 @@ def collection(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return unordered(matcher, lists.distinct(gold_values), different)
 
 
-def _sequence(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     """A list that repeats itself or goes on: whole, and in order where it is long."""
     if len(gold) != len(answer):
         return False
@@ -140,7 +136,7 @@ def _sequence(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool 
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
 
 
-def all_match(matcher: "Matcher", pairs: Iterable[tuple[Node, Node]]) -> bool | None:
+def all_match(matcher: Matcher, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
     unknown = False
     for gold, answer in pairs:
         outcome = matcher.match(gold, answer)
@@ -150,12 +146,12 @@ def all_match(matcher: "Matcher", pairs: Iterable[tuple[Node, Node]]) -> bool | 
     return None if unknown else True
 
 
-def unordered(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def unordered(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     gold, answer = lists.without_repeats(gold), lists.without_repeats(answer)
     return _paired(matcher, gold, answer) if len(gold) == len(answer) else False
 
 
-def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | None:
+def _paired(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
     unknown, rest = False, list(answer)
     for item in gold:
         for index, other in enumerate(rest):
@@ -169,32 +165,30 @@ def _paired(matcher: "Matcher", gold: list[Node], answer: list[Node]) -> bool | 
     return True
 
 
-def matrix(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
-    matrix = matrices.matrix_of(answer)
-    if matrix is None and 1 in matrices.size(gold):
-        parts = vectors.components(answer, max(matrices.size(gold)), symbols(gold))
-        matrix = None if parts is None else matrices.shaped(list(parts), matrices.size(gold))
+    matrix = vectors.matrix_of(answer)
+    if matrix is None and 1 in vectors.size(gold):
+        parts = vectors.components(answer, max(vectors.size(gold)), symbols(gold))
+        matrix = None if parts is None else vectors.shaped(list(parts), vectors.size(gold))
     if matrix is None:
         return False
     answer = matrix
-    if matrices.size(gold) != matrices.size(answer):
-        flat = 1 in matrices.size(gold) and 1 in matrices.size(answer) and answer.args != ()
+    if vectors.size(gold) != vectors.size(answer):
+        flat = 1 in vectors.size(gold) and 1 in vectors.size(answer) and answer.args != ()
         is_vector = (
-            flat and matrices.size(gold) == matrices.size(answer)[::-1] and answer.head == "vector"
+            flat and vectors.size(gold) == vectors.size(answer)[::-1] and answer.head == "vector"
         )
         if not is_vector:
             return False
     pairs = zip(
-        (x for row in gold.args for x in row),
-        (x for row in answer.args for x in row),
-        strict=True,
+        (x for row in gold.args for x in row), (x for row in answer.args for x in row), strict=True
     )
     return all_match(matcher, pairs)
 
 
-def ratio(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def ratio(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
     if answer.head == "ratio":

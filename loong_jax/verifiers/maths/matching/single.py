@@ -1,7 +1,8 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
@@ -11,35 +12,27 @@ from loong_jax.verifiers.maths.expression import (
     heads,
     number,
     render,
+    strip_labels,
     symbols,
+    walk,
 )
-from loong_jax.verifiers.maths.forms import (
-    kinds,
-    labels,
-    lists,
-    matrices,
-    naming,
-    quantities,
-    signs,
-)
-from loong_jax.verifiers.maths.matching import ladder, measured, several, stated
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.matching.matcher import Matcher
+from loong_jax.verifiers.maths.forms import kinds, lists, naming
+from loong_jax.verifiers.maths.matching import ladder, measured, several
+from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 
-def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1] == UNNAMED:
         matcher.note = "the answer is a bound"
         return None  # which the question may ask for: "at least 5 socks"
-    said = stated.value_of(matcher, answer, gold)
+    said = value_of(matcher, answer, gold)
     if said is None:
         return False
     answer = said
     if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in heads(answer):
-        items = answer.args if answer.head in COLLECTIONS else signs.spread(answer)
+        items = answer.args if answer.head in COLLECTIONS else lists.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
             items = lists.without_restrictions(lists.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
@@ -56,11 +49,11 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     if answer.head == "quantity":
         return measured.unasked_unit(matcher, gold, answer)
     if symbols(gold) and symbols(answer) and ladder.equal(matcher, gold, answer) is not True:
-        pair = quantities.as_quantity(gold), quantities.as_quantity(answer)
+        pair = measured.as_quantity(gold), measured.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return measured.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
-        return matcher.match(gold, answer.args[0][0]) if matrices.size(answer) == (1, 1) else False
+        return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
             not kinds.has_pi(gold) and ladder.equal(matcher, gold, answer.args[0])
@@ -106,16 +99,16 @@ def value(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return outcome
 
 
-def _vector(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def _vector(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
-        size = max(matrices.size(answer)) if answer.head == "matrix" else len(answer.args)
+        size = max(vectors.size(answer)) if answer.head == "matrix" else len(answer.args)
     parts = vectors.components(gold, size, frozenset())
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
-def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def _bare_digits(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """The digits without their base, which only the question can make right."""
     value, base = gold.args
     if answer.head not in ("number", "neg") or answer == number(value):
@@ -131,9 +124,9 @@ def _bare_digits(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
     return True if "base" in matcher.conventions else None
 
 
-def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
+def classes(matcher: Matcher, classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
-    if labels.domains(answer) and residues.INTEGERS not in labels.domains(answer):
+    if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
         return False  # k counts from 0 or 1
     given = residues.of(answer)
     if given is None:
@@ -142,7 +135,7 @@ def classes(matcher: "Matcher", classes: residues.Classes, gold: Node, answer: N
     return residues.equal(classes, given)
 
 
-def in_pieces(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
+def in_pieces(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if gold.head == "chain":  # f(x) = ...
         gold, operators = gold.args[-1], gold.args[0]
         return in_pieces(matcher, gold, answer) if operators == ("=",) else False
@@ -152,3 +145,72 @@ def in_pieces(matcher: "Matcher", gold: Node, answer: Node) -> bool | None:
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
+
+
+def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
+    """What an equation such as k = 1 or 5 + 6 = 11 says the value is; None if it says none."""
+    if answer.head != "chain":
+        return answer
+    operators, *operands = answer.args
+    if operators[-1] == "in" and len(operators) == 1:
+        inner = operands[1]
+        return inner.args[0] if inner.head == "set" and len(inner.args) == 1 else None
+    if operators == ("->",):
+        return operands[1]
+    if not set(operators) <= {"=", "~", "=="}:
+        return None
+    if _contradicts(matcher, operators, operands):
+        matcher.note = f"{render(answer)} contradicts itself"
+        return None
+    if "~" in operators and symbols(gold) == frozenset():
+        exact = operands[operators.index("~")]
+        rounded = operands[-1]
+        if symbols(exact) == frozenset():
+            return exact if _equal_or_none(matcher, gold, exact) else rounded
+    last = strip_labels(operands[-1])
+    first = strip_labels(operands[0])
+    if len(operands) == 2 and kinds.is_multiple(first) and not symbols(last):
+        matcher.note = f"{render(answer)} is not solved"
+        return None
+    if first.head == "number" and symbols(last) and len(operands) == 2:
+        return first  # 5 = x
+    is_sum = first.head in ("add", "neg") and bool(symbols(first))
+    if is_sum and last == number(0):
+        return None
+    if kinds.is_applied(first) or kinds.is_derivative(first):
+        return last
+    if len(operands) == 2 and naming.names_function(first, gold, last):
+        return last
+    if operators == ("~",) and kinds.is_factorial(first) and first not in set(walk(gold)):
+        return last  # n! ~ ..., by the formula of Stirling
+    if symbols(first) and symbols(last) & symbols(first) and first.head != "apply":
+        same = all(ladder.equal(matcher, gold, operand) for operand in operands)
+        return last if same else None  # (x - 1)(x + 1) = x^2 - 1
+    return last
+
+
+def _equal_or_none(matcher: Matcher, gold: Node, answer: Node) -> bool:
+    target = gold.args[0] if gold.head == "quantity" else gold
+    return kinds.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
+
+
+def _contradicts(matcher: Matcher, operators: Sequence[str], operands: Sequence[Node]) -> bool:
+    """Whether two numbers of the chain differ, "6 = 5"; f(2) is none, f being unknown."""
+    known: Node | None = None
+    for index, operand in enumerate(operands):
+        operand = strip_labels(operand)
+        if operand.head == "quantity" or symbols(operand) or "apply" in heads(operand):
+            continue
+        if not kinds.is_value(operand):
+            continue
+        if known is None:
+            known = operand
+            continue
+        if operators[index - 1] == "~":
+            if not kinds.is_roughly(known, operand):
+                return True
+        elif values.equal(known, operand) is False and not (
+            "~" in operators[: index - 1] and kinds.is_roughly(known, operand)
+        ):
+            return True
+    return False

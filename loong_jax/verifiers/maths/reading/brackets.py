@@ -1,15 +1,9 @@
 """Brackets of the grammar: tuples, intervals, sets, bars, matrices and other environments."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import EMPTY, Node, ParseError, call, number
 from loong_jax.verifiers.maths.reading import pieces
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def raw_argument(parser: Parser) -> str:

@@ -1,16 +1,12 @@
 """Sums, products, limits and definite integrals of LaTeX."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, constant, number, symbol
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 _END = Token("command", "\\differential")  # stands where dx stood; starts nothing

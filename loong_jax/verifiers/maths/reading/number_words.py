@@ -1,8 +1,10 @@
-"""Numbers as words: twelve, two thirds, 十二."""
+"""Numbers and sets of numbers as words: twelve, two thirds, 十二."""
 
+import re
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import INFINITY, Node, negate, number, symbol
 
 _UNITS = str.split(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -19,12 +21,17 @@ PATTERN = (  # of the words of one number: "twenty-four", "two hundred and five"
 )
 _CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
 _CJK_TENS = {"十": 10, "百": 100, "千": 1000}
+_CJK_GROUPS = {"万": 10**4, "亿": 10**8}
 
 
 def number_from_words(text: str) -> int | Fraction | None:
     """12 for "twelve" or "十二", 2/3 for "two thirds"; None for anything else."""
     if any(character in _CJK_DIGITS or character in _CJK_TENS for character in text):
-        return _cjk_number(text)
+        below, parted, above = text.partition("分之")  # 百分之二十五 is 25 of 100
+        if not parted:
+            return _cjk_number(text)
+        share = _cjk_number(above), _cjk_number(below)
+        return Fraction(share[0]) / share[1] if share[0] is not None and share[1] else None
     parts = [p for p in text.lower().replace("-", " ").split() if p != "and"]
     if len(parts) > 1 and parts[0] in ("minus", "negative"):
         value = number_from_words(" ".join(parts[1:]))
@@ -66,7 +73,15 @@ def with_digits(text: str) -> str | None:
     return None
 
 
-def _cjk_number(text: str) -> int | None:
+def _cjk_number(text: str) -> int | Fraction | None:
+    if text.startswith("负"):
+        value = _cjk_number(text[1:])
+        return None if value is None else -value
+    whole, point, decimals = text.partition("点")
+    if point:
+        digits = "".join(str(_CJK_DIGITS.get(character, "x")) for character in decimals)
+        before = _cjk_number(whole)
+        return Fraction(f"{before}.{digits}") if digits.isdigit() and before is not None else None
     total, digit, run = 0, None, ""
     for character in text:
         if character in _CJK_DIGITS:
@@ -75,8 +90,37 @@ def _cjk_number(text: str) -> int | None:
         elif character in _CJK_TENS:
             total += (1 if digit is None else digit) * _CJK_TENS[character]
             digit, run = None, "x"
+        elif character in _CJK_GROUPS:
+            total, digit, run = (total + (digit or 0)) * _CJK_GROUPS[character], None, "x"
         else:
             return None
     if run.isdigit() and len(run) > 1 and not total:
         return int(run)
     return total + (digit or 0)
+
+
+_ALL = r"(?:(?:the )?set of )?(?:all |every |any )?(?:the )?"
+_REALS = re.compile(
+    rf"{_ALL}(?:(?P<sign>strictly positive|strictly negative|positive|negative|non-?negative|"
+    r"non-?positive|nonzero|non-zero) )(?:real numbers?|reals?)"
+)
+_NAMED = re.compile(rf"{_ALL}(?P<name>integers?|natural numbers?|rational numbers?|rationals)")
+_NAMES = {"i": "set Z", "n": "set N", "r": "set Q"}
+
+
+def read(words: str) -> Node | None:
+    """The set that a normal form names (see `phrases.normal`); None for anything else."""
+    if (named := _NAMED.fullmatch(words)) is not None:
+        return symbol(_NAMES[named["name"][0]])
+    match = _REALS.fullmatch(words)
+    if match is None:
+        return None
+    sign = match["sign"].replace("-", "")
+    low, high = negate(INFINITY), INFINITY
+    if sign == "nonzero":
+        whole = Node("interval", (low, high, True, True))
+        return Node("setminus", (whole, Node("set", (number(0),))))
+    is_open = not sign.startswith("non")
+    if sign in ("nonnegative", "positive", "strictly positive"):
+        return Node("interval", (number(0), high, is_open, True))
+    return Node("interval", (low, number(0), True, is_open))

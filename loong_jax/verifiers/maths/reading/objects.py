@@ -3,10 +3,6 @@
 The names are looked up here and stand for expressions; nothing of that name is ever called.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths.expression import (
     EMPTY,
     REALS,
@@ -17,10 +13,8 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
 )
 from loong_jax.verifiers.maths.reading import pieces
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=",
               "StrictLessThan": "<", "LessThan": "<=", "GreaterThan": ">=",

@@ -1,14 +1,10 @@
 """Functions in pieces, read from a cases environment or from sympy's Piecewise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from loong_jax.verifiers.maths.expression import Node, ParseError
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading.parser import Parser
 
 MAX_BRANCHES = 8
 OTHERWISE = Node("text", ("otherwise",))

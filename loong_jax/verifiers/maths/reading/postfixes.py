@@ -1,15 +1,9 @@
 """What is written after a factor: powers, factorials, degrees, percent, primes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, number, symbol
-from loong_jax.verifiers.maths.reading import calls, numerals, words
+from loong_jax.verifiers.maths.reading import numerals, variables, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 _PARTS = {"\\permil": 1000, "\\textperthousand": 1000, "\\perthousand": 1000, "\\permyriad": 10_000}
 
@@ -66,7 +60,7 @@ def _with_postfixes(parser: Parser, node: Node) -> Node:
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
-                node = Node("apply", (node.args[0], *calls.in_brackets(parser)))
+                node = Node("apply", (node.args[0], *variables.in_brackets(parser)))
         elif token.text == "_" and token.kind == "sign" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:

@@ -8,13 +8,25 @@ from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     EMPTY,
     REALS,
+    CostError,
     Node,
     ParseError,
+    depth,
     number,
     strip_labels,
 )
-from loong_jax.verifiers.maths.reading import bases, left_sides, number_words, parameters, word_sets
-from loong_jax.verifiers.maths.reading.parser import parse
+from loong_jax.verifiers.maths.reading import (
+    left_sides,
+    number_words,
+    numerals,
+    parameters,
+    postfixes,
+    primaries,
+    relations,
+    sums,
+)
+from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading.tokens import prepare, tokenize
 from loong_jax.verifiers.maths.wording import phrases
 
 LETTERS = re.compile(r"[^\W\d_]")
@@ -33,8 +45,32 @@ _HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
     rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
-_TWICE = re.compile(r"(\d[\d,]*)\$?\s*\(([A-Za-z][A-Za-z -]{1,60})\)")  # 42 (forty-two)
+_TWICE = re.compile(
+    r"(\d[\d,]*)\$?(?:\s|\\[ ,;]|\\text\s*\{)*\(([A-Za-z][A-Za-z -]{1,60})\)\s*\}?"
+)  # 42 (forty-two)
+_FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
+_OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
+_ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
+_GOES_ON = re.compile(
+    r"(?:[-=+*/^<>&]|\\\\|\\(?:cdot|times|left|right|le|ge|ne|in|approx|pm))\s*\Z"
+)
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
+
+
+Parser.whole, Parser.items, Parser.relation = relations.whole, relations.items, relations.relation
+Parser.union, Parser.sum, Parser.product = relations.union, sums.sum_, sums.product
+Parser.factor, Parser.primary, Parser.argument = (
+    postfixes.factor, primaries.primary, primaries.argument
+)  # fmt: skip
+MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
+
+
+def parse(text: str) -> Node:
+    """The expression a text stands for; raises ParseError or CostError."""
+    node = Parser(tokenize(prepare(text))).whole()
+    if (deep := depth(node)) > MAX_TREE_DEPTH:
+        raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
+    return node
 
 
 def of(text: str) -> tuple[Node, ...]:
@@ -46,6 +82,15 @@ def of(text: str) -> tuple[Node, ...]:
 
 def _read(text: str) -> tuple[Node, ...]:
     text = _DOLLARS.sub(r"\\$", left_sides.with_concentrations(text.strip()), count=1)
+    if text.count("$") > 3 and _FORMULAS.fullmatch(text):
+        parts = [part.strip() for part in text.split("$")[1::2]]
+        is_list = "\n" in text or all("=" in part for part in parts)
+        if is_list and not any(_OPERATES.match(part) for part in parts[1:]):
+            text = " \\text{ and } ".join(parts)
+    elif "\n" in text:
+        lines = [line.strip(" ,;.") for line in text.split("\n") if line.strip()]
+        if all(_is_formula(line) and _ONE_OF_LIST.match(line) for line in lines):
+            text = ", ".join(lines)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):
@@ -66,7 +111,7 @@ def _read(text: str) -> tuple[Node, ...]:
             digits = twice[1].replace(",", "")
             if str(number_words.number_from_words(twice[2])) == digits:
                 return (number(int(digits)),)
-        if (named := word_sets.read(bare)) is not None:
+        if (named := number_words.read(bare)) is not None:
             return (named,)
         if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
             text = digits
@@ -77,7 +122,7 @@ def _read(text: str) -> tuple[Node, ...]:
         return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
     if match := _ONE_IN.fullmatch(bare):
         return (Node("div", (number(int(match[1])), number(int(match[2])))),)
-    based = bases.based(bare)
+    based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
     if match := _ZERO_COMMA.fullmatch(with_comma):
         return (_decimal(match[1], match[2]),)
@@ -106,6 +151,13 @@ def _read(text: str) -> tuple[Node, ...]:
         items = tuple(number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
+
+
+def _is_formula(line: str) -> bool:
+    """Whether a line is a formula that neither goes on nor was begun before it."""
+    if _OPERATES.match(line) or _GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
+        return False
+    return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
 
 
 def _without_domains(node: Node) -> Node:

@@ -1,15 +1,9 @@
 """The loosest rules of the grammar: items, relations between them, unions and ratios."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import BARE_LISTS, UNNAMED, Node, ParseError
-from loong_jax.verifiers.maths.reading import starters, words
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading import words
+from loong_jax.verifiers.maths.reading.parser import Parser
 
 MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",
@@ -106,14 +100,14 @@ def relation(parser: Parser) -> Node:
         operator = names.RELATIONS.get(token.text) if token.kind != "text" else None
         if operator is None and token.kind in ("word", "text"):
             operator = {"in": "in", "is": "="}.get(token.text)
-            if operator == "=" and not starters.starts_operand(parser, parser.peek()):
+            if operator == "=" and not words.starts_operand(parser, parser.peek()):
                 operator = None
             if operator == "in" and parser.peek().text not in ("(", "[", "{", "\\{", "Interval"):
                 operator = None
         if operator is None:
             break
         parser.take()
-        if operator == "=>":  # what follows is concluded
+        if operator == "=>" or (operator == "<=>" and operators):  # what follows is concluded
             return parser.nested(parser.relation)
         operators.append(operator)
         operands.append(parser.union())
@@ -160,7 +154,7 @@ def union(parser: Parser) -> Node:
 
 
 def _is_ratio(parser: Parser, left: Node) -> bool:
-    return starters.starts_operand(parser, parser.peek()) and left.head not in BARE_LISTS
+    return words.starts_operand(parser, parser.peek()) and left.head not in BARE_LISTS
 
 
 def _as_set(node: Node) -> Node:

@@ -1,17 +1,12 @@
 """Sums and products of the grammar, with signs, units and factors without a sign between them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import ONE, Node, ParseError, negate
-from loong_jax.verifiers.maths.reading import starters, unit_words
+from loong_jax.verifiers.maths.reading import unit_words, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def sum_(parser: Parser) -> Node:
@@ -109,7 +104,7 @@ def _juxtaposed(parser: Parser, left: Node) -> bool:
         return False
     if token.text == "mod" and token.kind == "word" and parser.peek().kind == "number":
         return False
-    return starters.starts_operand(parser, token)
+    return words.starts_operand(parser, token)
 
 
 def _adjoin(parser: Parser, left: Node) -> Node:
@@ -122,7 +117,7 @@ def _adjoin(parser: Parser, left: Node) -> Node:
             denominator = parser.take()
             part = Fraction(int(numerator.text), int(denominator.text))
             return Node("add", (left, Node("number", (part, 0))))
-        if parser.at(*starters.FRACTIONS):
+        if parser.at(*words.FRACTIONS):
             right = parser.factor()
             if _is_proper(right):  # 3\frac{1}{2}
                 return Node("add", (left, right))

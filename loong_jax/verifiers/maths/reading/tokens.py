@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import layout, multiplicity
+from loong_jax.verifiers.maths.reading import left_sides
 
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
@@ -30,25 +30,7 @@ _SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_CHARACTERS = {
-    "√": r" \sqrt ", "π": r" \pi ", "∞": r" \infty ", "≤": r" \le ", "≥": r" \ge ", "≠": r" \ne ",
-    "⩽": r" \le ", "⩾": r" \ge ", "≦": r" \le ", "≧": r" \ge ",
-    "∪": r" \cup ", "∩": r" \cap ", "∈": r" \in ", "∉": r" \notin ", "±": r" \pm ",
-    "∓": r" \mp ", "×": r" \times ", "÷": r" \div ", "·": r" \cdot ", "⋅": r" \cdot ",
-    "∙": r" \cdot ",
-    "−": "-", "–": "-", "—": "-", "‐": "-", "﹣": "-", "∅": r" \emptyset ", "ℝ": r" \mathbb{R} ",
-    "≈": r" \approx ", "≅": r" \approx ", "≡": r" \equiv ", "°": r"^\circ ", "º": r"^\circ ",
-    "→": r" \to ", "⇒": r" \implies ", "∖": r" \setminus ", "′": "'", "’": "'", "∛": r" \sqrt[3] ",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "…": r" \ldots ", "¢": " cents",
-    "、": ", ", "，": ",", "；": ";", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%",
-    "⟨": r" \langle ", "⟩": r" \rangle ", "⌊": r" \lfloor ", "⌋": r" \rfloor ",
-    "ℤ": r" \mathbb{Z} ",
-    "⌈": r" \lceil ", "⌉": r" \rceil ", "∧": " and ", "∨": " or ", "∑": r" \sum ",
-    "∠": r" \angle ", "℃": r"^\circ C", "⁄": "/", "∕": "/", "\u200b": "", "\ufeff": "", "₋": "-",
-    "‰": r" \permil ", "‱": r" \permyriad ", "㎝": " cm", "∣": "|", "∥": r" \parallel ",
-}  # fmt: skip
-_TRANSLATE = {ord(character): text for character, text in _CHARACTERS.items()}
+_TRANSLATE = {ord(character): text for character, text in names.TABLES["characters"].items()}
 
 
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
@@ -72,9 +54,21 @@ def plain(text: str) -> str:
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
-    (re.compile(r"(?<=\d),\s*\\!\s*(?=\d)"), ","),
+    (
+        re.compile(
+            r"(?<=\d)(?:(?:\\!\s*)*(?:,\s*\\!|\\text\s*\{,\})(?:\\!|\s)*|(?:\\!\s*)+,)(?=\d)"
+        ),
+        ",",
+    ),
     (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
-    (re.compile(r"(?<=\d)(?:\\[,;: !]|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=\d)(?:\\[,;: !]|\\(?:thin|med)space\s*|~|\{\\,\}|')(?=\d{3}(?!\d))"), ""),
+)
+_OTHER_GROUPS = re.compile(  # 25,00,000 and 2_500_000
+    r"(?<![\d.,])\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])|(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)"
+)
+_GLUED = re.compile(  # \\quadx, \\cdotx
+    r"\\(?:q?quad(?=[A-Za-z])|(?:cdot(?!s)|times|[lg]eq(?!q)|neq|div|pi|pm|cup|cap|approx)"
+    r"(?=[A-Za-z](?![A-Za-z])))"
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
@@ -181,7 +175,7 @@ def prepare(text: str) -> str:
     text = _in_pieces(text)
     if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
-    text = multiplicity.spelled_out(plain(text).strip())
+    text = left_sides.spelled_out(plain(text).strip())
     if "!=" in text:
         text = _FACTORIAL_IS.sub("! =", text)
     if "const" in text:
@@ -199,7 +193,7 @@ def prepare(text: str) -> str:
     if "\\ne" in text or "!=" in text:
         text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = layout.left_out(text)
+        text = _GLUED.sub(r"\g<0> ", left_sides.left_out(text))
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)
@@ -210,11 +204,18 @@ def prepare(text: str) -> str:
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
-        for pattern, replacement in _GROUPS:
-            text = pattern.sub(replacement, text)
+    if any(sign in text for sign in "\\{~_,"):
+        text = with_groups(text)
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "").replace("'", "")
     return _TEN_TIMES.sub(r" \\times ", text)
+
+
+def with_groups(text: str) -> str:
+    """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
+    for pattern, replacement in _GROUPS:
+        text = pattern.sub(replacement, text)
+    return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
 
 
 def _prefixed(infix: re.Match[str]) -> str:

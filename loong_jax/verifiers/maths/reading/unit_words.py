@@ -1,15 +1,9 @@
 """Units after a number, as they are written: `cm`, `km/h`, `square feet`, `J/(mol K)`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import units
 from loong_jax.verifiers.maths.expression import Node
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.units import Unit
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
 
 
 def take_unit(parser: Parser, left: Node) -> Unit | None:

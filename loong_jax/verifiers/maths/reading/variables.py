@@ -1,16 +1,11 @@
 """Words that stand for something: variables, constants, functions, binomials, f(x)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
-from loong_jax.verifiers.maths.reading import brackets, calls, objects, words
+from loong_jax.verifiers.maths.reading import brackets, objects, words
+from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
-
-if TYPE_CHECKING:
-    from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.units import UNITS
 
 
 def from_word(parser: Parser, token: Token) -> Node:
@@ -30,12 +25,12 @@ def from_word(parser: Parser, token: Token) -> Node:
     bare = word.rstrip("0123456789")
     if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
         parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
-        return calls.function(parser, bare)
+        return function(parser, bare)
     if word in names.FUNCTIONS and (
         parser.at("(", *(() if word == "zeta" else ("^", "_", "{")))
         or word in names.PREFIX_FUNCTIONS
     ):
-        return calls.function(parser, word)
+        return function(parser, word)
     if token.kind == "text" and len(word) > 1:
         if parser.at("=", "\\approx", ":", "(", "_", "^"):
             return subscripted(parser, word)
@@ -79,22 +74,22 @@ def subscripted(parser: Parser, name: str) -> Node:
         return constant(names.CONSTANT_LETTERS[name])
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
         if parser.at("(") and not parser.token.spaced:
-            return Node("apply", (name, *calls.in_brackets(parser)))
+            return Node("apply", (name, *in_brackets(parser)))
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
             mark = parser.mark()
             parser.take()
             if brackets.raw_argument(parser) == "-1" and parser.at("("):
-                return Node("apply", (name + "^-1", *calls.in_brackets(parser)))
+                return Node("apply", (name + "^-1", *in_brackets(parser)))
             parser.reset(mark)
     if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = calls.in_brackets(parser)
+        arguments = in_brackets(parser)
         if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
             return Node("apply", (name, *arguments))
         parser.reset(mark)
     if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = calls.in_brackets(parser)
+        arguments = in_brackets(parser)
         if len(arguments) == 2:
             return call("binomial" if name == "C" else "permutations", *arguments)
         parser.reset(mark)
@@ -103,3 +98,70 @@ def subscripted(parser: Parser, name: str) -> Node:
 
 def _counts(below: str) -> bool:
     return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
+
+
+def in_brackets(parser: Parser) -> tuple[Node, ...]:
+    parser.expect("(")
+    if parser.accept(")"):
+        return ()
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    parser.expect(")")
+    return node.args if node.head == "list" else (node,)
+
+
+def function(parser: Parser, spelled: str) -> Node:
+    name = names.FUNCTIONS[spelled]
+    power: Node | None = None
+    base: Node | None = None
+    while parser.at("^", "_", "**"):
+        if parser.take().text == "_":
+            base = parser.argument()
+        else:
+            power = parser.argument()
+    if power == Node("neg", (number(1),)) or power == number(-1):
+        if name not in names.INVERSES:
+            raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
+        name, power = names.INVERSES[name], None
+    if parser.at("(") or (parser.at("{") and name != "set"):
+        arguments = in_brackets(parser) if parser.at("(") else (parser.argument(),)
+        if parser.at("^", "**") and power is not None:
+            raise ParseError("two powers of one function")
+    elif parser.at("[") and name not in ("sqrt",):
+        parser.take()
+        arguments = (parser.nested(parser.sum),)
+        parser.expect("]")
+    else:
+        arguments = (_run(parser),)
+    if not arguments:
+        raise ParseError(f"{spelled}() without argument")
+    if base is not None:
+        if name not in ("log", "max", "min"):
+            raise ParseError(f"{spelled} with a subscript")
+        arguments = (*arguments, base) if name == "log" else arguments
+    if name in ("gcd", "lcm", "max", "min", "mod") and len(arguments) == 1:
+        inner = arguments[0]
+        arguments = inner.args if inner.head in ("list", "tuple", "bracket", "set") else arguments
+    node = objects.simple_call(name, arguments)
+    return node if power is None else Node("pow", (node, power))
+
+
+def _run(parser: Parser) -> Node:
+    """The argument of sin in "sin 2x cos x": factors up to a sign or another function."""
+    negative = parser.accept("-")
+    node = parser.nested(parser.factor)
+    while True:
+        token = parser.token
+        if token.text in words.PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
+            break
+        if token.kind == "word" and words.letters_of(token.text) and not _is_join(token):
+            pass
+        elif not (token.kind == "command" and words.starts_command(token.text)):
+            break
+        node = Node("mul", (node, parser.nested(parser.factor)))
+    return Node("neg", (node,)) if negative else node
+
+
+def _is_join(token: Token) -> bool:
+    return len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)

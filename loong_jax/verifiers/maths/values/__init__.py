@@ -1,17 +1,23 @@
 """Equality of two values: exact rationals, then numbers at two precisions, then identity testing.
 
 Two exact values are equal only if they are the same, however close: 1/2004! is not 1/2006!.
-`evaluator` gives values, `functions` those of sin and its like, `rationals` exact roots; `rounding`
-says what a decimal may stand for, `numbers` and `identities` compare, `equality` chooses.
+`evaluator` gives values, `functions` those of sin and its like, `powers` exact roots; `numbers`
+compares numbers and says what a decimal may stand for, `identities` functions.
 """
 
-from loong_jax.verifiers.maths.values.equality import equal
-from loong_jax.verifiers.maths.values.identities import constant_ratio, is_fixed
-from loong_jax.verifiers.maths.values.numbers import as_fraction, gap, real_value
-from loong_jax.verifiers.maths.values.rounding import EXACT, Tolerance
+from loong_jax.verifiers.maths.values.identities import constant_ratio, equal, is_fixed
+from loong_jax.verifiers.maths.values.numbers import (
+    EXACT,
+    LONG_DIGITS,
+    Tolerance,
+    as_fraction,
+    gap,
+    real_value,
+)
 
 __all__ = [
     "EXACT",
+    "LONG_DIGITS",
     "Tolerance",
     "as_fraction",
     "constant_ratio",

@@ -14,7 +14,7 @@ import mpmath
 
 from loong_jax.verifiers.maths.expression import CostError, Node
 from loong_jax.verifiers.maths.values import functions, powers
-from loong_jax.verifiers.maths.values.rationals import MAX_EXACT_BITS, Undefined, Value
+from loong_jax.verifiers.maths.values.powers import MAX_EXACT_BITS, Undefined, Value
 
 BUDGET = 400_000  # steps of some 100 ns
 

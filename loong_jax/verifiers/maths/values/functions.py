@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.values import rationals
-from loong_jax.verifiers.maths.values.rationals import MAX_EXACT_BITS, Undefined, Value
+from loong_jax.verifiers.maths.values import powers
+from loong_jax.verifiers.maths.values.powers import MAX_EXACT_BITS, Undefined, Value
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.values.evaluator import Evaluator
@@ -60,7 +60,7 @@ def _ln(self: Evaluator, value: Value) -> Value:
 
 def _sqrt(self: Evaluator, value: Value) -> Value:
     if isinstance(value, (int, Fraction)):
-        root = rationals.exact_root(value, 2)
+        root = powers.exact_root(value, 2)
         if root is not None:
             return self.exact(root)
     return self.context.sqrt(self.real(value))

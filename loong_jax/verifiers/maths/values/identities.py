@@ -1,18 +1,20 @@
 """Equality of functions, tested at points that no text can know to be special."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths.expression import Node, heads, symbols, walk
-from loong_jax.verifiers.maths.values import numbers, points, rounding
-from loong_jax.verifiers.maths.values.rationals import Undefined, Value
-from loong_jax.verifiers.maths.values.rounding import EXACT
+from loong_jax.verifiers.maths.values import numbers
+from loong_jax.verifiers.maths.values.numbers import EXACT, Tolerance
+from loong_jax.verifiers.maths.values.powers import Undefined, Value
 
 MIN_FIXED = 3  # points at which what is fixed has its value
 _WHOLE_NAMES = frozenset("nkmjN")
 
 
-def equal(gold: Node, answer: Node, names: frozenset[str], common_log: bool) -> bool | None:
+def equal_functions(
+    gold: Node, answer: Node, names: frozenset[str], common_log: bool
+) -> bool | None:
     """Tests equality of functions at points that no text can know to be special.
 
     A point where one side has no real value and the other has says nothing, and neither does one
@@ -23,12 +25,10 @@ def equal(gold: Node, answer: Node, names: frozenset[str], common_log: bool) -> 
     compared = 0
     has_branches = all(_is_real_logarithmic(node) for node in (gold, answer))
     is_real = all(Node("constant", ("i",)) not in walk(node) for node in (gold, answer))
-    for trial in range(len(points.POINTS)):
-        bindings = points.bindings(ordered, trial)
-        outcome = _compare_at(
-            gold, answer, bindings, common_log, signed=trial >= points.FIRST_SIGNED
-        )
-        may_branch = has_branches or (is_real and trial == points.MIXED)  # sqrt(a/b)
+    for trial in range(len(POINTS)):
+        bindings = bindings_at(ordered, trial)
+        outcome = _compare_at(gold, answer, bindings, common_log, signed=trial >= FIRST_SIGNED)
+        may_branch = has_branches or (is_real and trial == MIXED)  # sqrt(a/b)
         if outcome is False and may_branch and _are_complex(gold, answer, bindings):
             continue
         if outcome is False:
@@ -100,7 +100,7 @@ def _compare_at(
             return True
         size = max(abs(a), abs(b))
         return bool(
-            rounding.between(gold, answer)(Fraction(size), Fraction(abs(a - b))) >= abs(a - b)
+            numbers.between(gold, answer)(Fraction(size), Fraction(abs(a - b))) >= abs(a - b)
         )
     context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
@@ -110,7 +110,7 @@ def _compare_at(
         return None
     digits = (
         9
-        if max(rounding.num_digits(gold), rounding.num_digits(answer)) >= rounding.FLOAT_DIGITS
+        if max(numbers.num_digits(gold), numbers.num_digits(answer)) >= numbers.FLOAT_DIGITS
         else 25
     )
     if numbers.near(evaluator, a, b, digits):
@@ -124,8 +124,8 @@ def constant_ratio(gold: Node, answer: Node) -> int | None:
     """Sign of the constant that gold is times answer; 0 where there is none, None if unknown."""
     names = sorted(symbols(gold) | symbols(answer))
     ratios = []
-    for trial in range(len(points.POINTS)):
-        bindings = points.bindings(names, trial)
+    for trial in range(len(POINTS)):
+        bindings = bindings_at(names, trial)
         try:
             a, evaluator = numbers.evaluate(gold, numbers.LOW_DIGITS, bindings, False)
             b, _ = numbers.evaluate(answer, numbers.LOW_DIGITS, bindings, False)
@@ -154,10 +154,10 @@ def is_fixed(node: Node) -> bool:
     """Whether an expression has one real value, whatever its symbols are."""
     seen = []
     names = sorted(symbols(node))
-    for trial in range(len(points.POINTS)):
+    for trial in range(len(POINTS)):
         try:
             value, evaluator = numbers.evaluate(
-                node, numbers.LOW_DIGITS, points.bindings(names, trial), False
+                node, numbers.LOW_DIGITS, bindings_at(names, trial), False
             )
         except Undefined:
             continue
@@ -168,3 +168,68 @@ def is_fixed(node: Node) -> bool:
         return False
     size = max(1, *map(abs, seen))
     return all(abs(value - seen[0]) <= size * context.mpf(10) ** -25 for value in seen)
+
+
+# Values of the symbols, by trial: positive, then with signs. Of up to four symbols no two have the
+# same sign in both of the last: |xy| is not xy.
+POINTS = (
+    ("1273/1009", "719/1013", "2111/997", "389/641", "1789/773", "503/881", "1301/499", "271/563"),
+    ("311/1031", "1613/607", "863/1019", "2243/811", "421/947", "1129/557", "173/769", "1931/983"),
+    (
+        "-1249/983",
+        "887/1021",
+        "-433/1033",
+        "1657/701",
+        "-613/859",
+        "1483/673",
+        "347/991",
+        "-991/467",
+    ),
+    (
+        "641/1049",
+        "-1907/853",
+        "-1063/617",
+        "-277/1039",
+        "1321/709",
+        "787/1051",
+        "-1543/911",
+        "-659/521",
+    ),
+)
+FIRST_SIGNED, MIXED = 2, 3  # in the latter alone the first two symbols differ in sign
+
+
+def bindings_at(names: Sequence[str], trial: int) -> dict[str, Value]:
+    return {
+        name: Fraction(POINTS[trial][(7 * i + i // 8) % 8]) + i // 8 for i, name in enumerate(names)
+    }
+
+
+def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None:
+    """Whether two expressions have the same value; None where that cannot be told.
+
+    Raises CostError.
+    """
+    if gold == answer:
+        return True
+    names = symbols(gold) | symbols(answer)
+    verdict = _equal_at(gold, answer, names, tolerance, common_log=False)
+    if verdict is not True and _has_bare_log(gold) and _has_log(answer):
+        verdict = _equal_at(gold, answer, names, tolerance, common_log=True) or verdict
+    return verdict
+
+
+def _has_bare_log(node: Node) -> bool:
+    return any(n.head == "call" and n.args[0] == "log" and len(n.args) == 2 for n in walk(node))
+
+
+def _has_log(node: Node) -> bool:
+    return any(n.head == "call" and n.args[0] == "log" for n in walk(node))
+
+
+def _equal_at(
+    gold: Node, answer: Node, names: frozenset[str], tolerance: Tolerance, *, common_log: bool
+) -> bool | None:
+    if names:
+        return equal_functions(gold, answer, names, common_log)
+    return numbers.equal(gold, answer, {}, tolerance, common_log)

@@ -1,14 +1,78 @@
 """Equality of two numbers: exact, or at two precisions."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from loong_jax.verifiers.maths.expression import Node
-from loong_jax.verifiers.maths.values import rounding
+from loong_jax.verifiers.maths.expression import Node, walk
 from loong_jax.verifiers.maths.values.evaluator import Evaluator
-from loong_jax.verifiers.maths.values.rationals import Undefined, Value
-from loong_jax.verifiers.maths.values.rounding import Tolerance
+from loong_jax.verifiers.maths.values.powers import Undefined, Value
+
+FLOAT_DIGITS, LONG_DIGITS = 15, 10
+FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What may differ, beside rounding of long decimals: nothing by default."""
+
+    relative: Fraction = Fraction(0)
+    absolute: Fraction = Fraction(0)
+    digits: int = LONG_DIGITS  # from which on a decimal stands for what it rounds
+    as_written: bool = False  # 2.50 is not 2.5
+
+    @property
+    def is_zero(self) -> bool:
+        return not self.relative and not self.absolute
+
+
+EXACT = Tolerance()
+
+
+def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
+    return Fraction(0)
+
+
+def between(
+    gold: Node, answer: Node, least: int = LONG_DIGITS
+) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
+    """How far apart the two may be because one of them is a rounded decimal."""
+    digits = max(num_digits(gold), num_digits(answer))
+    if digits >= FLOAT_DIGITS:
+        return lambda size, gap: size * FLOAT_TOLERANCE
+    for one, other in ((gold, answer), (answer, gold)):
+        literal = _literal(one)
+        if literal is None or literal[1] < least or _literal(other) is not None:
+            continue
+        unit = Fraction(1, _places(literal[0]) * (1 if literal[1] >= LONG_DIGITS else 2))
+        return lambda size, gap, unit=unit: gap if gap < unit else Fraction(0)
+    return none
+
+
+def num_digits(node: Node) -> int:
+    return max((n.args[1] for n in walk(node) if n.head == "number"), default=0)
+
+
+def _literal(node: Node) -> tuple[Fraction, int] | None:
+    """Value and digits of a decimal or whole number that stands alone."""
+    if node.head in ("percent", "quantity", "labelled", "degree"):
+        node = node.args[0]
+    sign = 1
+    if node.head == "neg":
+        node, sign = node.args[0], -1
+    if node.head != "number" or (not node.args[1] and isinstance(node.args[0], Fraction)):
+        return None
+    return Fraction(node.args[0]) * sign, node.args[1]
+
+
+def _places(value: Fraction) -> int:
+    """10^k for the k decimals that a terminating decimal has."""
+    power = 1
+    while (value * power).denominator != 1:
+        power *= 10
+    return power
+
 
 LOW_DIGITS, HIGH_DIGITS = 40, 250
 
@@ -25,18 +89,16 @@ def is_exact(value: Value) -> bool:
 
 
 def equal(
-    gold: Node,
-    answer: Node,
-    bindings: Mapping[str, Value],
-    tolerance: Tolerance,
-    common_log: bool,
+    gold: Node, answer: Node, bindings: Mapping[str, Value], tolerance: Tolerance, common_log: bool
 ) -> bool | None:
+    if tolerance.as_written and len({*map(num_digits, (gold, answer))} - {0}) > 1:
+        return False
     try:
         a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
         b, other = evaluate(answer, LOW_DIGITS, bindings, common_log)
     except Undefined:
         return None
-    allowance = rounding.between(gold, answer)
+    allowance = between(gold, answer, tolerance.digits)
     if is_exact(a) and is_exact(b):
         if a == b:
             return True
@@ -45,7 +107,7 @@ def equal(
     context = evaluator.context
     if not (context.isfinite(evaluator.real(a)) and context.isfinite(evaluator.real(b))):
         return bool(a == b)
-    if allowance is not rounding.none or not tolerance.is_zero:
+    if allowance is not none or not tolerance.is_zero:
         left, right = evaluator.real(a), evaluator.real(b)
         gap, size = as_fraction(abs(left - right)), as_fraction(max(abs(left), abs(right)))
         wanted = tolerance.relative * as_fraction(abs(left))

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.values import rationals
-from loong_jax.verifiers.maths.values.rationals import MAX_EXACT_BITS, Undefined, Value
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.values.evaluator import Evaluator
+
+MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value here: 1/0, an unbound name, a head without numeric meaning."""
+
+
+Value = Any  # int, Fraction, or an mpf or mpc of the thread's context
+
+
+def bits_of(value: int | Fraction) -> int:
+    if isinstance(value, int):
+        return value.bit_length()
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def exact_root(base: int | Fraction, degree: int) -> int | Fraction | None:
+    """The rational root of a rational that is not negative, where there is one."""
+    if base < 0 or degree > 64 or bits_of(base) > 2000:
+        return None
+    base = Fraction(base)
+    above, below = _integer_root(base.numerator, degree), _integer_root(base.denominator, degree)
+    return None if above is None or below is None else Fraction(above, below)
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
+    else:
+        root = 1 << -(-value.bit_length() // degree)
+        while root > 0:
+            smaller = ((degree - 1) * root + value // root ** (degree - 1)) // degree
+            if smaller >= root:
+                break
+            root = smaller
+    return root if root**degree == value else None
+
 
 MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
 
@@ -20,7 +57,7 @@ def power(self: Evaluator, base: Value, exponent: Value) -> Value:
         if isinstance(base, (int, Fraction)):
             if base == 0 and exponent <= 0:
                 raise Undefined("0 to no positive power")
-            size = rationals.bits_of(base) * abs(exponent)
+            size = bits_of(base) * abs(exponent)
             if base not in (1, -1) and size > MAX_EXACT_BITS:
                 raise CostError("a power of too many digits")
             self.pay((size / 2000) ** 2)
@@ -32,7 +69,7 @@ def power(self: Evaluator, base: Value, exponent: Value) -> Value:
             raise CostError("an exponent above 2^64")
         return base**exponent
     if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
-        root = rationals.exact_root(base, exponent.denominator)
+        root = exact_root(base, exponent.denominator)
         if root is not None:
             return self.power(root, exponent.numerator)
     base, exponent = self.real(base), self.real(exponent)

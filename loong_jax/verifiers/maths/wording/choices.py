@@ -5,7 +5,13 @@ import re
 from loong_jax.verifiers.maths.wording import phrases
 
 _CHOICE = re.compile(
-    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))",
+    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))"
+)
+_WITH_TEXT = re.compile(  # C - the third, C (12)
+    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
+)
+_SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
+    r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
 )
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _LETTERED = re.compile(
@@ -65,6 +71,8 @@ def choice(text: str) -> str | None:
     if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text.strip())):
         return small[1].upper()
     if match is None:
+        match = _WITH_TEXT.match(text.strip())
+    if match is None:
         match = re.match(
             r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip()
         )
@@ -73,8 +81,8 @@ def choice(text: str) -> str | None:
     if match is None:
         return _only_letter_in_brackets(text)
     rest = text.strip()[match.end() :]
-    if re.search(r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?[A-Z]\)?(?=[\s).,:]|$)", rest):
-        return None  # a second letter
+    if _SECOND_LETTER.search(rest):
+        return None
     if _REFUSED.match(rest):
         return None  # "(D) is incorrect"
     return match[1]

@@ -1,0 +1,181 @@
+"""Other languages, as tables: their words for an answer, units, magnitudes, yes, no, nothing.
+
+A response and a gold are put into English before anything is looked for in them, so that nothing
+else knows other languages. Only what stands beside a number or announces an answer is translated.
+"""
+
+# ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about
+import re
+from fractions import Fraction
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.reading import number_words
+
+MAX_DIGITS = 40
+_SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
+    0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
+    0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
+_SIGNS |= dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
+_SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
+_SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
+
+# ---- what announces an answer
+_ANSWER = (
+    r"(?:最终|最后|正确|参考|标准)?的?答案|(?:正确|最终)的?(?:选项|结果|结论)|正确的(?:是|为)|答え|正解|정답|답|उत्तर|"
+    r"(?:الجواب|الإجابة)|[Оо]твет|\b(?:Antwort|Endergebnis|[Rr]espuesta(?: final)?|"
+    r"[Rr]éponse(?: finale)?|[Rr]esposta(?: final)?|[Rr]isposta(?: finale)?)|[Đđ]áp (?:án|số)"
+)
+_LATIN = re.compile("Antwort|Endergebnis|[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Rr]ponse")
+_ANNOUNCED = re.compile(
+    rf"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
+    r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s|[は은는=:])\s*(?:选项)?|"
+    r"(?<![若果误设非个])正确的(?:选项)?(?:是|为)\s*:?(?:选项)?|"
+    r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|答\s*:"
+)
+_CHOSEN = re.compile(
+    r"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![不可若果误错能该别挑筛要再先只])(?:应该?|可知)?选(?:择)?(?!项)(?:答案)?\s*:?\s*"
+    r"\$?[(]?([A-H](?:[\s,和]*[A-H])*)[)]?\$?(?![A-Za-z\d])[\s.]*|"
+    r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
+)
+_OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
+_SAYS = re.compile(r"(?<=[\u4e00-\u9fff])(?<!不)(?<!可)(?:是|为)\s*(?=[A-Za-z\d\\$-])")
+_ANY_NUMBER = re.compile(
+    r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
+)
+_ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
+_WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
+_WEEKDAYS = names.by_word("weekdays")
+_HEADING = re.compile(r"【[^】]{1,8}】")
+
+# ---- what stands after a number
+_POWERS = {word: int(power) for word, power in names.by_word("magnitudes").items()}
+_POWERS |= {"mil millones": 9, "Thousand": 3, "Billion": 9, "Trillion": 12}
+_LETTERS = {"k": 3, "K": 3, "M": 6, "m": 6, "mn": 6, "MM": 6, "B": 9, "b": 9, "bn": 9}
+_UNITS = names.by_word("units")  # after a number: the English word, which `units` knows
+_POWERED = {"平方": "square ", "立方": "cubic ", "квадратных ": "square ", "кубических ": "cubic "}
+
+
+def _either(words) -> str:
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
+
+_NUMBER = r"\d[\d,]{0,40}+(?:\.\d{1,40}+)?"
+_GAP = r"(?:[\s$~*]|\\[,;: ]|\\(?:text|mathrm)\s*\{){0,6}"
+_END = r"(?![^\W\d_\u2e80-\uffff])"  # no letter but an ideograph follows
+_MAGNITUDE = (
+    rf"(?:(?!千[米克瓦焦帕卡伏]|百分)(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
+    rf"(?:{_either(w for w in _POWERS if ord(w[0]) <= 0x2E7F)}){_END})"
+)
+_AMOUNT = re.compile(
+    rf"(?<![\d.,])({_NUMBER})({_GAP})({_MAGNITUDE}(?:{_NUMBER}{_MAGNITUDE}){{0,4}})"
+)
+_PART = re.compile(rf"({_NUMBER})?({_MAGNITUDE})")
+_DOLLARS = re.compile(
+    rf"((?:\\?\$|[€£¥])\s?)({_NUMBER})\s?({_either(_LETTERS)})(?![A-Za-z\d]|\s*[=+*/^\\-]|[^$\n]{{0,80}}\$)"
+)
+_UNIT = (
+    rf"(?P<{{0}}>{_either(_POWERED)})?"
+    rf"(?:(?P<{{1}}>{_either(w for w in _UNITS if ord(w[0]) > 0x2E7F)})|"
+    rf"(?P<{{2}}>{_either(w for w in _UNITS if ord(w[0]) <= 0x2E7F)}){_END})"
+)
+_MEASURED = re.compile(
+    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])"
+    rf"(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
+    rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
+)
+_FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
+_CLOCK = re.compile(
+    r"(上午|早上|早晨|凌晨|清晨|中午|下午|晚上|傍晚|午前|午後|오전|오후)\s*(\d{1,2})(?::|[点點時时시]\s*)(\d{1,2})?[分분]?"
+)
+_MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
+_DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
+_MONTHS = str.split(
+    "January February March April May June July August September October November December"
+)
+
+# ---- whole answers
+TRUTHS = names.by_word("truths")
+NOTHING = re.compile(
+    r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
+    r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
+    r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
+    r"nessuna soluzione|sem solução"
+)
+
+
+def translated(text: str) -> str:
+    """A response or gold with what such words say in English and in digits."""
+    if not text.isascii():
+        text = text.translate(_SIGNS)
+        if "分之" in text:
+            text = _FRACTION.sub(r"\2/\1", text)
+        text = _CLOCK.sub(_time, text)
+        text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
+        text = _ROOT.sub(
+            lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
+        )
+        if "其中" in text:
+            text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
+        text = re.sub(r"(?<=[/每])时", "小时", text)
+    if not text.isascii() or _LATIN.search(text):
+        text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
+        text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
+        text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
+    if any(character.isdigit() for character in text[-4000:]):
+        text = _AMOUNT.sub(_multiplied, text)
+        if "$" in text or not text.isascii():
+            text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
+        text = _SAYS.sub(" is ", _MEASURED.sub(_measured, text))
+    return text
+
+
+def _time(match: re.Match[str]) -> str:
+    half = "AM" if match[1] in _MORNING else "PM"
+    return f" {match[2]}:{int(match[3] or 0):02} {half} "
+
+
+def _date(match: re.Match[str]) -> str:
+    year, month, day = match.groups()
+    if not 1 <= int(month) <= 12:
+        return match[0]
+    return f" {_MONTHS[int(month) - 1]} {int(day)}" + (f", {year} " if year else " ")
+
+
+def _multiplied(match: re.Match[str]) -> str:
+    """35000 of "3.5万", 12000 of "1万2千"; as it is where its parts do not fall."""
+    total, before = Fraction(0), 100
+    for count, word in _PART.findall(match[1] + match[3]):
+        if _POWERS[word] >= before or len(count) > MAX_DIGITS:
+            return match[0]
+        before = _POWERS[word]
+        total += Fraction(_plain(count, word)) * 10**before
+    return _digits(total) + match[2]
+
+
+def _times(count: str, factor: int) -> str:
+    return count if len(count) > MAX_DIGITS else _digits(Fraction(_plain(count)) * factor)
+
+
+def _plain(count: str, word: str = "") -> str:
+    """Digits of a number whose comma sets thousands apart, or is that of its decimals."""
+    whole, comma, decimals = count.rpartition(",")
+    is_decimal = comma and "." not in count and len(decimals) != 3
+    return f"{whole.replace(',', '')}.{decimals}" if is_decimal else count.replace(",", "")
+
+
+def _digits(value: Fraction) -> str:
+    whole, rest = divmod(value, 1)
+    if not rest:
+        return str(whole)
+    return (
+        f"{whole}."
+        + f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
+    )
+
+
+def _measured(match: re.Match[str]) -> str:
+    unit = _POWERED.get(match["power"], "") + _UNITS[match["word"] or match["other"]]
+    if under := match["under"] or match["beneath"]:
+        unit += "/" + _POWERED.get(match["below"], "") + _UNITS[under]
+    number = f"{match['whole']}.{match['part']}" if match["part"] else ""
+    return f"{number}{match['gap'] or ' '}{unit}" + ("" if "{" in match["gap"] else " ")
