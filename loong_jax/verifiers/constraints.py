@@ -123,7 +123,7 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
     if not 0 < len(constraints) <= MAX_CONSTRAINTS:
         raise VerifierError(f"{len(constraints)} constraints are not 1 to {MAX_CONSTRAINTS}.")
     is_read = len(response_text) <= MAX_CHARS
-    text = response.read(response_text).answer.strip() if is_read else ""
+    text = _written(response_text) if is_read else ""
     has_content = any(character.isalnum() for character in text)
     checked = []
     for constraint in constraints:
@@ -135,6 +135,15 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
             one = dataclasses.replace(one, is_kept=False, found="no content")
         checked.append(one)
     return checked
+
+
+def _written(response_text: str) -> str:
+    """What follows the thinking, as it is written: the answer's tags count where they hold all."""
+    said = (tool_calls.spoken(response.without_end(response_text)) or "").strip()
+    for opening, closing in response.ANSWERS:
+        if said.startswith(opening) and said.endswith(closing):
+            return said.removeprefix(opening).removesuffix(closing).strip()
+    return said
 
 
 # ---- kinds
