@@ -25,6 +25,8 @@ _PAIR = re.compile(
     r"<longcat_arg_key>(.*?)</longcat_arg_key>\s*<longcat_arg_value>(.*?)</longcat_arg_value>\s*",
     re.S,
 )
+_CLOSES = re.compile("|".join(re.escape(closing) for _, closing in response.THINKING))
+_MENTIONED = re.compile(rf"\w[ \t]+(?:{_CLOSES.pattern})(?:[ \t]*[.,;:!?)]|[ \t]+(?=[a-z]))")
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -72,13 +74,19 @@ class ToolCalls(NamedTuple):
 
 
 def spoken(text: str) -> str | None:
-    """What follows the thinking, calls as they are written; None for thinking that does not end."""
+    """What follows the thinking, calls as they are written; None for thinking that does not end.
+
+    A sentence may speak of a tag that ends thinking, where none was opened.
+    """
     start = 0
-    if text.lstrip().startswith(tuple(opening for opening, _ in response.THINKING)):
+    is_opened = text.lstrip().startswith(tuple(opening for opening, _ in response.THINKING))
+    if is_opened:
         closings = (text.find(closing) for _, closing in response.THINKING)
         start = min((at for at in closings if at >= 0), default=len(text))
     openings = (text.find(opening, start) for opening, _ in TAGS)
     start = min((at for at in openings if at >= 0), default=len(text))
+    if not is_opened and not _CLOSES.search(_MENTIONED.sub("", text[:start])):
+        return text
     said = response.after_thinking(text[:start])
     return None if said is None else said + text[start:]
 
@@ -253,7 +261,8 @@ def _misfit(schema: Any, value: Any, where: str, root: Mapping[str, Any], depth:
             if _is_of(value, kind) and not holds(value, stated):
                 return f"{where} breaks {keyword} {stated!r:.40}"
         elif keyword in _CHOICES and stated:
-            if not _CHOICES[keyword](sum(not misfit(c, value) for c in stated), len(stated)):
+            num_fitting = sum(not misfit(choice, value) for choice in stated)
+            if not _CHOICES[keyword](num_fitting, len(stated)):
                 return f"{where} does not fit {keyword}"
     if "not" in schema and not misfit(schema["not"], value):
         return f"{where} fits what it must not"
@@ -295,7 +304,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(name: str) -> Any:
+def refuse(name: str) -> Any:
+    """For NaN and infinities, which Python would read."""
     raise ValueError(f"{name} is no JSON")
 
 
@@ -308,6 +318,6 @@ def _number(text: str) -> int | float:
 
 
 _STRICT: dict[str, Any] = {
-    "object_pairs_hook": _once, "parse_constant": _refuse, "parse_float": _number,
+    "object_pairs_hook": _once, "parse_constant": refuse, "parse_float": _number,
 }  # fmt: skip
 _DECODER = json.JSONDecoder(**_STRICT)
