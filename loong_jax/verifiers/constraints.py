@@ -276,11 +276,8 @@ def _json(constraint: Mapping[str, Any], text: str) -> Checked:
     keys = constraint.get("keys", [])
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise VerifierError(f"keys={keys!r:.80} of json is no list of texts.")
-    blocks = fences.blocks(text) if text.startswith(("```", "~~~")) else []
-    if [block.end for block in blocks] == [len(text)] and blocks[0].info.lower() in ("", "json"):
-        text = blocks[0].body
     try:
-        value = json.loads(text, parse_constant=tool_calls.refuse)
+        value = json.loads(fences.unframed(text, "json"), parse_constant=tool_calls.refuse)
     except (ValueError, RecursionError) as error:
         return Checked("json", False, f"{error}"[:80])
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]

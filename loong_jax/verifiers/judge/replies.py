@@ -1,13 +1,13 @@
 """What a judge replied, read strictly: one JSON object of the agreed shape, or nothing."""
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from loong_jax.data import fences, response
+
 MAX_CHARS = 200_000
 Said = Literal["correct", "wrong", "unsure"]
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _SAID: dict[str, Said] = {"correct": "correct", "wrong": "wrong", "unsure": "unsure"}
 
 
@@ -42,11 +42,11 @@ def met(text: str, numbers: Sequence[str]) -> tuple[dict[str, bool], str]:
 def _object(text: str, keys: set[str]) -> dict[str, Any]:
     if len(text) > MAX_CHARS:
         raise MalformedReply(f"{len(text)} characters")
-    text = text.rpartition("</think>")[2].strip()  # a reasoning model's own thinking
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced[1].strip()
+    text = response.without_end(text).replace("\r\n", "\n").strip()
+    if not text.startswith(("{", "```", "~~~")):  # a reasoning model's own thinking
+        text = (response.after_thinking(text) or "").strip()
     try:
-        reply = json.loads(text, object_pairs_hook=_once)
+        reply = json.loads(fences.unframed(text, "json"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise MalformedReply(f"no JSON object: {text[:60]!r}") from error
     if not isinstance(reply, dict) or set(reply) != keys:
