@@ -297,7 +297,8 @@ def _is_same(value: Any, other: Any) -> bool:
 # ---- JSON, strictly
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key twice")
@@ -318,6 +319,6 @@ def _number(text: str) -> int | float:
 
 
 _STRICT: dict[str, Any] = {
-    "object_pairs_hook": _once, "parse_constant": refuse, "parse_float": _number,
+    "object_pairs_hook": once, "parse_constant": refuse, "parse_float": _number,
 }  # fmt: skip
 _DECODER = json.JSONDecoder(**_STRICT)

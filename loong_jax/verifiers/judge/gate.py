@@ -17,7 +17,7 @@ MAX_ALTERNATIVES = 6  # beyond as many as the gold has
 
 _LAYOUT = re.compile(r"\\(?:boxed|fbox|text\w*|math\w+|left|right|q?quad)(?![a-z])", re.IGNORECASE)
 _SIGN = re.compile(
-    r"[\u2100-\u214f\u2200-\u22ff±]|\\(?:infty|emptyset|varnothing)|\d(?!00? ?% [A-Za-z])"
+    r"[\u2100-\u214f\u2200-\u22ff±]|\\(?:infty|emptyset|varnothing)|(?<!\d)(?!100 ?% [A-Za-z])\d"
 )
 _TOKEN = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 _LETTER = re.compile(
@@ -128,14 +128,10 @@ def _has_no_content(text: str, gold: str) -> bool:
     opens = all(word in _WORDS or word in _OPENERS for word in words)
     if opens:
         return any(word in _OPENERS for word in said)
-    is_opener = _INTENT.fullmatch(text) or _CJK_OPENERS.fullmatch(text)
-    return is_opener is not None and not _shares(text.casefold(), words, gold.casefold(), golden)
-
-
-def _shares(text: str, words: list[str], gold: str, golden: list[str]) -> bool:
-    """Whether a text names something of the gold: one of its words, or characters of Chinese."""
-    named = {word for word in golden if word not in _WORDS and word not in _OPENERS}
-    return bool(named & set(words)) or (not gold.isascii() and bool(gold) and gold in text)
+    if any(word in words for word in golden if word not in _WORDS and word not in _OPENERS):
+        return False
+    names_gold = gold and not gold.isascii() and gold in text
+    return not names_gold and bool(_INTENT.fullmatch(text) or _CJK_OPENERS.fullmatch(text))
 
 
 def _plain(text: str) -> str:
