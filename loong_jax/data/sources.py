@@ -22,12 +22,10 @@ from loong_jax.errors import ConfigError
 logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 MAX_NAMED = 8  # rows that cannot be read, of which one message speaks
-_BAD = (KeyError, TypeError, ValueError, IndexError, AttributeError, zlib.error)
+_BAD = (LookupError, TypeError, ValueError, AttributeError, RecursionError, zlib.error)
 _BLANK = re.compile(r"[_?*.\s\u2026]*|\[?(?:masked|hidden|redacted|tbd|n/?a)\]?", re.IGNORECASE)
 _LEVELS = {"easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 2, "hard": 3,
            "competition": 3, "very_hard": 4}  # fmt: skip
-
-
 _TESTS = ("public_test_cases", "private_test_cases", "public_tests", "private_tests",
           "generated_tests")  # fmt: skip
 
@@ -44,9 +42,9 @@ class Format(NamedTuple):
 
 def find(name: str) -> Format:
     """The format of this name, however it is spelt; ConfigError for an unknown one."""
-    for known, of in FORMATS.items():
-        if re.sub(r"[\W_]", "", known) == re.sub(r"[\W_]", "", name.lower()):
-            return of
+    spelt = {known.replace("-", ""): of for known, of in FORMATS.items()}
+    if of := spelt.get(re.sub(r"[\W_]", "", name.lower())):
+        return of
     raise ConfigError(f"{name!r} is no format. Choose one of: {', '.join(FORMATS)}.")
 
 
@@ -61,6 +59,9 @@ def load(path: Path, name: str, left_out: list[str] | None = None) -> Iterator[d
         known = {"id": f"{name}-{number}", "origin": name, "licence": of.licence}
         known |= {"verifier": of.verifier, "domain": of.domain} if of.verifier else {}
         try:
+            row = json.loads(row) if isinstance(row, str) else row
+            if of.verifier:
+                row = {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
             record = known | {k: v for k, v in of.read(row).items() if v is not None}
             if _BLANK.fullmatch(str(record.get("gold", "given"))):
                 raise ValueError("its gold is masked")
@@ -100,36 +101,24 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             raise ConfigError(f"{path} holds no .json, .jsonl or .csv. Name another directory.")
     for file in files:
         try:
-            text = file.read_text(encoding="utf-8-sig")
-            if file.suffix == ".json":
-                found = json.loads(text)
-            else:
-                found = (
-                    csv.DictReader(io.StringIO(text))
-                    if file.suffix == ".csv"
-                    else map(_line, text.split("\n"))
-                )
+            found = _PARSED.get(file.suffix, _lines)(file.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}. Name another file.") from None
         except ValueError as error:
             raise ConfigError(f"{file} is not JSON ({error}). Convert it first.") from None
-        if isinstance(found, dict):
-            found = found.get("rows", [found])
-        for number, row in enumerate((row for row in found if row != ""), 1):
-            row = row.get("row", row) if isinstance(row, dict) else row  # as a server of rows says
+        found = found.get("rows", [found]) if isinstance(found, dict) else found
+        for number, row in enumerate(found, 1):
+            if isinstance(row, dict) and "row" in row:  # as a server of rows says
+                row = row["row"]
             named = {"_file": file.relative_to(path).as_posix()} if file != path else {}
             yield f"row {number} of {file}", named | row if isinstance(row, dict) else row
 
 
-def _line(text: str) -> Any:
-    try:
-        return json.loads(text) if text.strip() else ""
-    except (ValueError, RecursionError):
-        return text
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
 
 
-def _low(row: Row) -> dict[str, Any]:
-    return {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
+_PARSED = {".json": json.loads, ".csv": lambda text: csv.DictReader(io.StringIO(text))}
 
 
 # ---- mathematics
@@ -144,26 +133,21 @@ _INTEGER = re.compile(r"\$?\s*(-?\d[\d,]*)(?:\.0+)?\s*(?:\^?\{?\\circ\}?|\u00b0|
 
 def _maths(row: Row) -> dict[str, Any]:
     """Problem and answer under any of their published names, or an answer in a solution's boxes."""
-    low = _low(row)
-    prompt, solution = (
-        low.get("problem") or low.get("question") or low["prompt"],
-        low.get("solution"),
-    )
+    prompt, solution = row.get("problem") or row.get("question"), row.get("solution")
+    prompt = prompt or row["prompt"]
     if isinstance(prompt, list):
         prompt = "\n".join(message["content"] for message in prompt)
-    given = [low.get("answer"), low.get("final_answer"), low.get("expected_answer"),
-             (low.get("reward_model") or {}).get("ground_truth"), boxed(solution or "")]  # fmt: skip
+    given = [*map(row.get, ("answer", "final_answer", "expected_answer")),
+             (row.get("reward_model") or {}).get("ground_truth"), boxed(solution or "")]  # fmt: skip
     gold = next((one for one in given if one not in (None, "")), solution)
     if gold is None or (gold is solution and len(gold.split()) > 1):  # else it is the answer alone
         raise ValueError("there is no answer, and the solution has no box")
-    if isinstance(gold, float) and gold.is_integer():
-        gold = int(gold)
-    level = str(low.get("level") or "").removeprefix("Level ")
-    kinds = [low.get(key) for key in ("type", "subject", "problem_type", "domain")]
-    kind = next(filter(None, kinds), "unknown")
-    return {"id": low.get("unique_id"), "prompt": _VERL.sub("", prompt), "rationale": solution,
+    gold = [int(gold)] if isinstance(gold, float) and gold.is_integer() else gold
+    level = str(row.get("level") or "").removeprefix("Level ")
+    kind = row.get("type") or row.get("subject") or row.get("problem_type") or row.get("domain")
+    return {"id": row.get("unique_id"), "prompt": _VERL.sub("", prompt), "rationale": solution,
             "gold": ", ".join(map(str, gold)) if isinstance(gold, list) else str(gold).strip(),
-            "tags": kind if isinstance(kind, list) else [kind],
+            "tags": kind if isinstance(kind, list) else [kind or "unknown"],
             "level": int(level) if level.isdigit() else 0}  # fmt: skip
 
 
@@ -192,24 +176,22 @@ def boxed(text: str) -> str | None:
 
 def _gsm8k(row: Row) -> dict[str, Any]:
     """question, answer: reasoning with `<<3+4=7>>` marks and the number after `####`."""
-    reasoning, mark, gold = row["answer"].rpartition("####")
-    if not mark or not gold.strip():
-        raise ValueError("the answer has no ####")
+    reasoning, gold = row["answer"].rsplit("####", 1)
     gold = gold.strip().replace(",", "")
     return {"prompt": row["question"], "gold": gold, "rationale": reasoning.strip()}
 
 
 def _aime(row: Row) -> dict[str, Any]:
     """problem (or Question) and answer; with a year and a number an integer from 0 to 999."""
-    low = _low(row)
-    answer = boxed(str(low["answer"])) or str(low["answer"]).strip()
+    answer = boxed(str(row["answer"])) or str(row["answer"]).strip()
     if whole := _INTEGER.fullmatch(answer):
         answer = str(int(whole[1].replace(",", "")))
-    year, number = low.get("year"), low.get("problem_number", low.get("problem_idx"))
-    if year and number and not (answer.isdecimal() and int(answer) <= 999):
-        raise ValueError(f"answer {answer} is not in 0 to 999")  # as those of AMC may be
-    name = f"aime-{year}-{low.get('part') or 'I'}-{number}" if year and number else low.get("id")
-    return _maths({**low, "answer": answer}) | {"id": None if name is None else str(name)}
+    name, number = row.get("id"), row.get("problem_number", row.get("problem_idx"))
+    if row.get("year") and number:
+        name = f"aime-{row['year']}-{row.get('part') or 'I'}-{number}"
+        if not (answer.isdecimal() and int(answer) <= 999):  # others, such as AMC's, may be
+            raise ValueError(f"answer {answer} is not in 0 to 999")
+    return _maths({**row, "answer": answer}) | {"id": None if name is None else str(name)}
 
 
 def _minif2f(row: Row) -> dict[str, Any]:
@@ -267,17 +249,15 @@ def _program(row: Row) -> dict[str, Any]:
             may = [out, out[0]] if isinstance(out, list) and len(out) == 1 else [out]
             value = {"returns": json.loads(out)} if kind else {"returns_any": may}
             tests.append({"call": name, "args": args, **value})
-    limit = row.get("time_limit")
-    if isinstance(limit, dict):
+    if isinstance(limit := row.get("time_limit"), dict):
         limit = limit.get("seconds", 0) + limit.get("nanos", 0) / 1e9
     memory = row.get("memory_limit", (row.get("memory_limit_bytes") or 0) / 2**20)
     limits = {key: float(found[0]) for key, one in (("time_limit_s", limit), ("memory_mb", memory))
               if (found := re.match(r"\d+(?:\.\d+)?", str(one))) and float(found[0])}  # fmt: skip
-    names, texts = ("question_id", "problem_id"), ("question_content", "question", "description")
-    named = next((str(row[key]) for key in names if key in row), None)
-    prompt = next((row[key] for key in texts if key in row), "")
+    name = row.get("question_id", row.get("problem_id", row.get("name")))
+    prompt = row.get("question_content") or row.get("question") or row["description"]
     prompt += f"\n\nStart from this code:\n```python\n{starter}\n```" if starter.strip() else ""
-    return {"id": named or (row["name"] if "description" in row else None), "prompt": prompt,
+    return {"id": None if name is None else str(name), "prompt": prompt,
             "arguments": {"language": "python", "tests": tests[:2000]} | limits,
             "level": _LEVELS.get(str(row.get("difficulty")).lower(), 0),
             "released": row.get("contest_date"),
@@ -297,42 +277,40 @@ def _arc(row: Row) -> dict[str, Any]:
         for side in ("input", "output")[: 2 if number <= len(train) else 1]:
             lines = (" ".join(map(str, line)) for line in one[side])
             parts.append("\n".join([f"{side.capitalize()} {number}:", *lines]))
-    last = "the output of the last input as a list of rows, such as [[1, 0], [0, 1]]."
+    parts.append("Answer with the output of the last input as a list of rows: [[1, 0], [0, 1]].")
     if len(gold) > 1:
-        last = f"a list of the outputs of the last {len(gold)} inputs, each a list of rows."
+        parts[-1] = f"Answer with a list of the outputs of the last {len(gold)} inputs, as rows."
     name = row.get("id") or row.get("task_id") or row.get("_file", "").removesuffix(".json")
-    return {"id": str(name) if name else None, "prompt": "\n\n".join([*parts, f"Answer with {last}"]),
+    return {"id": str(name) if name else None, "prompt": "\n\n".join(parts),
             "gold": json.dumps(gold if len(gold) > 1 else gold[0]),
-            "arguments": {"domain": "logic"}}  # fmt: skip  # where literals are compared exactly
+            "arguments": {"domain": "logic"}}  # where literals are compared exactly  # fmt: skip
 
 
 def _zebralogic(row: Row) -> dict[str, Any]:
-    """id, size ("3*4"), puzzle, solution: header and rows of a table. Clues are prose: a judge's."""
+    """id, size ("3*4"), puzzle, solution: header and rows. Its clues are prose: for a judge."""
     header, cells = row["solution"]["header"], row["solution"]["rows"]
     if not cells or any(_BLANK.fullmatch(str(cell)) for one in cells for cell in one):
         raise ValueError("the solution is masked")
     gold = {f"House {number}": dict(zip(header[1:], map(str, one[1:]), strict=True))
             for number, one in enumerate(cells, 1)}  # fmt: skip
     houses, _, attributes = str(row["size"]).partition("*")
-    form = "Answer with one JSON object that gives each house its attributes."
-    return {"id": row["id"], "level": int(houses) * int(attributes),
-            "prompt": f"{row['puzzle']}\n\n{form}",
+    form = "\n\nAnswer with one JSON object that gives each house its attributes."
+    return {"id": row["id"], "prompt": row["puzzle"] + form, "level": int(houses) * int(attributes),
             "gold": json.dumps(gold, sort_keys=True)}  # fmt: skip
 
 
 def _sudoku(row: Row) -> dict[str, Any]:
     """puzzle_id, title, author, rules, initial_board, solution, rows, cols, visual_elements."""
     board, solution = row["initial_board"], row.get("solution") or ""
-    num_rows, num_cols = int(row.get("rows", 9)), int(row.get("cols", 9))
-    if len(board) != num_rows * num_cols or len(solution) not in (0, len(board)):
-        raise ValueError(f"a board of {len(board)} cells is not {num_rows} x {num_cols}")
-    if any(a not in ".0" and solution and a != b for a, b in zip(board, solution, strict=False)):
-        raise ValueError("the solution differs from the board")
+    num_rows, num_cols = (int(row.get(side, 9)) for side in ("rows", "cols"))
+    pairs = zip(board, solution or board, strict=True)
+    if len(board) != num_rows * num_cols or any(a not in ".0" and a != b for a, b in pairs):
+        raise ValueError(f"no board of {num_rows} x {num_cols}, or its solution differs from it")
     lines = "\n".join(board[i : i + num_cols] for i in range(0, len(board), num_cols))
-    extra = row.get("visual_elements") or ""
+    extra = row.get("visual_elements")
     parts = ["Solve the puzzle.", row.get("rules") or "Normal sudoku rules apply.",
-             extra if isinstance(extra, str) else json.dumps(extra), lines,
-             "Answer with the digits of all rows, one row after another, without spaces."]  # fmt: skip
+             json.dumps(extra) if extra and not isinstance(extra, str) else extra, lines,
+             "Answer with the digits of all rows, one after another, without spaces."]  # fmt: skip
     return {"id": str(row["puzzle_id"]), "prompt": "\n\n".join(filter(None, parts)),
             "gold": solution or None, "verifier": "math" if solution else "judge",
             "author": str(row.get("author", ""))}  # fmt: skip
@@ -340,9 +318,9 @@ def _sudoku(row: Row) -> dict[str, Any]:
 
 def _problems(row: Row) -> dict[str, Any]:
     """Records that are in our form already."""
-    if not isinstance(row.get("prompt"), str) and not isinstance(row.get("messages"), list):
-        raise ValueError("a record has a prompt or messages")
-    return dict(row)
+    return (
+        dict(row) if isinstance(row.get("prompt"), str) else row | {"messages": [*row["messages"]]}
+    )
 
 
 _M, _C, _L = ("math", "stem"), ("code", "code"), ("judge", "logic")
