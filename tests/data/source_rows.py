@@ -157,7 +157,10 @@ def apps():
         right, wrong, starter = f"print(int(input()) * {n})", "print(input() + '7')", ""
         if n % 3 == 1:
             given = {"fn_name": "times", "inputs": [[1, n], [2, n]], "outputs": [[n], [2 * n]]}
-            right, wrong = "def times(a, b):\n    return a * b", "def times(a, b):\n    return [a + b + 1]"
+            right, wrong = (
+                "def times(a, b):\n    return a * b",
+                "def times(a, b):\n    return [a + b + 1]",
+            )
             starter = "def times(a, b):\n\t"
         if n == 5:
             given = {"fn_name": "times", "inputs": [["ab", 2]], "outputs": ["abab"]}
