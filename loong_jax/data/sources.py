@@ -24,10 +24,17 @@ Row = Mapping[str, Any]
 MAX_NAMED = 8  # rows that cannot be read, of which one message speaks
 _BAD = (LookupError, TypeError, ValueError, AttributeError, RecursionError, zlib.error)
 _BLANK = re.compile(r"[_?*.\s\u2026]*|\[?(?:masked|hidden|redacted|tbd|n/?a)\]?", re.IGNORECASE)
-_LEVELS = {"easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 2, "hard": 3,
-           "competition": 3, "very_hard": 4}  # fmt: skip
-_TESTS = ("public_test_cases", "private_test_cases", "public_tests", "private_tests",
-          "generated_tests")  # fmt: skip
+_VERL = re.compile(r"\ASolve the following math problem step by step\. The last line[^\n]*\n\n"
+                   r"|\n\nRemember to put your answer on its own line after \S+\s*\Z")  # fmt: skip
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([^\s$]+))")
+_BRACE, _STEP = re.compile(r"\\.|[{}]", re.DOTALL), {"{": 1, "}": -1}
+_LISTED = re.compile(r"[\s$,;]*(?:\\text\{)?\s*(?:and|or)?[\s$,}]*(?:[A-Za-z]\w*\s*=)?[\s$]*")
+_INTEGER = re.compile(r"\$?\s*(-?\d[\d,]*)(?:\.0+)?\s*(?:\^?\{?\\circ\}?|\u00b0|degrees?)?\s*\$?")
+_LEVELS = {"introductory": 1, "easy": 1, "medium": 2, "interview": 2, "hard": 3, "competition": 3}
+_PARSED: dict[str, Callable[[str], Any]] = {
+    ".jsonl": lambda text: [line for line in text.split("\n") if line.strip()],
+    ".json": json.loads, ".csv": lambda text: csv.DictReader(io.StringIO(text)),
+}  # fmt: skip
 
 
 class Format(NamedTuple):
@@ -54,15 +61,17 @@ def load(path: Path, name: str, left_out: list[str] | None = None) -> Iterator[d
     A row that does not have it is left out, and named in `left_out`, else in the log. Raises
     ConfigError for an unknown format, and where no row has it.
     """
-    of, bad, num = find(name), [] if left_out is None else left_out, 0
+    of, bad, number = find(name), [] if left_out is None else left_out, 0
     for number, (place, row) in enumerate(_rows(path), 1):
-        known = {"id": f"{name}-{number}", "origin": name, "licence": of.licence}
+        known: Any = {"id": f"{name}-{number}", "origin": name, "licence": of.licence}
         known |= {"verifier": of.verifier, "domain": of.domain} if of.verifier else {}
         try:
-            row = json.loads(row) if isinstance(row, str) else row
+            row: Any = json.loads(row) if isinstance(row, str) else row
             if of.verifier:
                 row = {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
             record = known | {k: v for k, v in of.read(row).items() if v is not None}
+            if not isinstance(record.get("prompt", record.get("messages")), str | list):
+                raise ValueError("it has no prompt")
             if _BLANK.fullmatch(str(record.get("gold", "given"))):
                 raise ValueError("its gold is masked")
             if not record.get("arguments", {}).get("tests", True):
@@ -71,10 +80,9 @@ def load(path: Path, name: str, left_out: list[str] | None = None) -> Iterator[d
             keys = sorted(map(str, row))[:12] if isinstance(row, dict) else f"{row!r:.40}"
             bad.append(f"{place} is not in the format {name!r} ({error!r}): it has {keys}.")
             continue
-        num += 1
         yield record
     said = "\n".join([*bad[:MAX_NAMED], f"{len(bad)} rows of {path} are left out."])
-    if not num:
+    if len(bad) == number:
         raise ConfigError(f"no row of {path} is in the format {name!r}.\n{said}")
     if bad and left_out is None:
         logger.warning(said)
@@ -85,23 +93,22 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if (path / "dataset_info.json").exists():
         import tensorflow_datasets as tfds
 
-        def plain(value: Any) -> Any:
-            return value.decode() if isinstance(value, bytes) else value.tolist()
-
         builder: Any = tfds.builder_from_directory(str(path))
         for split in builder.info.splits:
             for number, row in enumerate(builder.as_data_source(split=split), 1):
-                row = {"_split": split, **json.loads(json.dumps(row, default=plain))}
-                yield f"row {number} of {split} of {path}", row
+                row = json.dumps(
+                    row, default=lambda x: x.decode() if type(x) is bytes else x.tolist()
+                )
+                yield f"row {number} of {split} of {path}", {"_split": split, **json.loads(row)}
         return
-    files = [path]
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".jsonl", ".csv"))
-        if not files:
-            raise ConfigError(f"{path} holds no .json, .jsonl or .csv. Name another directory.")
+    files = sorted(p for p in path.rglob("*") if p.suffix in _PARSED) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"{path} holds no .json, .jsonl or .csv. Name another directory.")
     for file in files:
         try:
-            found = _PARSED.get(file.suffix, _lines)(file.read_text(encoding="utf-8-sig"))
+            found = _PARSED.get(file.suffix, _PARSED[".jsonl"])(
+                file.read_text(encoding="utf-8-sig")
+            )
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}. Name another file.") from None
         except ValueError as error:
@@ -114,31 +121,14 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"row {number} of {file}", named | row if isinstance(row, dict) else row
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
-
-
-_PARSED = {".json": json.loads, ".csv": lambda text: csv.DictReader(io.StringIO(text))}
-
-
-# ---- mathematics
-
-_VERL = re.compile(r"\ASolve the following math problem step by step\. The last line[^\n]*\n\n"
-                   r"|\n\nRemember to put your answer on its own line after \S+\s*\Z")  # fmt: skip
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([^\s$]+))")
-_BRACE, _STEP = re.compile(r"\\.|[{}]", re.DOTALL), {"{": 1, "}": -1}
-_LISTED = re.compile(r"[\s$,;]*(?:\\text\{)?\s*(?:and|or)?[\s$,}]*(?:[A-Za-z]\w*\s*=)?[\s$]*")
-_INTEGER = re.compile(r"\$?\s*(-?\d[\d,]*)(?:\.0+)?\s*(?:\^?\{?\\circ\}?|\u00b0|degrees?)?\s*\$?")
-
-
 def _maths(row: Row) -> dict[str, Any]:
     """Problem and answer under any of their published names, or an answer in a solution's boxes."""
-    prompt, solution = row.get("problem") or row.get("question"), row.get("solution")
-    prompt = prompt or row["prompt"]
+    prompt = row.get("problem") or row.get("question") or row["prompt"]
+    solution = row.get("solution")
     if isinstance(prompt, list):
         prompt = "\n".join(message["content"] for message in prompt)
-    given = [*map(row.get, ("answer", "final_answer", "expected_answer")),
-             (row.get("reward_model") or {}).get("ground_truth"), boxed(solution or "")]  # fmt: skip
+    given = [row.get("answer"), row.get("final_answer"), row.get("expected_answer")]
+    given += [(row.get("reward_model") or {}).get("ground_truth"), boxed(solution or "")]
     gold = next((one for one in given if one not in (None, "")), solution)
     if gold is None or (gold is solution and len(gold.split()) > 1):  # else it is the answer alone
         raise ValueError("there is no answer, and the solution has no box")
@@ -177,8 +167,8 @@ def boxed(text: str) -> str | None:
 def _gsm8k(row: Row) -> dict[str, Any]:
     """question, answer: reasoning with `<<3+4=7>>` marks and the number after `####`."""
     reasoning, gold = row["answer"].rsplit("####", 1)
-    gold = gold.strip().replace(",", "")
-    return {"prompt": row["question"], "gold": gold, "rationale": reasoning.strip()}
+    return {"prompt": row["question"], "gold": gold.strip().replace(",", ""),
+            "rationale": reasoning.strip()}  # fmt: skip
 
 
 def _aime(row: Row) -> dict[str, Any]:
@@ -206,9 +196,6 @@ def _minif2f(row: Row) -> dict[str, Any]:
             "arguments": {"statement": f"{stated} := by sorry", "header": header}}  # fmt: skip
 
 
-# ---- programs
-
-
 class _TextUnpickler(pickle.Unpickler):
     """Reads texts, numbers and containers of them; any class in the file is refused."""
 
@@ -218,22 +205,21 @@ class _TextUnpickler(pickle.Unpickler):
 
 def _json(value: Any) -> Any:
     """What a text holds: JSON, or base64 of a zlib-compressed pickle of JSON."""
-    if isinstance(value, str) and value.strip()[:1] not in ("", "[", "{"):
-        value = _TextUnpickler(io.BytesIO(zlib.decompress(base64.b64decode(value)))).load()
-    return json.loads(value) if isinstance(value, str) and value.strip() else value or {}
+    if not isinstance(value, str) or not value.strip():
+        return value or {}
+    if value.strip()[0] in "[{":
+        return json.loads(value)
+    return json.loads(_TextUnpickler(io.BytesIO(zlib.decompress(base64.b64decode(value)))).load())
 
 
 def _program(row: Row) -> dict[str, Any]:
-    """A statement, perhaps with starter code, and tests, as one of four sets has them.
-
-    In APPS and TACO the value of a call may stand in a list of its own: either answers.
-    """
+    """A statement, perhaps with starter code, and tests, as one of four sets has them."""
     given, starter = _json(row.get("input_output")), row.get("starter_code") or ""
     name = given.get("fn_name") or _json(row.get("metadata")).get("func_name")
     if name and "." not in name and re.search(r"(?m)^class Solution\b", starter):
         name = f"Solution.{name}"
     tests = []
-    for some in (given, *(_json(row.get(key)) for key in _TESTS)):
+    for some in (given, *(_json(row[key]) for key in row if re.search("_test(s|_cases)$", key))):
         if isinstance(some, dict):
             puts, outs = (some.get(f"{k}s", some.get(k, [])) for k in ("input", "output"))
             some = [{"input": a, "output": b} for a, b in zip(puts, outs, strict=True)]
@@ -244,11 +230,10 @@ def _program(row: Row) -> dict[str, Any]:
                 continue
             if name is None:
                 raise ValueError("functional tests without func_name in metadata")
-            is_text = isinstance(put, str)
-            args = [json.loads(x) for x in put.split("\n") if x.strip()] if is_text else put
+            args = map(json.loads, re.findall(".*\\S.*", put)) if isinstance(put, str) else put
             may = [out, out[0]] if isinstance(out, list) and len(out) == 1 else [out]
-            value = {"returns": json.loads(out)} if kind else {"returns_any": may}
-            tests.append({"call": name, "args": args, **value})
+            value = {"returns": json.loads(str(out))} if kind else {"returns_any": may}
+            tests.append({"call": name, "args": [*args], **value})
     if isinstance(limit := row.get("time_limit"), dict):
         limit = limit.get("seconds", 0) + limit.get("nanos", 0) / 1e9
     memory = row.get("memory_limit", (row.get("memory_limit_bytes") or 0) / 2**20)
@@ -259,12 +244,9 @@ def _program(row: Row) -> dict[str, Any]:
     prompt += f"\n\nStart from this code:\n```python\n{starter}\n```" if starter.strip() else ""
     return {"id": None if name is None else str(name), "prompt": prompt,
             "arguments": {"language": "python", "tests": tests[:2000]} | limits,
-            "level": _LEVELS.get(str(row.get("difficulty")).lower(), 0),
+            "level": _LEVELS.get(str(row.get("difficulty")).lower().split("_")[-1], 0),
             "released": row.get("contest_date"),
             "tags": [str(row.get("platform") or row.get("source") or "unknown")]}  # fmt: skip
-
-
-# ---- puzzles
 
 
 def _arc(row: Row) -> dict[str, Any]:
@@ -275,8 +257,8 @@ def _arc(row: Row) -> dict[str, Any]:
     parts = ["Find the rule that makes each output of its input."]
     for number, one in enumerate([*train, *row["test"]], 1):
         for side in ("input", "output")[: 2 if number <= len(train) else 1]:
-            lines = (" ".join(map(str, line)) for line in one[side])
-            parts.append("\n".join([f"{side.capitalize()} {number}:", *lines]))
+            lines = "\n".join(" ".join(map(str, line)) for line in one[side])
+            parts.append(f"{side.capitalize()} {number}:\n{lines}")
     parts.append("Answer with the output of the last input as a list of rows: [[1, 0], [0, 1]].")
     if len(gold) > 1:
         parts[-1] = f"Answer with a list of the outputs of the last {len(gold)} inputs, as rows."
@@ -316,16 +298,9 @@ def _sudoku(row: Row) -> dict[str, Any]:
             "author": str(row.get("author", ""))}  # fmt: skip
 
 
-def _problems(row: Row) -> dict[str, Any]:
-    """Records that are in our form already."""
-    return (
-        dict(row) if isinstance(row.get("prompt"), str) else row | {"messages": [*row["messages"]]}
-    )
-
-
 _M, _C, _L = ("math", "stem"), ("code", "code"), ("judge", "logic")
 FORMATS: dict[str, Format] = {
-    "problems": Format("our own: prompt, gold, ...", "unknown", "", "", _problems),
+    "problems": Format("our own: prompt, gold, ...", "unknown", "", "", dict),
     "gsm8k": Format("question, answer with ####", "MIT", *_M, _gsm8k),
     "math": Format("problem, level, type, answer or boxed solution", "MIT", *_M, _maths),
     "big-math": Format("problem, answer, source, domain", "Apache-2.0", *_M, _maths),
