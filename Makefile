@@ -44,22 +44,23 @@ dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 test: dev system ## the tests that take minutes together: what to run while you work
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
 
-# Recipes run their programs often, tests of models compile more than they run: tests/xla_flags.py.
+# Recipes run their programs often, other tests compile more than they run: tests/xla_flags.py.
+RUNS = tests/bench tests/launch tests/orchestrator
+ROOMS = $(filter-out $(RUNS),$(wildcard tests/*))
 RECIPES = LOONG_TESTS_RUN_RECIPES=1 $(VENV)/bin/python $(PYTEST) --timeout 1800
-MODELS = $(VENV)/bin/python $(PYTEST) --timeout 1800
-ROOMS = $(filter-out tests/models,$(wildcard tests/*))
+OTHERS = $(VENV)/bin/python $(PYTEST) --timeout 1800
 SLOW = -m "(slow or quickstart) and not peers and not release"
 test-slow: dev system ## the slow tests, whole recipes included
-	$(RECIPES) $(SLOW) $(call marked,mark.(slow|quickstart),$(ROOMS)) $(NONE_IS_FINE)
-	$(MODELS) $(SLOW) $(call marked,mark.(slow|quickstart),tests/models) $(NONE_IS_FINE)
+	$(RECIPES) $(SLOW) $(call marked,mark.(slow|quickstart),$(RUNS)) $(NONE_IS_FINE)
+	$(OTHERS) $(SLOW) $(call marked,mark.(slow|quickstart),$(ROOMS)) $(NONE_IS_FINE)
 
 test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
 	$(PEERS)/bin/python $(PYTEST) --timeout 600 -m "peers and not release" \
 		$(call marked,mark.peers,tests) $(NONE_IS_FINE)
 
 test-release: dev $(PEERS)/peers.stamp system ## what only a release needs: the rest of every sweep
-	$(RECIPES) -m "release and not peers" $(call marked,mark.release|thinned,$(ROOMS)) $(NONE_IS_FINE)
-	$(MODELS) -m "release and not peers" $(call marked,mark.release|thinned,tests/models) $(NONE_IS_FINE)
+	$(RECIPES) -m "release and not peers" $(call marked,mark.release|thinned,$(RUNS)) $(NONE_IS_FINE)
+	$(OTHERS) -m "release and not peers" $(call marked,mark.release|thinned,$(ROOMS)) $(NONE_IS_FINE)
 	$(PEERS)/bin/python $(PYTEST) --timeout 1800 -m "release and peers" \
 		$(call marked,mark.peers,tests) $(NONE_IS_FINE)
 

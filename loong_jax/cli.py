@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 import loong_jax
-from loong_jax import interrupts, logs, process
+from loong_jax import interrupts, logs, process, remote
 from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.launch import recipes
 
@@ -26,6 +26,7 @@ class Command:
     run: Callable[[Arguments], int]
     resumes: bool = False  # the same command goes on from what an interrupted one saved
     reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
+    loads: tuple[str, ...] = ()  # the same, of what may be a URL instead
 
 
 def main(arguments: Arguments | None = None) -> int:
@@ -48,7 +49,7 @@ def main(arguments: Arguments | None = None) -> int:
         return 2
     process.prepare()
     try:
-        _refuse_missing_paths(COMMANDS[name].reads, rest)
+        _refuse_missing_paths(COMMANDS[name], rest)
         with interrupts.handled():
             return COMMANDS[name].run(rest)
     except LoongError as error:
@@ -67,8 +68,8 @@ def main(arguments: Arguments | None = None) -> int:
         return 141
 
 
-def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
-    """Raises ConfigError for a path that does not exist, before anything slow is imported."""
+def _refuse_missing_paths(command: Command, words: Arguments) -> None:
+    """Raises LoongError for a path or URL that cannot be read, before anything slow is imported."""
     option = ""
     for place, word in enumerate(words):
         if word == "--":
@@ -78,8 +79,10 @@ def _refuse_missing_paths(reads: tuple[str, ...], words: Arguments) -> None:
         elif place and not option:
             return
         is_name = option == "--problems" and not {".", "/"} & set(word)
-        is_elsewhere = "://" in word or word in ("", "None")
-        if option in reads and not (is_name or is_elsewhere or os.path.exists(word)):
+        is_no_path = is_name or word in ("", "None")
+        if option in command.loads and "://" in word:
+            remote.RemotePath(word).refuse_unreadable()
+        elif option in command.reads + command.loads and not (is_no_path or os.path.exists(word)):
             raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
 
 
@@ -584,7 +587,8 @@ COMMANDS = {
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
         resumes=True,
-        reads=("--start-from", "--teacher", "--problems", "--data", "--from"),
+        reads=("--problems", "--data", "--from"),
+        loads=("--start-from", "--teacher", "--tokenizer"),
     ),
     "launch": Command(
         usage="launch tpu-vm RECIPE",
@@ -595,13 +599,15 @@ COMMANDS = {
         usage="serve RUN_DIR",
         summary="answer requests for a model: OpenAI-compatible HTTP, JetStream's gRPC",
         run=serve,
-        reads=("", "--tokenizer", "--api-key-file"),
+        reads=("--api-key-file",),
+        loads=("", "--tokenizer"),
     ),
     "eval": Command(
         usage="eval RUN_DIR",
         summary="pose problems to a model, a run's or your own: Mean@n, pass@k, by level",
         run=evaluate,
-        reads=("", "--problems"),
+        reads=("--problems",),
+        loads=("", "--tokenizer"),
     ),
     "report": Command(
         usage="report RUN_DIR", summary="write a run's report.html anew", run=report, reads=("",)
@@ -610,14 +616,14 @@ COMMANDS = {
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
         run=merge,
-        reads=("--base", "--experts"),
+        loads=("--base", "--experts"),
     ),
     "import-hf": Command(
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
         resumes=True,
-        reads=("",),
+        loads=("",),
     ),
     "import-gguf": Command(
         usage="import-gguf SRC DST",

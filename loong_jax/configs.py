@@ -1,9 +1,9 @@
 """Configs as JSON, and what may change when a run goes on.
 
-A config is a frozen dataclass of numbers, strings, booleans, None, paths, dtypes, tuples, mappings
-and further configs. Its JSON names the kind of every dataclass under `_kind`, so that it reads back
-as what it was: a tag of `config_kinds`, or the Python path of a class without one. A list would
-come back as a tuple and is refused.
+A config is a frozen dataclass of numbers, strings, booleans, None, paths (or URLs), dtypes, tuples,
+mappings and further configs. Its JSON names the kind of every dataclass under `_kind`, so that it
+reads back as what it was: a tag of `config_kinds`, or the Python path of a class without one. A
+list would come back as a tuple and is refused.
 """
 
 import dataclasses
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
-from loong_jax import config_kinds
+from loong_jax import config_kinds, remote
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.remote import AnyPath
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
@@ -78,6 +79,8 @@ def to_json(config: Any, key: str = "config") -> Json:
         if math.isfinite(config):
             return config
         return {KIND: "float", "value": repr(config)}
+    if isinstance(config, AnyPath):
+        return {KIND: "path", "value": str(config)}
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         fields = {
             field.name: to_json(getattr(config, field.name), f"{key}.{field.name}")
@@ -92,8 +95,6 @@ def to_json(config: Any, key: str = "config") -> Json:
             if not isinstance(name, str) or name == KIND:
                 raise ConfigError(f"{key} has the key {name!r}. Use strings other than {KIND!r}.")
         return {name: to_json(value, f"{key}.{name}") for name, value in config.items()}
-    if isinstance(config, Path):
-        return {KIND: "path", "value": str(config)}
     dtype = as_dtype(config)
     if dtype is not None:
         return {KIND: "dtype", "value": dtype.name}
@@ -119,7 +120,7 @@ def from_json(value: Json) -> Any:
     if kind == "float":
         return float(str(fields["value"]))
     if kind == "path":
-        return Path(str(fields["value"]))
+        return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
     if _is_older(kind):

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from loong_jax import configs
+from loong_jax import configs, remote
+from loong_jax.remote import AnyPath
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class ImportHfOptions:
     loong import-hf longcat-flash-chat checkpoints/chat
     """
 
-    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]  # or gs://...
+    source: Annotated[tyro.conf.Positional[AnyPath], tyro.conf.arg(metavar="SRC")]  # or a URL
     destination: _Destination  # made unless it is there
     dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
 
@@ -216,4 +217,20 @@ def _dtype_rule(info: Any) -> Any:
         ),
         is_instance=lambda value: value is None or configs.as_dtype(value) is not None,
         str_from_instance=lambda value: [str(configs.as_dtype(value))],
+    )
+
+
+@_REGISTRY.primitive_rule
+def _place_rule(info: Any) -> Any:
+    """A field annotated AnyPath is a path or a URL, of which `Path` would drop a slash."""
+    if info.type not in (AnyPath, AnyPath | None):
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH|URL",
+        instance_from_str=lambda words: (
+            None if words[0] == "None" and info.type != AnyPath else remote.located(words[0])
+        ),
+        is_instance=lambda value: value is None or isinstance(value, AnyPath),
+        str_from_instance=lambda value: [str(value)],
     )

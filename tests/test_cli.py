@@ -233,6 +233,9 @@ def test_report_asks_for_the_page_of_a_run(monkeypatch, tmp_path, capsys):
         ("eval nowhere", "nowhere does not exist"),
         ("serve nowhere --port 80", "nowhere does not exist"),
         ("import-hf nowhere there", "nowhere does not exist"),
+        ("import-hf file:///nowhere there", "file:///nowhere does not exist"),
+        ("train rl --start-from=file:///nowhere", "file:///nowhere does not exist"),
+        ("train sft --data gs://b/chat.jsonl", "--data gs://b/chat.jsonl does not exist"),
         ("verify math --input nowhere.jsonl --output o", "--input nowhere.jsonl does not exist"),
     ],
 )
@@ -246,9 +249,8 @@ def test_a_path_that_is_not_there_is_told_before_anything_slow_is_imported(words
     assert done.stderr == f"loong {words.split()[0]}: {told}. Name what is there.\n"
 
 
-@pytest.mark.parametrize("words", ["--problems gsm8k", "--start-from gs://bucket/model"])
-def test_names_and_addresses_are_no_paths_of_this_machine(runs, words):
-    cli._refuse_missing_paths(cli.COMMANDS["train"].reads, ["rl", *words.split()])
+def test_names_are_no_paths(runs):
+    cli._refuse_missing_paths(cli.COMMANDS["train"], ["rl", "--problems", "gsm8k"])
 
 
 def test_merge_refuses_what_it_does_not_know(capsys):

@@ -23,6 +23,7 @@ FLOORS = (
         "crash_point",
         "interrupts",
         "logs",
+        "remote",
     },
     {"models"},
     {"environments", "verifiers"},

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loong_jax import remote
 from loong_jax.data import disk
 from loong_jax.errors import DiskFullError, LoongError
+from loong_jax.remote import AnyPath
 
 
 def without_nan(value: Any) -> Any:
@@ -44,10 +46,10 @@ def write_json(path: Path | str, value: Any) -> Path:
     return write_text(path, json.dumps(without_nan(value), indent=1) + "\n")
 
 
-def read_json(path: Path | str, default: Any = None) -> Any:
+def read_json(path: AnyPath | str, default: Any = None) -> Any:
     """Content of a JSON file; `default` where it does not exist, LoongError where it is damaged."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(remote.located(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return default
     except ValueError as error:

@@ -8,7 +8,6 @@ tokens, so V = 128 and the ids of beginning and end are those of LongCat-Flash (
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +16,7 @@ import tokenizers
 from loong_jax.data import json_files
 from loong_jax.data.chat_template import ChatTemplate, Messages
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.remote import AnyPath
 
 # What travels with a model besides weights and config: text, template, and what ends an answer.
 TOKENIZER_FILES = (
@@ -162,7 +162,7 @@ class HfTokenizer:
 
     def __init__(
         self,
-        file: Path,
+        file: AnyPath,
         *,
         vocab_size: int | None,
         config: Mapping[str, Any],
@@ -174,7 +174,7 @@ class HfTokenizer:
         generation_config.json. Raises CheckpointError where they do not fit together.
         """
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
         except Exception as error:  # the library raises bare Exceptions
             raise CheckpointError(f"{file} is no tokenizer: {error}. Fetch it again.") from None
         self._tokenizer.no_truncation()
@@ -245,7 +245,7 @@ class HfTokenizer:
             )
         return _prompt_ids(self, prompt, tools, variables)
 
-    def _add_tokens(self, file: Path, settings: Mapping[str, Any]) -> None:
+    def _add_tokens(self, file: AnyPath, settings: Mapping[str, Any]) -> None:
         """Tokens that tokenizer_config.json alone knows, in the order of their ids."""
         added = settings.get("added_tokens_decoder") or {}
         for number, entry in sorted(added.items(), key=lambda item: int(item[0])):
@@ -280,7 +280,7 @@ class HfTokenizer:
 
     def _end_ids(
         self,
-        file: Path,
+        file: AnyPath,
         config: Mapping[str, Any],
         generation: Mapping[str, Any],
         named: Mapping[str, str],
@@ -325,7 +325,7 @@ class HfTokenizer:
 
 
 def load_tokenizer(
-    path: Path, config: Mapping[str, Any] | str | None = None, vocab_size: int | None = None
+    path: AnyPath, config: Mapping[str, Any] | str | None = None, vocab_size: int | None = None
 ) -> HfTokenizer:
     """The tokenizer in a directory, or that of a tokenizer.json and the files beside it.
 
@@ -383,7 +383,7 @@ def _prompt_ids(
     return [*start, *tokenizer.encode(prompt)]
 
 
-def _beside(file: Path, name: str) -> dict[str, Any]:
+def _beside(file: AnyPath, name: str) -> dict[str, Any]:
     """The object in a file beside `file`; {} where there is none."""
     path = file.parent / name
     if not path.exists():
@@ -394,7 +394,7 @@ def _beside(file: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def _templates(directory: Path, settings: Mapping[str, Any]) -> str | dict[str, str] | None:
+def _templates(directory: AnyPath, settings: Mapping[str, Any]) -> str | dict[str, str] | None:
     """chat_template.jinja goes before chat_template of tokenizer_config.json."""
     if (file := directory / "chat_template.jinja").exists():
         return file.read_text("utf-8")

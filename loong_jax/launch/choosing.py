@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax import configs, environments
+from loong_jax import configs, environments, remote
 from loong_jax.data.response import FORMS
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
@@ -116,7 +116,7 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
     is_open = recipe.max_new_tokens is None
     if start is not None and is_open and not any("max-new-tokens" in word for word in arguments):
-        model = sources.find(Path(start)).config
+        model = sources.find(remote.located(start)).config
         if model.vocab_size != AsciiTokenizer.vocab_size:
             recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
     return recipe

@@ -6,6 +6,7 @@ by block into files of its own, `DST/.import`, and notes each block; killed ther
 the next one.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -24,13 +25,14 @@ from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import HfCheckpoint, files, save_weights_hf
+from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
 
 
-def import_hf(source: Path | str, destination: Path, *, dtype: str | None = None) -> None:
+def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = None) -> None:
     """Checks the whole manifest of `source`, then copies its weights to `destination`.
 
     `source` may be a URL that fsspec reads. Tokenizer and template come with the weights.
@@ -72,7 +74,9 @@ def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
         )
 
 
-def _write_model(source: Path | str, found: HfCheckpoint, staging: Path, destination: Path) -> None:
+def _write_model(
+    source: AnyPath | str, found: HfCheckpoint, staging: Path, destination: Path
+) -> None:
     """Writes `weights/`, and then `model.json`, which says that they are whole."""
     leaves = _copy(found, staging)
     print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
@@ -87,7 +91,9 @@ def _write_model(source: Path | str, found: HfCheckpoint, staging: Path, destina
     )
 
 
-def write_record(destination: Path, like: Path, config: ModelConfig, hf_config: str | None) -> None:
+def write_record(
+    destination: Path, like: AnyPath, config: ModelConfig, hf_config: str | None
+) -> None:
     """Writes model.json of weights that were made from those in `like`, of the same model."""
     before = _model_record(like) or {}
     told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
@@ -216,8 +222,10 @@ def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
         )
 
 
-def read_model(source: Path) -> tuple[ModelConfig, str | None]:
+def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
     """The config of the weights in `source`, and the config.json that they came with, if any."""
+    if isinstance(source, RemotePath):
+        return _read_remote(source)
     if record := _model_record(source):
         return configs.from_json(record["config"]), record["hf_config"]
     if published.is_published(source) and (source / "config.json").exists():
@@ -234,7 +242,14 @@ def read_model(source: Path) -> tuple[ModelConfig, str | None]:
     )
 
 
-def _model_record(source: Path) -> dict[str, Any] | None:
+@functools.lru_cache(maxsize=4)
+def _read_remote(source: RemotePath) -> tuple[ModelConfig, str]:
+    """Once in a process, for there every header is a request."""
+    found = HfCheckpoint(source)
+    return found.config, found.config_text
+
+
+def _model_record(source: AnyPath) -> dict[str, Any] | None:
     """The model.json of the weights in `source`, None where there is none."""
     for directory in (source, source.parent):
         path = directory / "model.json"

@@ -20,6 +20,7 @@ from loong_jax.launch import demonstrations, own_problems, places, serve, source
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import FileProblems, Recipe
 from loong_jax.launch.texts import Texts, form_of, texts_with
+from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
@@ -35,14 +36,15 @@ class EvalOptions:
     """Poses problems to a model, judges its answers, and prints Mean@n, pass@k and levels.
 
     RUN_DIR is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong
-    merge` made, or a checkpoint as Hugging Face has it. Without --problems the held-out test
-    problems of the run's own recipe are posed, the same as after its stages; of a file that it was
-    trained on, those that it held out. docs/evaluation.md says what such a file holds. Examples:
+    merge` made, or a directory or URL in the layout of Hugging Face. Without --problems the
+    held-out test problems of the run's own recipe are posed, the same as after its stages; of a
+    file that it was trained on, those that it held out. docs/evaluation.md says what such a file
+    holds. Examples:
     loong eval runs/quickstart --num-problems 64
     loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8 --json eval.json
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: tyro.conf.Positional[AnyPath]
     problems: Path | None = None  # JSON lines of problems of your own
     all_problems: bool = False  # those of a run's own file too that it was trained on
     num_problems: int | None = (
@@ -56,7 +58,7 @@ class EvalOptions:
     seed: int = 0  # of samples and of the bootstrap
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
-    tokenizer: Path | None = None  # as of `loong serve`
+    tokenizer: AnyPath | None = None  # as of `loong serve`
     chat_style: prompts.ChatStyle | None = None  # instead of the form of the run or the model
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
@@ -130,8 +132,10 @@ def evaluate(options: EvalOptions) -> int:
     return 0
 
 
-def recipe_of(run_dir: Path) -> Recipe | None:
+def recipe_of(run_dir: AnyPath) -> Recipe | None:
     """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
+    if isinstance(run_dir, RemotePath):
+        return None
     for directory in (run_dir, *run_dir.resolve().parents[:2]):
         if (directory / "config.json").exists() and (directory / "stages").is_dir():
             return own_problems.as_kept(configs.load(directory), directory)
@@ -274,7 +278,7 @@ def prompt_encoder(
 
 def _record(
     options: EvalOptions,
-    source: Path,
+    source: AnyPath,
     drawn: SamplingSettings,
     domains: Mapping[str, evaluation.DomainEvaluation],
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import TOKENIZER_FILES
-from loong_jax.models.hf.files import AnyPath
+from loong_jax.remote import AnyPath
 
 KEPT = "model"  # in the directory of a run, or of a merge
 _CODE = ("*.py",)  # that auto_map in config.json names
@@ -25,7 +25,7 @@ def keep(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()) -> l
     return copied
 
 
-def places(path: Path) -> list[Path]:
+def places(path: AnyPath) -> list[AnyPath]:
     """Where the files of the weights in `path` may be: there, or kept by the run they are of."""
     path = path.resolve()
     top = path.parent if path.name in ("weights", "checkpoints") else path
@@ -33,7 +33,7 @@ def places(path: Path) -> list[Path]:
     return [path, top, top / KEPT, *(run / KEPT for run in runs)]
 
 
-def found(path: Path) -> Path | None:
+def found(path: AnyPath) -> AnyPath | None:
     """Where the files of the weights in `path` are."""
     return next(
         (place for place in places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
@@ -41,7 +41,7 @@ def found(path: Path) -> Path | None:
     )
 
 
-def config_text(path: Path) -> str | None:
+def config_text(path: AnyPath) -> str | None:
     """The config.json that the weights of a run came with, as it came."""
     kept = (place / "config.json" for place in places(path) if place.name == KEPT)
     return next((file.read_text("utf-8") for file in kept if file.is_file()), None)

@@ -23,6 +23,7 @@ from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
 from loong_jax.launch.texts import texts_of
 from loong_jax.models import families
+from loong_jax.remote import AnyPath
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rl import sft, trainer
@@ -101,7 +102,7 @@ def _train(
     if last is None:
         state, cursors = programs.fresh()
         if recipe.start_from is not None:
-            state = _start_from(recipe, state)
+            state = _start_from(recipe, recipe.start_from, state)
     else:
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
@@ -131,13 +132,12 @@ def _train(
     return 0
 
 
-def _start_from(recipe: Recipe, fresh: TrainState) -> TrainState:
-    """`fresh` with the weights that the recipe names, and nothing kept of its own."""
+def _start_from(recipe: Recipe, source: AnyPath, fresh: TrainState) -> TrainState:
+    """`fresh` with the weights of `source`, and nothing kept of its own."""
     template = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), fresh.weights
     )
     jax.tree.map(lambda a: a.delete(), fresh.weights)
-    source = recipe.start_from or Path()
     weights = starting.load(source, recipe.model, template, stack=_pod(recipe).stack_start)
     distributed.say(f"starts from {source}")
     return fresh._replace(weights=weights)

@@ -43,6 +43,7 @@ from loong_jax.orchestrator.pipeline import (
     refuse_missing,
     run_stages,
 )
+from loong_jax.remote import AnyPath
 from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
@@ -99,7 +100,10 @@ def _digest(file: Path) -> dict[str, str]:
 
 
 def _refuse_unused(
-    source: Path, only: str | None, needed: Mapping[str, Sequence[str]], given: Mapping[str, Path]
+    source: Path,
+    only: str | None,
+    needed: Mapping[str, Sequence[str]],
+    given: Mapping[str, AnyPath],
 ) -> None:
     """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
     made = {*given, *(needed if only is None else ())}
@@ -116,7 +120,7 @@ def _train(
     recipe: Recipe,
     run_dir: Path,
     needed: Mapping[str, tuple[str, ...]],
-    given: Mapping[str, Path],
+    given: Mapping[str, AnyPath],
     *,
     only: str | None,
     source: Path | None,

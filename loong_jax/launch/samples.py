@@ -47,7 +47,8 @@ def run_samples(
     kept = json_files.read_jsonl(own / SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
     progress.start(name, total_steps=len(pieces), first_step=noted["pieces"])
-    source = sources.find(directories.inputs[settings.teacher])
+    teacher = directories.given.get(settings.teacher) or directories.inputs[settings.teacher]
+    source = sources.find(teacher)
     texts = _texts_of(session, source)
     keeps_tokens = texts.has_tokens_of(session.texts)
     sampler = _sampler(session, source, texts)
@@ -69,7 +70,7 @@ def run_samples(
         progress.step(number + 1, {"right": noted["right"] / noted["judged"]})
     if not kept:
         raise ConfigError(
-            f"the teacher {directories.inputs[settings.teacher]} answered none of {len(problems)} "
+            f"the teacher {teacher} answered none of {len(problems)} "
             "problems right, so there is nothing to learn from it. Take another teacher, or easier "
             "levels."
         )

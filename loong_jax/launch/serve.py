@@ -12,6 +12,7 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import sources, starting
 from loong_jax.models import families
+from loong_jax.remote import AnyPath
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving import prompts
@@ -25,20 +26,20 @@ API_KEY_VARIABLE = "LOONG_API_KEY"
 class ServeOptions:
     """Answers requests for a model until SIGTERM or Ctrl-C, then lets the running ones end.
 
-    RUN_DIR is a run (its last finished stage is served), a stage of one, or what `loong import-hf`
-    made. HTTP speaks OpenAI's /v1/models, /v1/completions and /v1/chat/completions, with /health
-    and /metrics (Prometheus) beside them; gRPC speaks JetStream's Orchestrator. See
-    docs/serving.md. Examples:
+    RUN_DIR is a run (its last finished stage is served), a stage of one, what `loong import-hf`
+    made, or a directory or URL in the layout of Hugging Face. HTTP speaks OpenAI's /v1/models,
+    /v1/completions and /v1/chat/completions, with /health and /metrics (Prometheus) beside them;
+    gRPC speaks JetStream's Orchestrator. See docs/serving.md. Examples:
     loong serve runs/quickstart --port 8000 --grpc-port 9000
     curl 127.0.0.1:8000/v1/completions -d '{"prompt": "1 + 1 =", "max_tokens": 8}'
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: tyro.conf.Positional[AnyPath]
     host: str = "127.0.0.1"  # another one needs an API key, or --allow-anyone
     port: int = 8000  # of HTTP; 0 takes a free one and says which
     grpc_port: int | None = None  # of gRPC; without it there is none
     name: str | None = None  # of the model; the directory's unless given
-    tokenizer: Path | None = None  # a tokenizer.json; RUN_DIR's unless given
+    tokenizer: AnyPath | None = None  # a tokenizer.json; RUN_DIR's unless given
     chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key

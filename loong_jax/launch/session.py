@@ -106,13 +106,18 @@ class Session:
     # ---- evaluation ---------------------------------------------------------------------------
 
     def evaluate(
-        self, weights: Weights, *, stage: str, domains: Sequence[str]
+        self,
+        weights: Weights,
+        *,
+        stage: str,
+        domains: Sequence[str],
+        progress: sampling.Progress | None = None,
     ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
         """Held-out problems of `domains`, the same for every stage.
 
         Of a file that holds fewer than `evaluation.num_problems` back, all of them.
         """
-        settings, sampler = self.recipe.evaluation, self.sampler(weights)
+        settings, sampler = self.recipe.evaluation, self.sampler(weights, progress)
         found, samples = {}, []
         for domain in domains:
             posed = self.held_out(domain, settings.side, settings.num_problems)
@@ -125,7 +130,9 @@ class Session:
                 samples += shown
         return evaluation.EvaluationResult(stage=stage, domains=found, seed=settings.seed), samples
 
-    def sampler(self, weights: Weights) -> sampling.ProblemSampler:
+    def sampler(
+        self, weights: Weights, progress: sampling.Progress | None = None
+    ) -> sampling.ProblemSampler:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
         return sampling.ProblemSampler(
             self.engine,
@@ -134,6 +141,7 @@ class Session:
             num_threads=2,
             agent=self.agent,
             encode_prompt=self.texts.prompt,
+            progress=progress,
         )
 
 

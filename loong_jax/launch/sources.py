@@ -2,7 +2,7 @@
 
 Such a directory is a run (its last finished stage), a stage of one, what `loong import-hf` or
 `loong merge` wrote, or a checkpoint in the layout of Hugging Face as it was published. A run keeps
-what came with the weights that it began with in `RUN/model`.
+what came with the weights that it began with in `RUN/model`. A URL is of the last kind.
 """
 
 from pathlib import Path
@@ -15,26 +15,30 @@ from loong_jax.launch import convert, model_files
 from loong_jax.merge import published
 from loong_jax.models.families import ModelConfig
 from loong_jax.orchestrator import pipeline
+from loong_jax.remote import AnyPath, RemotePath
 
 
 class Source(NamedTuple):
     """Weights and what is known of them."""
 
-    weights: Path  # what `starting.load` reads
+    weights: AnyPath  # what `starting.load` reads
     config: ModelConfig
     hf_config: str | None  # the config.json that the weights came with
-    files: Path | None  # the directory of its tokenizer.json
+    files: AnyPath | None  # the directory of its tokenizer.json
 
 
-def find(path: Path) -> Source:
+def find(path: AnyPath) -> Source:
     """CheckpointError where `path` holds no weights or does not say of what model."""
     weights = find_weights(path)
     config, hf_config = convert.read_model(weights)
     return Source(weights, config, hf_config, _files_of(path) or _files_of(weights))
 
 
-def find_weights(path: Path) -> Path:
+def find_weights(path: AnyPath) -> AnyPath:
     """The last finished stage of a run; any other directory is taken as it is."""
+    if isinstance(path, RemotePath):
+        path.refuse_unreadable()
+        return path
     if not path.is_dir():
         raise CheckpointError(f"{path} is no directory. Name a run or a checkpoint.")
     if not (path / "stages").is_dir():
@@ -52,7 +56,7 @@ def find_weights(path: Path) -> Path:
 
 
 def tokenizer_of(
-    config: ModelConfig, hf_config: str | None, files: Path | None, *, where: str
+    config: ModelConfig, hf_config: str | None, files: AnyPath | None, *, where: str
 ) -> Tokenizer:
     """Of the files given; the ASCII one for models of its 128 tokens without any.
 
@@ -81,5 +85,5 @@ def is_published(directory: Path) -> bool:
     return (directory / "config.json").exists() and published.is_published(directory)
 
 
-def _files_of(path: Path) -> Path | None:
+def _files_of(path: AnyPath) -> AnyPath | None:
     return next((p for p in model_files.places(path) if (p / "tokenizer.json").exists()), None)

@@ -20,8 +20,6 @@ from loong_jax.errors import CheckpointError
 from loong_jax.launch import placement, samples, starting
 from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import (
-    START,
-    TEACHER,
     EvaluationStage,
     FusionStage,
     RlStage,
@@ -85,8 +83,8 @@ def load_weights(directory: Path) -> Weights:
 
 def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
     """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
-    if name in (START, TEACHER):
-        return starting.load_whole(directories.inputs[name], session.recipe.model)
+    if name in directories.given:
+        return starting.load_whole(directories.given[name], session.recipe.model)
     return load_weights(directories.inputs[name])
 
 
@@ -355,7 +353,7 @@ def run_fusion(
 ) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
     own = directories.own
-    base = load_weights(directories.inputs[settings.base])
+    base = _weights_of(session, settings.base, directories)
     experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
     problems = {
         domain: session.held_out(domain, "validation", settings.num_problems)
@@ -508,7 +506,12 @@ def _evaluate(
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s = time.monotonic()
-    result, samples = session.evaluate(weights, stage=name, domains=domains)
+    result, samples = session.evaluate(
+        weights,
+        stage=name,
+        domains=domains,
+        progress=lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} problems"),
+    )
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]

@@ -28,6 +28,7 @@ from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, growth
+from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -51,7 +52,7 @@ _FREE = {
 
 
 def load(
-    directory: Path, config: ModelConfig, template: Mapping[str, Any], *, stack: int = 1
+    directory: AnyPath, config: ModelConfig, template: Mapping[str, Any], *, stack: int = 1
 ) -> dict[str, Any]:
     """The weights in `directory` as those of `config`, in the dtypes and shardings of `template`.
 
@@ -72,7 +73,7 @@ def load(
     refuse_other_model(directory, found, config)
     wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
-    if sources.is_published(directory):
+    if isinstance(directory, RemotePath) or sources.is_published(directory):
         tree = parameters.as_tree({n.removeprefix("weights/"): a for n, a in unstacked.items()})
         weights = read_weights(directory, found, tree)
     else:
@@ -81,7 +82,7 @@ def load(
     return weights if stack == 1 else growth.stack_layers(weights, stack)
 
 
-def load_whole(directory: Path, config: ModelConfig) -> dict[str, Any]:
+def load_whole(directory: AnyPath, config: ModelConfig) -> dict[str, Any]:
     """As `load`, all on the first device."""
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = jax.tree.map(
@@ -174,13 +175,13 @@ def _is_reference(recipe: Recipe) -> bool:
     return any(isinstance(stage, RlStage) and stage.reference == TEACHER for stage in stages)
 
 
-def given(recipe: Recipe) -> dict[str, Path]:
+def given(recipe: Recipe) -> dict[str, AnyPath]:
     """Directories with the weights that a recipe names, by what its stages call them."""
     named = {START: recipe.start_from, TEACHER: recipe.teacher}
     return {name: sources.find_weights(path) for name, path in named.items() if path is not None}
 
 
-def refuse_other_model(directory: Path, found: ModelConfig, config: ModelConfig) -> None:
+def refuse_other_model(directory: AnyPath, found: ModelConfig, config: ModelConfig) -> None:
     """ConfigError where weights of `found` are none of `config`."""
     if type(found) is not type(config):
         raise ConfigError(
@@ -212,23 +213,23 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             "or a finished stage of a run."
         )
     path = (place / str(steps[-1]) / "arrays").absolute()
-    with ocp.PyTreeCheckpointer() as reader:
-        there = reader.metadata(path).item_metadata.tree
-        there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
-        shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
-        if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
-            raise CheckpointError(
-                f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
-                f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it "
-                "that belongs to the weights."
-            )
-        kinds = {
-            name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
-            for name, a in wanted.items()
-        }
-        return reader.restore(
-            path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+    reader = ocp.PyTreeCheckpointHandler()
+    there = reader.metadata(path).tree
+    there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
+    shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
+    if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
+        raise CheckpointError(
+            f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
+            f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it that "
+            "belongs to the weights."
         )
+    kinds = {
+        name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
+        for name, a in wanted.items()
+    }
+    return reader.restore(
+        path, args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True)
+    )
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:

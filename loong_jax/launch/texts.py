@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from loong_jax.data.tool_template import ChatTurns, Described, ToolTemplate
 from loong_jax.environments.problem import Problem
 from loong_jax.launch import sources, tools
 from loong_jax.launch.recipe import Recipe
+from loong_jax.remote import AnyPath
 from loong_jax.rl import sft
 from loong_jax.rollout.agentic.agent import Agent
 
@@ -34,7 +34,7 @@ class Texts:
     """A tokenizer, and the form of what is asked and answered with it."""
 
     tokenizer: Tokenizer
-    files: Path | None = None  # the directory of its tokenizer.json; None: ASCII
+    files: AnyPath | None = None  # the directory of its tokenizer.json; None: ASCII
     form: ResponseForm = FORMS["tagged"]
     agent: Agent | None = None  # where the recipe has tools
     tells_tools: bool = False  # to the chat template, which has a form of its own for them

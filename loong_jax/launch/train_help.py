@@ -9,8 +9,8 @@ from loong_jax.launch.recipe import FusionStage, Recipe, RlStage, SampleStage, S
 
 WIDTH = 98
 _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
-    "start_from": "weights, tokens and template to begin with: a directory as Hugging Face has it, "
-    "an import, a run or a stage of one",
+    "start_from": "weights, tokens and template to begin with: a directory or URL as Hugging Face "
+    "has it, an import, a run or a stage of one",
     "teacher": "the same, of the weights to learn from",
     "data": "JSON lines of conversations or pairs to learn",
     "problems": "JSON lines of problems of your own (docs/own_problems.md)",

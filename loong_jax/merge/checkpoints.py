@@ -20,6 +20,7 @@ from loong_jax.merge import report as report_lib
 from loong_jax.merge.methods import LongcatFusion, Method
 from loong_jax.merge.tree import BatchAxes, PathRules, Weights
 from loong_jax.models.hf import files, unfinished
+from loong_jax.remote import AnyPath, RemotePath
 
 Load = Callable[[Path], Weights]
 Save = Callable[[Path, Weights, Mapping[str, Any]], None]
@@ -29,12 +30,13 @@ Save = Callable[[Path, Weights, Mapping[str, Any]], None]
 class MergeConfig:
     """Fuse experts that were trained from one base."""
 
-    base: Path  # run, stage, checkpoints or safetensors directory of the common ancestor
-    experts: tuple[Path, ...]  # the same for each expert
+    # run, stage, checkpoints, or directory or URL of safetensors files of the common ancestor
+    base: AnyPath
+    experts: tuple[AnyPath, ...]  # the same for each expert
     output: Path  # directory for fusion.json and checkpoints/, or for safetensors files
     names: tuple[str, ...] = ()  # of the experts; the last parts of their paths that differ
     weights: tuple[float, ...] = ()  # of the experts; equal unless given
-    importances: tuple[Path, ...] = ()  # of the experts' weights, where the method needs them
+    importances: tuple[AnyPath, ...] = ()  # of the experts' weights, where the method needs them
     masters: bool = True  # merge the float32 masters of a checkpoint that holds them
     method: Method = dataclasses.field(default_factory=LongcatFusion)
     rules: PathRules = dataclasses.field(default_factory=PathRules)
@@ -101,14 +103,16 @@ def _merge_restored(
     dtypes = None
     if load is None:
         load = functools.partial(load_weights, masters=config.masters)
-        dtypes = {p: leaf.dtype for p, leaf in tree.flatten(load_weights(config.base))[0].items()}
+        dtypes = {
+            p: leaf.dtype for p, leaf in tree.flatten(load_weights(_local(config.base)))[0].items()
+        }
     fused, report = report_lib.fuse_with_report(
-        load(config.base),
-        {name: load(path) for name, path in (config.by_name(config.experts) or {}).items()},
+        load(_local(config.base)),
+        {name: load(_local(path)) for name, path in (config.by_name(config.experts) or {}).items()},
         method=config.method,
         weights=config.by_name(config.weights),
         batch_axes=batch_axes,
-        importances=config.by_name([load(path) for path in config.importances]),
+        importances=config.by_name([load(_local(path)) for path in config.importances]),
         rules=config.rules,
     )
     if dtypes is not None:  # masters are merged in float32 and cast here, once
@@ -121,6 +125,16 @@ def _merge_restored(
     save(config.output, fused, {name: report[name] for name in ("method", "weights", "sources")})
     partial.replace(target)
     return report
+
+
+def _local(path: AnyPath) -> Path:
+    """Raises CheckpointError for a URL, of which safetensors files alone are merged."""
+    if isinstance(path, RemotePath):
+        raise CheckpointError(
+            f"{path} is a URL, and checkpoints of ours are merged from directories. Copy it to one,"
+            " or let base and experts all hold safetensors files."
+        )
+    return path
 
 
 def _refuse_weights(output: Path) -> None:
@@ -256,7 +270,7 @@ def save_weights(path: Path, weights: Weights, metadata: Mapping[str, Any]) -> N
     checkpoint.save(path / "checkpoints", 0, {"weights": weights}, metadata)
 
 
-def _telling_parts(paths: Sequence[Path]) -> tuple[str, ...]:
+def _telling_parts(paths: Sequence[AnyPath]) -> tuple[str, ...]:
     """The last part of each path in which all of them differ: of a/rl and b/rl, a and b."""
     reversed_parts = [
         (path.parent if path.name == "checkpoints" else path).parts[::-1] for path in paths

@@ -7,7 +7,6 @@ tensor alone.
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from loong_jax.merge import fusion, pieces
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.plan import Plan
 from loong_jax.models.hf import files, quantised, read_config_json, unfinished
-from loong_jax.models.hf.files import AnyPath, StoredTensor
+from loong_jax.models.hf.files import StoredTensor
+from loong_jax.remote import AnyPath
 
 REPORT = "fusion.json"
 _SOURCE = "a merge"  # tells its unfinished files from those of an export
@@ -73,19 +73,20 @@ class TensorOnDisk:
         return self.read(0, self.size).reshape(self.shape).astype(dtype or self.dtype, copy=False)
 
 
-class QuantisedOnDisk:
-    """A float8 matrix with its scales, read as what it means: `pieces.Leaf`."""
+class TensorByRows:
+    """A float8 matrix with its scales, as what it means, or a tensor of a URL: `pieces.Leaf`."""
 
-    def __init__(self, tensor: quantised.ScaledTensor):
+    def __init__(self, tensor: quantised.Tensor):
         self.shape, self.dtype = tensor.shape, tensor.dtype
         self.ndim, self.size = len(tensor.shape), math.prod(tensor.shape)
+        self._row = math.prod(tensor.shape[1:])
         self._tensor, self._opened = tensor, {}
 
     def read(self, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
         found = pieces.aligned(stop - start, self.dtype) if into is None else into
-        first, last = start // self.shape[1], -(-stop // self.shape[1])
+        first, last = start // self._row, -(-stop // self._row)
         rows = self._tensor.rows(self._opened, first, last).reshape(-1)
-        found[...] = rows[start - first * self.shape[1] :][: stop - start]
+        found[...] = rows[start - first * self._row :][: stop - start]
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -95,8 +96,9 @@ class QuantisedOnDisk:
 class PublishedWeights:
     """The tensors of a directory by path (`model/layers/0/up/weight`), unread."""
 
-    def __init__(self, directory: Path):
-        unfinished.refuse_unfinished(directory)
+    def __init__(self, directory: AnyPath):
+        if isinstance(directory, Path):
+            unfinished.refuse_unfinished(directory)
         self.directory = directory
         has_config = (directory / "config.json").is_file()
         self.config_text, config = read_config_json(directory) if has_config else ("", {})
@@ -106,15 +108,17 @@ class PublishedWeights:
             whole = quantised.without_quantisation(config)
             self.config_text = json.dumps(whole, indent=2) + "\n"
         self._files = {
-            path: StoredFile(Path(str(path))) for path in {t.file for t in stored.values()}
+            file: StoredFile(file)
+            for file in {tensor.file for tensor in stored.values()}
+            if isinstance(file, Path)
         }
         self.stored = stored
-        self.leaves = {
-            path_of(name): QuantisedOnDisk(tensor)
-            if isinstance(tensor, quantised.ScaledTensor)
-            else TensorOnDisk(tensor, self._files[tensor.file])
-            for name, tensor in stored.items()
-        }
+        self.leaves = {path_of(name): self._leaf(tensor) for name, tensor in stored.items()}
+
+    def _leaf(self, tensor: quantised.Tensor) -> pieces.StoredLeaf:
+        if isinstance(tensor, StoredTensor) and isinstance(tensor.file, Path):
+            return TensorOnDisk(tensor, self._files[tensor.file])
+        return TensorByRows(tensor)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -125,7 +129,7 @@ def path_of(name: str) -> str:
     return name.replace(".", "/")
 
 
-def is_published(directory: Path) -> bool:
+def is_published(directory: AnyPath) -> bool:
     return directory.is_dir() and any(directory.glob("*.safetensors"))
 
 
@@ -168,7 +172,7 @@ def write(
         unfinished.finish(export, written)
 
 
-def _copy_beside(file: Path, target: Path, base: PublishedWeights) -> None:
+def _copy_beside(file: AnyPath, target: Path, base: PublishedWeights) -> None:
     """What lies beside the base's weights; what says that they are quantised no longer does."""
     if file.name == "config.json":
         target.write_text(base.config_text, encoding="utf-8", newline="")
@@ -176,7 +180,7 @@ def _copy_beside(file: Path, target: Path, base: PublishedWeights) -> None:
         weight_map = {name: tensor.file.name for name, tensor in base.stored.items()}
         json_files.write_json(target, {"metadata": {}, "weight_map": weight_map})
     else:
-        shutil.copyfile(file, target)
+        target.write_bytes(file.read_bytes())
 
 
 def _write_file(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from loong_jax import interrupts
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import changes, faults
 from loong_jax.orchestrator import policy as policies
@@ -120,6 +121,7 @@ class Orchestrator:
         self._replayed: Replayed | None = None  # what `run` has to go on from
         self._reaches_back_to = 0  # segment of the journal that the last checkpoint goes on from
         self._segments: dict[int, int] = {}  # the same of checkpoints being written, by step
+        self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
         self._losses = [0] * replicas.num_replicas  # in a row
         self._inbox = Inbox(clock, events)
         self._verifying = Verifying(name, verifiers, self.books, self._inbox, log, clock)
@@ -146,6 +148,7 @@ class Orchestrator:
         """
         if control is not None:
             self.books.restore(control)
+            self._saving = self._saved = self.state.step
         found = []
         if self.books.journal is not None:
             self._reaches_back_to = control.get("journal", 0) if control is not None else 0
@@ -160,7 +163,10 @@ class Orchestrator:
         return self.books.snapshot()
 
     def run(self) -> RunState:
-        """Runs to the last step; returns the final state with every ticket ended."""
+        """Runs to the last step; returns the final state with every ticket ended.
+
+        A signal that ends it waits until the last step trained has a checkpoint.
+        """
         self.trainer.start(self._inbox.put)
         if self._replayed is not None:
             self._go_on(self._replayed)
@@ -175,10 +181,12 @@ class Orchestrator:
             self._verify(ticket.number)
         if self.state.trainer == "publishing":
             self.trainer.publish(self.state.step)
-        while not self.state.is_finished:
-            self._act()
-            if not self.state.is_finished:
-                self._advance(self._next_event())
+        with interrupts.between_steps():
+            while not self.state.is_finished:
+                self._act()
+                if not self.state.is_finished:
+                    self._advance(self._next_event())
+                    self._leave_if_told()
         self._cancel_open_tickets()
         return self.state
 
@@ -239,6 +247,7 @@ class Orchestrator:
     def _save(self, step: int) -> None:
         """Snapshot and journal part here: what the journal holds from now on is after `step`."""
         snapshot = self.books.snapshot()
+        self._saving = step
         self.books.commit(changes.SaveBegun(step))
         if self.books.journal is not None:
             self._segments[step] = snapshot["journal"]
@@ -246,6 +255,16 @@ class Orchestrator:
         self.trainer.save(step, snapshot)
 
     # ---- events -------------------------------------------------------------------------------
+
+    def _leave_if_told(self) -> None:
+        if interrupts.is_waiting():
+            if self.state.trainer != "idle":
+                return
+            if self.state.step > self._saving:
+                self._save(self.state.step)
+            while self._saved < self._saving:
+                self._advance(self._next_event())
+        interrupts.let_through()
 
     def _next_event(self) -> Any:
         try:
@@ -431,6 +450,7 @@ class Orchestrator:
 
     def _on_saved(self, event: rl_events.Saved) -> None:
         """The checkpoint before this one stays, for the case that this one is damaged."""
+        self._saved = event.step
         if self.books.journal is not None:
             self.books.journal.forget_before(self._reaches_back_to)
             self._reaches_back_to = self._segments.pop(event.step)

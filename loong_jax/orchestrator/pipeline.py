@@ -12,6 +12,7 @@ from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.remote import AnyPath
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class StageDirectories:
 
     own: Path
     inputs: dict[str, Path]
+    given: Mapping[str, AnyPath] = dataclasses.field(default_factory=dict)  # from elsewhere
 
 
 def stage_directory(run_dir: Path, name: str) -> Path:
@@ -49,7 +51,7 @@ def run_stages(
     *,
     only: str | None = None,
     source: Path | None = None,
-    given: Mapping[str, Path] | None = None,
+    given: Mapping[str, AnyPath] | None = None,
     on_stage: Callable[[str, str], None] = lambda name, what: None,
 ) -> None:
     """Runs the stages in order, each after those it names; others must be done in `source`.
@@ -71,14 +73,15 @@ def run_stages(
             on_stage(stage.name, "skip")
             continue
         inputs = {
-            name: (given or {}).get(name) or _find_done(name, run_dir, source)
+            name: _find_done(name, run_dir, source)
             for name in stage.after
+            if name not in (given or {})
         }
         own = stage_directory(run_dir, stage.name)
         own.mkdir(parents=True, exist_ok=True)
         on_stage(stage.name, "start")
         start_s = time.monotonic()
-        result = stage.run(StageDirectories(own=own, inputs=inputs))
+        result = stage.run(StageDirectories(own=own, inputs=inputs, given=given or {}))
         wall_s = time.monotonic() - start_s + result.get("earlier_s", 0.0)
         json_files.write_json(own / "done.json", {"wall_s": round(wall_s, 2), **result})
         on_stage(stage.name, "done")
@@ -90,7 +93,7 @@ def refuse_missing(
     *,
     only: str | None = None,
     source: Path | None = None,
-    given: Mapping[str, Path] | None = None,
+    given: Mapping[str, AnyPath] | None = None,
 ) -> None:
     """Tries the arguments of `run_stages` before any stage works; `needed` is `after` by stage.
 

@@ -113,7 +113,10 @@ class TrainerGroup(Protocol):
     def publish(self, version: int) -> None: ...
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
-        """Saves weights and optimizer together with `control`, as one atomic checkpoint."""
+        """Saves weights and optimizer together with `control`, as one atomic checkpoint.
+
+        `Saved` follows once it stands.
+        """
         ...
 
     def close(self, timeout_s: float) -> None: ...

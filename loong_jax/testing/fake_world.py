@@ -154,6 +154,7 @@ class FakeWorld:
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
         self.saved.append((step, control))
+        self._after(0.0, lambda: self.put(rl_events.Saved(step, "", self.now, self.now)))
 
     # ---- VerifierPool --------------------------------------------------------------------------
 

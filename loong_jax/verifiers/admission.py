@@ -8,6 +8,7 @@ raises, and stays within its time. `require_environments` does so for those of a
 import collections
 import dataclasses
 import functools
+import os
 import queue
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from loong_jax.verifiers.verdict import Verdict
 if TYPE_CHECKING:
     from loong_jax.environments.problem import Problem
 
-MAX_COST_S = 5.0  # of one verdict; a loaded machine is not the verifier's fault
+MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
 
@@ -103,6 +104,11 @@ def admit(
         raise VerifierError(f"{name or type(verifier).__name__} has no cases. Give at least one.")
     with tempfile.TemporaryDirectory(prefix="admission-") as directory:
         return _Trial(verifier, cases, name, max_cost_s, Path(directory) / "marker").run()
+
+
+def _slowness() -> float:
+    """How many processes share a core, at least 1: a loaded machine is not the verifier's fault."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class _Hung(Exception):
@@ -222,17 +228,18 @@ class _Trial:
     def say(self, check: str, case: Case, answer: str) -> Verdict | None:
         """The verdict on an answer, or None where there was none, which is a failure."""
         self.checks[check] += 1
+        max_cost_s = self.max_cost_s * _slowness()
         start = time.perf_counter()
         self.requests.put((case.problem, case.render(answer)))
         try:
-            judged = self.replies.get(timeout=2 * self.max_cost_s)
+            judged = self.replies.get(timeout=2 * max_cost_s)
         except queue.Empty:
-            self.fail("cost", case, answer, f"no verdict in {2 * self.max_cost_s:g} s")
+            self.fail("cost", case, answer, f"no verdict in {2 * max_cost_s:.3g} s")
             raise _Hung from None
         cost_s = time.perf_counter() - start
         self.longest_s = max(self.longest_s, cost_s)
-        if cost_s > self.max_cost_s:
-            self.fail("cost", case, answer, f"{cost_s:.1f} s, above {self.max_cost_s:g} s")
+        if cost_s > max_cost_s:
+            self.fail("cost", case, answer, f"{cost_s:.1f} s, above {max_cost_s:.3g} s")
         if not isinstance(judged, Verdict):
             self.fail(check, case, answer, f"no verdict but {judged!r:.100}")
             return None

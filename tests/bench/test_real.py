@@ -66,7 +66,7 @@ def made():
     return real_process.run({"wide": SETTING, "narrow": narrow}, say=lambda text: None)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_no_weight_update_drains_a_slot_or_reads_a_token_again_under_dora(made):
     policies = made.result["policies"]
@@ -85,7 +85,7 @@ def test_no_weight_update_drains_a_slot_or_reads_a_token_again_under_dora(made):
     assert stale["versions_per_response"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_every_policy_trains_equal_batches_of_the_age_it_may_have(made):
     for name, row in made.result["policies"].items():
@@ -100,7 +100,7 @@ def test_every_policy_trains_equal_batches_of_the_age_it_may_have(made):
     assert [point["width"] for point in narrow] == [1, 2, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_the_table_and_the_timeline_show_every_policy(made):
     text = tables.real_engine(made.result)

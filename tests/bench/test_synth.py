@@ -374,7 +374,7 @@ def small(monkeypatch):
     monkeypatch.setattr(settings, "SLOTS", 16)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.bubblewrap
 @pytest.mark.timeout(900)
 def test_learning_and_breadth_once_through_and_never_again(directory, tmp_path, monkeypatch):

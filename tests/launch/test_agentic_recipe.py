@@ -96,7 +96,7 @@ def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
     assert done["rollout"]["num_restarts"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_replicas_in_other_processes_write_and_score_in_a_recipe(tmp_path, cold_start):
     placement = ProcessReplicas(single_threaded=True)

@@ -22,6 +22,7 @@ from loong_jax.data import json_files
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.testing import tiny_hf
+from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -43,7 +44,7 @@ SMALL = [
     "--evaluation.samples-per-problem", "1", "--evaluation.pass-at", "0", "--max-new-tokens", "24",
 ]  # fmt: skip
 RL = [
-    "--tools", "python", "--form", "boxed", "--rl.num-steps", "3", "--rl.checkpoint-every", "1",
+    "--tools", "python", "--form", "plain", "--rl.num-steps", "3", "--rl.checkpoint-every", "1",
     "--rl.scheduler.groups-per-step", "2", "--rl.scheduler.deterministic", "--rl.group-size", "4",
     "--rl.objective.reduction.group-size", "4", "--rl.rows", "4",
     "--rl.reward.malformed", "-0.5", "--rl.learns-from-all",
@@ -51,22 +52,26 @@ RL = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=FAMILIES)
+def families(kept):
+    """A landing runs one family, a release all."""
+    return pytest.mark.parametrize(
+        "place", thinned(FAMILIES, list(FAMILIES).index(kept)), indirect=True
+    )
+
+
+@pytest.fixture
 def place(request, tmp_path):
     FAMILIES[request.param](tmp_path / "hf")
-    chats = [
-        {
-            "messages": [
-                {"role": "user", "content": f"What is {n}+{n}? \u00e9\u4e8c"},
-                {"role": "assistant", "content": f"It is \\boxed{{{2 * n}}}."},
-                {"role": "user", "content": "Sure?"},
-                {"role": "assistant", "content": "Quite."},
-            ]
-        }
-        for n in range(40)
-    ]
+    # It learns to say 4 or 8, of which each is right half the time: rewards differ in a group.
+    chats, problems = [], []
+    for n in range(60):
+        first, second = ("4", "8") if n % 2 else ("8", "4")
+        asked = [f"What is {n}+{n}? \u00e9\u4e8c", first, "Sure?", second]
+        roles = ["user", "assistant"] * 2
+        messages = [{"role": r, "content": c} for r, c in zip(roles, asked, strict=True)]
+        chats.append({"messages": messages})
+        problems.append({"prompt": f"What is {n}+{int(first) - n}?", "gold": first})
     json_files.write_jsonl(tmp_path / "chat.jsonl", chats)
-    problems = [{"prompt": f"What is {n}+{n}?", "gold": str(2 * n)} for n in range(60)]
     json_files.write_jsonl(tmp_path / "mine.jsonl", problems)
     return tmp_path
 
@@ -96,11 +101,11 @@ def same_weights(one, other):
     return a
 
 
-@pytest.mark.release
+@families("longcat-ngram")
 def test_one_command_each_and_killed_in_each(place):
     sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "80",
            "--sft.rows", "4", "--sft.checkpoint-every", "20",
-           "--sft.optimizer.schedule.peak", "1e-2", *SMALL]  # fmt: skip
+           "--sft.optimizer.schedule.peak", "3e-3", *SMALL]  # fmt: skip
     loong(place, *sft, "--run-dir", "sft")
     loong(place, *sft, "--run-dir", "sft-killed",
           wanted=place / "sft-killed/stages/sft/checkpoints/40")  # fmt: skip
@@ -131,6 +136,7 @@ def test_one_command_each_and_killed_in_each(place):
     same_weights(place / "merged", place / "imported")
 
 
+@families("qwen2")
 def test_the_tutorial_runs_as_printed(place):
     """Save that its training is cut short by overrides."""
     blocks = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)

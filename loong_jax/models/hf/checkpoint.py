@@ -10,12 +10,14 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from loong_jax import remote
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.hf import files, layout, manifest, publication, quantised, unfinished
-from loong_jax.models.hf.files import AnyPath, Opened
+from loong_jax.models.hf.files import Opened
 from loong_jax.models.hf.places import Region
 from loong_jax.models.hf.reading import Reader
+from loong_jax.remote import AnyPath
 from loong_jax.sharding import ShardingRules
 
 
@@ -26,7 +28,7 @@ class HfCheckpoint:
     """
 
     def __init__(self, directory: AnyPath | str, dtype: DTypeLike | None = None):
-        self.directory = directory = files.located(directory)
+        self.directory = directory = remote.located(directory)
         chosen = None if dtype is None else weight_dtype(dtype)
         if isinstance(directory, Path):
             unfinished.refuse_unfinished(directory)

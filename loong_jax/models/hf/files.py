@@ -19,11 +19,10 @@ import numpy as np
 import safetensors
 
 from loong_jax.errors import CheckpointError
-from loong_jax.models.hf.remote import RemotePath
+from loong_jax.remote import AnyPath, RemotePath
 
 Entry = tuple[str, np.dtype, tuple[int, ...]]  # name, dtype and shape of a tensor
 Metadata = Mapping[str, str]  # what a header says beside its tensors
-AnyPath = Path | RemotePath
 Opened = dict[AnyPath, np.memmap]  # local files that are open
 
 INDEX = "model.safetensors.index.json"
@@ -77,13 +76,6 @@ class StoredTensor(NamedTuple):
                 opened[self.file] = np.memmap(self.file, np.uint8, mode="r")
             held = opened[self.file][first:last]
         return held.view(self.dtype).reshape((stop - start, *self.shape[1:])[: len(self.shape)])
-
-
-def located(directory: AnyPath | str) -> AnyPath:
-    """A directory as a path; one with a protocol, such as gs://bucket/model, is fsspec's."""
-    if isinstance(directory, str) and "://" in directory:
-        return RemotePath.of(directory)
-    return Path(directory) if isinstance(directory, str) else directory
 
 
 def stamp(file: AnyPath) -> str:

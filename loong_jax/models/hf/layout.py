@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax.models.hf import files
-from loong_jax.models.hf.files import AnyPath, Entry, Metadata, StoredTensor
+from loong_jax.models.hf.files import Entry, Metadata, StoredTensor
+from loong_jax.remote import AnyPath
 
 
 class FilePlan(NamedTuple):

@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.models.hf.files import CODES, DTYPES, AnyPath, Opened, StoredTensor
+from loong_jax.models.hf.files import CODES, DTYPES, Opened, StoredTensor
+from loong_jax.remote import AnyPath
 
 FLOATS = tuple(DTYPES[code] for code in ("F32", "BF16", "F16"))  # that weights can have
 _KEYS = ("quantization_config", "compression_config")  # of config.json

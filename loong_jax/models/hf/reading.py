@@ -19,7 +19,7 @@ from loong_jax.models.hf import places as place_room
 from loong_jax.models.hf.files import CODES, Opened, StoredTensor
 from loong_jax.models.hf.places import Bounds, Place, Region
 from loong_jax.models.hf.quantised import Tensor
-from loong_jax.models.hf.remote import RemotePath
+from loong_jax.remote import RemotePath
 
 BLOCK_BYTES = 1 << 30  # of host memory for what is on its way to a device
 _EXPONENTS = {"float32": (np.uint32, 0x7F800000), "bfloat16": (np.uint16, 0x7F80)}

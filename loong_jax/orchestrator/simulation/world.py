@@ -233,7 +233,8 @@ class SimulatedWorld:
         )
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
-        """Nothing is saved."""
+        """Nothing is saved, at once."""
+        self._at(self.now, lambda: self.put(rl_events.Saved(step, "", self.now, self.now)))
 
     def _score(self, groups: Sequence[Group], devices: int) -> float:
         scored = tuple(groups)

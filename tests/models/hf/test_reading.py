@@ -14,7 +14,7 @@ from flax import nnx
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
-from loong_jax.models.hf.remote import RemotePath
+from loong_jax.remote import RemotePath
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe.published import PUBLISHED, tensors_of
@@ -70,10 +70,10 @@ def in_memory():
 def test_a_directory_that_fsspec_reads(in_memory):
     assert_equal(leaves_of(moe.load_hf(in_memory)), leaves_of(moe.load_hf(PUBLISHED)))
     with pytest.raises(CheckpointError, match=r"memory://.*model_00009.* is missing"):
-        files.header_of(files.located(in_memory + "/model_00009.safetensors"))
+        files.header_of(RemotePath(in_memory + "/model_00009.safetensors"))
     with pytest.raises(CheckpointError, match=r"holds no config\.json"):
         moe.load_hf("memory://bucket/other")
-    with pytest.raises(CheckpointError, match=r"nowhere://x cannot be read.*Install"):
+    with pytest.raises(CheckpointError, match=r"nowhere://x/.* cannot be read.*Install"):
         moe.load_hf("nowhere://x")
 
 
