@@ -167,7 +167,7 @@ def convert(arguments: Sequence[str]) -> None:
     json_files.write_jsonl(chosen.output, found)
     print(f"{len(found):,} records: {chosen.output}")
     if left_out:
-        print(f"{len(left_out):,} rows left out, the first of them:", *left_out[: sources.MAX_NAMED],
+        print(f"{len(left_out):,} rows are left out:", *left_out[: sources.MAX_NAMED],
               sep="\n  ")  # fmt: skip
 
 
