@@ -50,6 +50,13 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def unframed(text: str, *names: str) -> str:
+    """The body where a text is one block without a name or with one of these; else the text."""
+    found = blocks(text) if text.startswith(("```", "~~~")) else []
+    is_frame = [block.end for block in found] == [len(text)]
+    return found[0].body if is_frame and found[0].info.lower() in ("", *names) else text
+
+
 def _block(text: str, opened: re.Match[str], body_end: int, end: int, is_closed: bool) -> Block:
     lines = text[min(opened.end() + 1, body_end) : body_end].splitlines(keepends=True)
     if ">" in opened["indent"]:

@@ -160,12 +160,15 @@ def convert(arguments: Sequence[str]) -> None:
             print(f"  {name:14}{of.summary}")
         return
     name, *rest = arguments
-    if name not in sources.FORMATS:
-        raise ConfigError(f"{name!r} is no format. Choose one of: {', '.join(sources.FORMATS)}.")
+    sources.find(name)
     chosen = options.parse(ConvertOptions, f"loong curate convert {name}", rest)
-    found = list(sources.load(chosen.input, name))
+    left_out: list[str] = []
+    found = list(sources.load(chosen.input, name, left_out))
     json_files.write_jsonl(chosen.output, found)
     print(f"{len(found):,} records: {chosen.output}")
+    if left_out:
+        print(f"{len(left_out):,} rows are left out:", *left_out[: sources.MAX_NAMED],
+              sep="\n  ")  # fmt: skip
 
 
 def build_corpus(arguments: Sequence[str]) -> None:

@@ -9,10 +9,10 @@ import json
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loong_jax.data import response
+from loong_jax.data import fences, response
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import tool_calls, verdict
 from loong_jax.verifiers.score import Score
@@ -24,29 +24,81 @@ if TYPE_CHECKING:
 MAX_CHARS = 200_000
 MAX_CONSTRAINTS = 50
 
-# A character of a script without spaces between words counts as a word.
-_WORD = re.compile(
-    r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff])"
-    r"[^\W_])+"
+# Scripts without spaces between words, of which each character counts as a word; and Korean, whose
+# particles stand right behind a word.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-_SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f\u061f\u0964]+")
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_IS_KOREAN = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+_WORD = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W_])+")
+# Words whose point ends no sentence; those of the second kind end one before a capital.
+_ABBREVIATIONS = frozenset(
+    ("dr", "mr", "mrs", "ms", "prof", "st", "vs", "cf", "e.g", "i.e", "approx", "fig", "figs", "eq",
+     "eqs", "vol", "pp")
+)  # fmt: skip
+_LAST_WORDS = frozenset(("etc", "inc", "ltd", "jr", "sr", "al", "a.m", "p.m"))
+_INITIALS = re.compile(r"\b[A-Z]\.[ ]?[A-Z]\.")
+_SENTENCE_END = re.compile(
+    r"[.!?]+(?=[\"'\u201d\u2019\u00bb)\]*_`]*(?:\s|\Z|[\u3040-\u9fff]))|[\u3002\uff01\uff1f\u061f\u0964]+"
+)
+_RULE = r"(?![ \t]*([-*_])(?:[ \t]*\1){2,}[ \t]*$)"  # a line across the page is no bullet
 _COUNTED: dict[str, Callable[[str], int]] = {
-    "characters": lambda text: len(text.strip()),
-    "words": lambda text: len(_WORD.findall(re.sub(r"(?<=\w)['\u2019-](?=\w)", "", text))),
-    "sentences": lambda text: sum(1 for p in _SENTENCE_END.split(text) if _WORD.search(p)),
-    "lines": lambda text: sum(1 for line in text.splitlines() if line.strip()),
+    "characters": len,
+    "words": lambda text: len(_WORD.findall(re.sub(r"(?<=\w)['\u2019-](?=\w)", "", _bare(text)))),
+    "sentences": lambda text: _num_sentences(text),
+    "lines": lambda text: sum(1 for line in text.split("\n") if line.strip()),
     "paragraphs": lambda text: sum(1 for p in re.split(r"\n[ \t]*\n", text) if p.strip()),
-    "bullets": lambda text: _num_lines(text, r"[ \t]*[-*+\u2022][ \t]+\S"),
+    "bullets": lambda text: _num_lines(text, _RULE + r"[ \t]*[-*+\u2022][ \t]+\S"),
     "numbered_items": lambda text: _num_lines(text, r"[ \t]*\d{1,3}[.)][ \t]+\S"),
-    "headings": lambda text: _num_lines(text, r"#{1,6}[ \t]+\S"),
-    "code_blocks": lambda text: _num_lines(text, r"[ \t]*```") // 2,
+    "headings": lambda text: _num_lines(text, r" {0,3}#{1,6}[ \t]+\S"),
+    "code_blocks": lambda text: sum(block.is_closed for block in fences.blocks(text)),
     "placeholders": lambda text: len(re.findall(r"\[[^\[\]\n]{1,80}\]", text)),
 }
 
 
+def _num_sentences(text: str) -> int:
+    number = at = 0
+    for end in _SENTENCE_END.finditer(text):
+        if not _is_abbreviated(text, end.start()) and _WORD.search(text, at, end.start()):
+            number, at = number + 1, end.end()
+    return number + (_WORD.search(text, at) is not None)
+
+
+def _is_abbreviated(text: str, point: int) -> bool:
+    """Whether the point belongs to a word, to initials, or to the number of a list's item."""
+    start = point - 8 if point > 8 else 0
+    word = text[start:point].split()[-1:]
+    if not word or text[point] != ".":
+        return False
+    last, after = word[0].strip("(\"'").lower(), text[point + 1 : point + 3].strip()
+    if last in _ABBREVIATIONS or (last in ("no", "nos") and after.isdigit()):
+        return True
+    if last.isdigit() and len(last) <= 3:
+        return not text[text.rfind("\n", 0, point) + 1 : point - len(last)].strip()
+    if last in _LAST_WORDS:
+        return after.islower()
+    return len(last.rpartition(".")[2]) == 1 and any(
+        found.start() <= point - start < found.end()
+        for found in _INITIALS.finditer(text[start : point + 4])
+    )
+
+
 def _num_lines(text: str, pattern: str) -> int:
-    compiled = re.compile(pattern)
-    return sum(1 for line in text.splitlines() if compiled.match(line))
+    """Lines outside blocks of code that begin so."""
+    for block in reversed(fences.blocks(text)):
+        text = f"{text[: block.start]}\n{text[block.end :]}"
+    begins = re.compile(pattern).match
+    return sum(1 for line in text.split("\n") if begins(line))
+
+
+def _bare(text: str) -> str:
+    """Without the marks on letters, and what is not seen between them."""
+    if text.isascii():
+        return text
+    return text.translate({ord(c): None for c in set(text) if unicodedata.category(c)[0] in "MC"
+                           and not c.isspace()})  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +114,10 @@ class ConstraintsVerifier:
     """Checks `constraints`, a list of objects with a `kind` each; see `check`.
 
     Deterministic, in linear time; nothing is evaluated. An answer without a word keeps nothing,
-    whatever it leaves out. Known false classes: sentences are counted by their marks, so "e.g."
-    ends one; words of scripts without spaces are counted by characters. All constraints together
-    are only a form: never the sole reward of a task with content.
+    whatever it leaves out. Known false classes: sentences are counted by their marks before a
+    space, so an abbreviation that is not listed ends one; words of scripts without spaces are
+    counted by characters. All constraints together are only a form: never the sole reward of a
+    task with content.
     """
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:
@@ -112,7 +165,7 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
       characters, words, sentences, lines, paragraphs, bullets, numbered_items, headings,
       code_blocks, placeholders; `of` may also be `{"text": "because"}`.
     - `{"kind": "include", "texts": [...]}`, `{"kind": "exclude", "texts": [...]}`: case is ignored
-      and words are whole, unless `"exact": true`.
+      and words are whole where a script has spaces, unless `"exact": true`.
     - `{"kind": "starts_with", "text": ...}`, `{"kind": "ends_with", "text": ...}`.
     - `{"kind": "case", "is": "upper" | "lower"}`; `{"kind": "script", "is": "LATIN"}`: of letters.
     - `{"kind": "json", "keys": [...]}`: the whole answer, perhaps in a fence; keys of its object.
@@ -123,7 +176,7 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
     if not 0 < len(constraints) <= MAX_CONSTRAINTS:
         raise VerifierError(f"{len(constraints)} constraints are not 1 to {MAX_CONSTRAINTS}.")
     is_read = len(response_text) <= MAX_CHARS
-    text = response.read(response_text).answer.strip() if is_read else ""
+    text = _written(response_text) if is_read else ""
     has_content = any(character.isalnum() for character in text)
     checked = []
     for constraint in constraints:
@@ -137,6 +190,20 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
     return checked
 
 
+def _written(response_text: str) -> str:
+    """What follows the thinking, as it is written: the answer's tags count where they hold all."""
+    said = (tool_calls.spoken(response.without_end(response_text)) or "").strip()
+    for opening, closing in response.ANSWERS:
+        if said.startswith(opening) and said.endswith(closing):
+            said = said.removeprefix(opening).removesuffix(closing).strip()
+    return _normal(said)
+
+
+def _normal(text: str) -> str:
+    """Ends of lines as of one system, and one coding of each character."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 # ---- kinds
 
 
@@ -144,7 +211,7 @@ def _count(constraint: Mapping[str, Any], text: str) -> Checked:
     of = constraint.get("of")
     if isinstance(of, Mapping):
         wanted = _text(of, "text")
-        number = len(_occurrences(text, wanted, exact=bool(constraint.get("exact"))))
+        number = len([*_occurrences(text, wanted, exact=bool(constraint.get("exact")))])
         name = repr(wanted)
     elif of in _COUNTED:
         number, name = _COUNTED[str(of)](text), str(of)
@@ -169,13 +236,13 @@ def _within(constraint: Mapping[str, Any], name: str, number: int) -> Checked:
 
 def _include(constraint: Mapping[str, Any], text: str) -> Checked:
     exact = bool(constraint.get("exact"))
-    missing = [t for t in _texts(constraint) if not _occurrences(text, t, exact=exact)]
+    missing = [t for t in _texts(constraint) if not _is_there(text, t, exact)]
     return Checked("include", not missing, f"missing {missing!r:.100}")
 
 
 def _exclude(constraint: Mapping[str, Any], text: str) -> Checked:
     exact = bool(constraint.get("exact"))
-    present = [t for t in _texts(constraint) if _occurrences(text, t, exact=exact)]
+    present = [t for t in _texts(constraint) if _is_there(text, t, exact)]
     return Checked("exclude", not present, f"present {present!r:.100}")
 
 
@@ -209,9 +276,8 @@ def _json(constraint: Mapping[str, Any], text: str) -> Checked:
     keys = constraint.get("keys", [])
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise VerifierError(f"keys={keys!r:.80} of json is no list of texts.")
-    fenced = re.fullmatch(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", text, re.DOTALL)
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        value = json.loads(fences.unframed(text, "json"), parse_constant=tool_calls.refuse)
     except (ValueError, RecursionError) as error:
         return Checked("json", False, f"{error}"[:80])
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
@@ -242,19 +308,42 @@ def _text(constraint: Mapping[str, Any], key: str) -> str:
     text = constraint.get(key)
     if not isinstance(text, str) or not text.strip():
         raise VerifierError(f"{key}={text!r:.80} is no text. Give one.")
-    return text
+    return _normal(text)
 
 
 def _texts(constraint: Mapping[str, Any]) -> list[str]:
     texts = constraint.get("texts")
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
         raise VerifierError(f"texts={texts!r:.80} is no list of texts. Give one.")
-    return texts
+    return [_normal(text) for text in texts]
 
 
-def _occurrences(text: str, wanted: str, *, exact: bool) -> list[str]:
-    if exact:
-        return re.findall(re.escape(wanted), text)
-    before = r"(?<!\w)" if wanted[0].isalnum() else ""
-    after = r"(?!\w)" if wanted[-1].isalnum() else ""
-    return re.findall(before + re.escape(wanted) + after, text, re.IGNORECASE)
+def _occurrences(text: str, wanted: str, *, exact: bool) -> Iterator[int]:
+    """Where a text stands as words of its own, or anywhere where that is `exact`."""
+    for found in re.finditer(re.escape(wanted), text, 0 if exact else re.IGNORECASE):
+        start, end = found.span()
+        if exact or not (_goes_on(text, start, is_end=False) or _goes_on(text, end, is_end=True)):
+            yield start
+
+
+def _is_there(text: str, wanted: str, exact: bool) -> bool:
+    return next(_occurrences(text, wanted, exact=exact), None) is not None
+
+
+def _goes_on(text: str, place: int, *, is_end: bool) -> bool:
+    """Whether a word goes on over this place between two characters."""
+    if not 0 < place < len(text):
+        return False
+    one, other = text[place - 1], text[place]
+    if one.isascii() and other.isascii():
+        return (one.isalnum() or one == "_") and (other.isalnum() or other == "_")
+    if any(_IS_UNSPACED.match(c) for c in (one, other)):
+        return False
+    korean = [_IS_KOREAN.match(c) is not None for c in (one, other)]
+    if any(korean):
+        return all(korean) and not is_end
+    return _is_of_word(one) and (_is_of_word(other) or unicodedata.category(other)[0] == "M")
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M"

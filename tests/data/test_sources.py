@@ -4,12 +4,16 @@ import base64
 import csv
 import json
 import pickle
+import time
 import zlib
 
 import pytest
 
 from loong_jax.data import problem_files, sources
 from loong_jax.errors import ConfigError
+from loong_jax.verifiers.formal import lean_text
+from tests.data import source_rows
+from tests.data.source_rows import packed
 
 GSM8K = {"question": "Ada has 1,200 coins and gets 34. How many?",
          "answer": "1200 + 34 = <<1200+34=1234>>1234.\n#### 1,234"}  # fmt: skip
@@ -26,10 +30,6 @@ ZEBRA = {"id": "lgp-2x2-1", "size": "2*2", "puzzle": "Two houses. Ada is in the 
 SUDOKU = {"puzzle_id": "s1", "author": "Euler", "rules": "", "rows": 4, "cols": 4,
           "initial_board": "1.3.3.1.2.4.4.2.", "solution": "1234341221434321",
           "visual_elements": ""}  # fmt: skip
-
-
-def packed(tests):
-    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
 
 
 def livecodebench(**more):
@@ -183,7 +183,122 @@ def test_prepared_tfds_sets_are_read(tmp_path):
 
 
 def test_last_boxes():
-    assert sources.last_box("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
-    assert sources.last_box("$\\boxed 7$") == "7"
-    assert sources.last_box("\\boxed{1") is None
-    assert sources.last_box("none") is None
+    assert sources.boxed("First \\boxed{1}. Then \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert sources.boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "1, \\frac{1}{2}"
+    assert sources.boxed("$\\boxed 7$") == "7"
+    assert sources.boxed("\\boxed{1") is None
+    assert sources.boxed("\\boxed{}") is None
+    assert sources.boxed("none") is None
+    for text in ("\\boxed{" * 20_000, "\\boxed{1}, " * 20_000, "\\boxed{" + "{" * 200_000):
+        start = time.thread_time()
+        sources.boxed(text)
+        assert time.thread_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("solution", "gold"),
+    [
+        ("So $\\boxed{\\left\\{\\frac{1}{2}\\right.}$ ok", "\\left\\{\\frac{1}{2}\\right."),
+        ("$\\boxed{1}$ or $\\boxed{2}$", "1, 2"),
+        ("$\\boxed{1}$ and so the total is $\\boxed{2}$", "2"),
+        ("$x=\\boxed{1}$, $x=\\boxed{-1}$", "1, -1"),
+        ("$a=\\boxed{1}$, $b=\\boxed{2}$", "a=1, b=2"),
+        ("\\boxed{2}. Check: \\boxed{2}", "2"),
+        ("\\boxed{2}\n\nOr rather \\boxed{3}", "3"),
+        ("$\\boxed{5}\\text{ and }\\boxed{6}$", "5, 6"),
+        ("\\boxed{\\text{(A)}}", "\\text{(A)}"),
+        ("\\boxed {8}", "8"),
+        ("\\boxed{a_{\\{1\\}}}", "a_{\\{1\\}}"),
+    ],
+)
+def test_boxes_that_are_listed_are_one_answer(tmp_path, solution, gold):
+    assert read(tmp_path, "math", MATH | {"solution": solution})["gold"] == gold
+
+
+def posed(tmp_path, record):
+    """The problem of a record as a run reads it: a file of problems with the keys that it knows."""
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps(problem_files.from_record(record)))
+    return problem_files.read(path).problems[0]
+
+
+@pytest.fixture(scope="module")
+def verifiers():
+    from loong_jax.verifiers import get_verifier
+
+    made = {"math": get_verifier("math"), "loongbench": get_verifier("loongbench"),
+            "code": get_verifier("code", min_tier="none", num_boxes=1)}  # fmt: skip
+    yield made
+    for one in made.values():
+        one.close()
+
+
+@pytest.mark.parametrize("name", sources.FORMATS)
+def test_ten_rows_of_each_set_are_read_and_posed(tmp_path, verifiers, name):
+    rows = list(source_rows.ROWS[name]())
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row, _, _ in rows))
+    records = list(sources.load(path, name))
+    assert len(records) == len(rows) == 10
+    assert len({record["id"] for record in records}) == 10
+    for record, (row, right, wrong) in zip(records, rows, strict=True):
+        problem = posed(tmp_path, record)
+        assert problem.uid == record["id"]
+        if record["verifier"] == "lean":
+            assert lean_text.read_statement(**record["arguments"]) is not None
+            assert record["prompt"].count("import Mathlib") <= 1
+        if right is None:
+            continue
+        verifier = verifiers[problem.verifier]
+        for answer, is_right in ((right, True), (wrong, False)):
+            judged = verifier.verify(problem, answer)
+            assert judged.is_correct is is_right, (row, answer, judged)
+
+
+def test_a_bad_row_is_counted_and_named(tmp_path, caplog):
+    good = [json.dumps(GSM8K), json.dumps(GSM8K | {"question": "Another?"})]
+    bad = ["{", "5", '"text"', "[1]", json.dumps({"x": 1}), json.dumps(GSM8K | {"answer": "12"}),
+           json.dumps(GSM8K | {"answer": "so\n#### ___"})]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("\n".join([good[0], *bad, "", good[1]]))
+    left_out = []
+    found = list(sources.load(tmp_path / "a.jsonl", "gsm8k", left_out))
+    assert [record["id"] for record in found] == ["gsm8k-1", "gsm8k-9"]
+    assert [f"row {n} of" in said for n, said in enumerate(left_out, 2)] == [True] * len(bad)
+    assert "masked" in left_out[-1]
+    assert list(sources.load(tmp_path / "a.jsonl", "gsm8k")) == found
+    assert "7 rows" in caplog.text
+    (tmp_path / "b.jsonl").write_text("\n".join(bad))
+    with pytest.raises(ConfigError, match=r"row 1 of(.|\n)*7 rows"):
+        list(sources.load(tmp_path / "b.jsonl", "gsm8k"))
+    assert len(list(sources.load(tmp_path / "a.jsonl", "GSM_8k", []))) == 2
+    rows = {"rows": [{"row_idx": 0, "row": GSM8K}], "num_rows_total": 1}
+    (tmp_path / "c.json").write_text(json.dumps(rows))
+    assert next(sources.load(tmp_path / "c.json", "gsm8k"))["gold"] == "1234"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("zebralogic", ZEBRA | {"solution": {"header": ["House", "A"], "rows": [["___", "___"]]}}),
+        ("zebralogic", ZEBRA | {"solution": {"header": ["House", "A"], "rows": [["1", ""]]}}),
+        ("math", MATH | {"answer": "?"}),
+        ("math", MATH | {"answer": "[masked]"}),
+        ("hmmt", {"problem": "P", "answer": None}),
+        ("hmmt", {"problem": "P", "answer": "N/A"}),
+        ("dapo", {"prompt": "P", "reward_model": {"ground_truth": ""}}),
+        ("big-math", {"problem": "P", "answer": ""}),
+        ("apps", {"question": "P", "input_output": ""}),
+        ("apps", {"question": "P", "input_output": '{"inputs": ["1"], "outputs": []}'}),
+        ("taco", {"question": "P", "input_output": '{"inputs": [], "outputs": []}'}),
+        ("codecontests", {"name": "n", "description": "d", "public_tests": {"input": [],
+                                                                            "output": []}}),
+        ("arc-agi", {"train": [], "test": [{"input": [[1]]}]}),
+        ("arc-agi", {"train": [], "test": [{"input": [[1]], "output": [[11]]}]}),
+        ("livecodebench", livecodebench(public_test_cases="[]", private_test_cases="")),
+        ("minif2f", {"name": "x", "formal_statement": "example : 1 = 1 := by sorry"}),
+        ("sudoku-bench", SUDOKU | {"solution": "." * 16}),
+    ],
+)  # fmt: skip
+def test_rows_without_what_is_asked_for_are_refused(tmp_path, name, row):
+    with pytest.raises(ConfigError, match="row 1"):
+        read(tmp_path, name, row)

@@ -6,6 +6,7 @@ not. Hashes are 64-bit, the same in every process and on every machine.
 """
 
 import functools
+import html
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ _SEPARATOR, _LETTER, _ALONE = 0, 1, 2
 _SIGNS = (
     "+-*/=<>^%\u00d7\u00f7\u00b1\u2212\u2260\u2264\u2265\u221a\u221e\u2211\u222b\u2208\u222a\u2229"
 )
+_TAGGED, _MARKS = re.compile(r"<(/?)su([pb])\b[^<>]{0,40}>", re.IGNORECASE), {"p": "^", "b": "_"}
+_RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070-\u207f]+")
+_SUNK = re.compile(r"[\u2080-\u209c]+")
 _WITHOUT_SPACES = ((0x0E00, 0x0EFF), (0x3040, 0x30FF), (0x3400, 0x9FFF))
 _BASE = np.uint64(0x9E3779B97F4A7C15 | 1)  # odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
@@ -100,7 +104,16 @@ def numbers(texts: Sequence[str]) -> np.ndarray:
 
 
 def _folded(text: str) -> str:
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).lower()
+    """In lower case, with powers and indices as plain text has them, and one minus."""
+    if "&" in text:
+        text = html.unescape(text)
+    if "<su" in text or "<SU" in text:
+        text = _TAGGED.sub(lambda m: " " if m[1] else _MARKS[m[2].lower()], text)
+    if text.isascii():
+        return text.lower()
+    text = _RAISED.sub(r"^\g<0> ", text)
+    text = _SUNK.sub(r"_\g<0> ", text)
+    return unicodedata.normalize("NFKC", text).lower().replace("\u2212", "-")
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from loong_jax.data import response
 from loong_jax.verifiers import tool_calls
 from loong_jax.verifiers.tool_calls import ToolCall
 
@@ -21,7 +20,7 @@ def read(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
     `text` is the turn without the token that ended it. Calls stand behind the thinking and end the
     turn; what is written while thinking calls nothing.
     """
-    spoken = response.after_thinking(text)
+    spoken = tool_calls.spoken(text)
     tags = None if spoken is None else tool_calls.tags_in(spoken)
     if spoken is None or tags is None:
         return None

@@ -48,7 +48,12 @@ public class LoongDriver {
             throw error.getCause();
         }
         StringBuilder out = new StringBuilder();
-        plain(out, value, 0);
+        boolean isChange = method.getReturnType() == void.class && given.length > 0;
+        if (isChange) out.append("{\"t\":\"changed\",\"v\":");
+        Class<?> kind = isChange ? method.getParameterTypes()[0] : method.getReturnType();
+        if (isNode(kind)) nodes(out, isChange ? given[0] : value, 0);
+        else plain(out, isChange ? given[0] : value, 0);
+        if (isChange) out.append('}');
         System.out.flush();
         try (java.io.FileOutputStream file = new java.io.FileOutputStream("/proc/self/fd/3")) {
             file.write(out.toString().getBytes("UTF-8"));
@@ -67,12 +72,65 @@ public class LoongDriver {
         return found;
     }
 
+    // ---- nodes of a list, or of a tree level by level
+
+    private static boolean isNode(Class<?> kind) {
+        return kind.getSimpleName().equals("ListNode") || kind.getSimpleName().equals("TreeNode");
+    }
+
+    private static java.lang.reflect.Field field(Class<?> kind, String name) throws ReflectiveOperationException {
+        java.lang.reflect.Field found = kind.getDeclaredField(name);
+        found.setAccessible(true);
+        return found;
+    }
+
+    private static String[] links(Class<?> kind) {
+        return kind.getSimpleName().equals("ListNode") ? new String[] {"next"} : new String[] {"left", "right"};
+    }
+
+    private static Object made(Class<?> kind, List<?> json) throws ReflectiveOperationException {
+        List<Object> all = new ArrayList<>();
+        for (Object item : json) {
+            Object node = null;
+            if (item != null) {
+                Constructor<?> make = kind.getDeclaredConstructors()[0];
+                for (Constructor<?> one : kind.getDeclaredConstructors())
+                    if (one.getParameterCount() < make.getParameterCount()) make = one;
+                make.setAccessible(true);
+                Object value = to(field(kind, "val").getGenericType(), item);
+                node = make.getParameterCount() == 0 ? make.newInstance() : make.newInstance(value);
+                field(kind, "val").set(node, value);
+            }
+            all.add(node);
+        }
+        int next = 1;
+        for (Object node : all)
+            for (String link : links(kind))
+                if (node != null && next < all.size()) field(kind, link).set(node, all.get(next++));
+        return all.isEmpty() ? null : all.get(0);
+    }
+
+    private static void nodes(StringBuilder out, Object root, int depth) throws ReflectiveOperationException {
+        List<Object> all = new ArrayList<>();
+        all.add(root);
+        for (int i = 0; i < all.size(); i++) {
+            if (i > 1000000) throw new IllegalArgumentException("the nodes go round, or are more than a million");
+            Object node = all.get(i);
+            if (node != null) for (String link : links(node.getClass())) all.add(field(node.getClass(), link).get(node));
+        }
+        while (!all.isEmpty() && all.get(all.size() - 1) == null) all.remove(all.size() - 1);
+        List<Object> values = new ArrayList<>();
+        for (Object node : all) values.add(node == null ? null : field(node.getClass(), "val").get(node));
+        list(out, "nodes", values, depth);
+    }
+
     // ---- from JSON to the type of a parameter
 
-    private static Object to(Type type, Object json) {
+    private static Object to(Type type, Object json) throws ReflectiveOperationException {
         Class<?> raw = type instanceof Class ? (Class<?>) type
             : type instanceof ParameterizedType ? (Class<?>) ((ParameterizedType) type).getRawType() : Object.class;
         if (json == null && !raw.isPrimitive()) return null;
+        if (isNode(raw)) return made(raw, (List<?>) json);
         if (raw == int.class || raw == Integer.class) return ((BigDecimal) json).intValueExact();
         if (raw == long.class || raw == Long.class) return ((BigDecimal) json).longValueExact();
         if (raw == short.class || raw == Short.class) return ((BigDecimal) json).shortValueExact();
@@ -113,14 +171,12 @@ public class LoongDriver {
 
     // ---- from a returned value to the report
 
-    private static void plain(StringBuilder out, Object value, int depth) {
+    private static void plain(StringBuilder out, Object value, int depth) throws ReflectiveOperationException {
         if (depth > 50) throw new IllegalArgumentException("the value is nested more than 50 deep");
         if (value == null || value instanceof Boolean) {
-            out.append("{\"t\":\"plain\",\"v\":").append(value).append('}');
+            out.append(value);
         } else if (value instanceof String || value instanceof Character) {
-            out.append("{\"t\":\"plain\",\"v\":");
             quote(out, value.toString());
-            out.append('}');
         } else if (value instanceof Double || value instanceof Float) {
             double number = ((Number) value).doubleValue();
             if (Double.isNaN(number)) {
@@ -128,10 +184,12 @@ public class LoongDriver {
             } else if (Double.isInfinite(number)) {
                 out.append("{\"t\":\"infinity\",\"v\":").append(number > 0 ? "1}" : "-1}");
             } else {
-                out.append("{\"t\":\"plain\",\"v\":").append(number).append('}');
+                out.append(number);
             }
         } else if (value instanceof Number) {
-            out.append("{\"t\":\"integer\",\"v\":\"").append(value).append("\"}");
+            out.append(value);
+        } else if (isNode(value.getClass())) {
+            nodes(out, value, depth + 1);
         } else if (value.getClass().isArray()) {
             List<Object> items = new ArrayList<>();
             for (int i = 0; i < Array.getLength(value); i++) items.add(Array.get(value, i));
@@ -155,7 +213,8 @@ public class LoongDriver {
         }
     }
 
-    private static void list(StringBuilder out, String kind, Collection<?> items, int depth) {
+    private static void list(StringBuilder out, String kind, Collection<?> items, int depth)
+            throws ReflectiveOperationException {
         out.append("{\"t\":\"").append(kind).append("\",\"v\":[");
         String comma = "";
         for (Object item : items) {

@@ -34,7 +34,7 @@ class Limits:
     disk_bytes: int = 64 * 2**20  # of /tmp, and of one file
     disk_files: int = 4096
     output_bytes: int = 16 * 2**20  # of stdout, and of stderr
-    result_bytes: int = 2**20  # of a call's value
+    result_bytes: int = 8 * 2**20  # of a call's value
     collect_bytes: int = 48 * 2**20  # of an artefact
 
     def __post_init__(self):

@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,6 +59,51 @@ class Case:
     checker: Checker | None = None
 
 
+def encoded(call: Call, language: str) -> bytes:
+    """A call as the driver of a language reads it; VerifierError for a literal it has not.
+
+    Python gets what JSON has not in tags, as it reports its own values; others get lists for
+    tuples and sets, and texts for the numbers that are keys.
+    """
+    known: dict[str, Any] = {"function": call.function, "args": call.args, "kwargs": call.kwargs}
+    if not _is_json([*call.args, *call.kwargs.values()]):
+        made = _tagged if language == "python" else functools.partial(_as_json, language=language)
+        known["args"] = [made(argument) for argument in call.args]
+        known["kwargs"] = {name: made(argument) for name, argument in call.kwargs.items()}
+        known["tagged"] = True
+    return json.dumps(known).encode()
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {"t": "dict", "v": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+    if isinstance(value, list | tuple | set):
+        return {"t": type(value).__name__, "v": [_tagged(item) for item in value]}
+    if isinstance(value, bytes):
+        return {"t": "bytes", "v": value.decode("latin-1")}
+    if isinstance(value, complex):
+        return {"t": "complex", "v": [value.real, value.imag]}
+    return value
+
+
+def _as_json(value: Any, language: str) -> Any:
+    if isinstance(value, list | tuple | set):
+        return [_as_json(item, language) for item in value]
+    if isinstance(value, dict) and all(isinstance(k, str | int | float | None) for k in value):
+        return {key: _as_json(item, language) for key, item in value.items()}
+    if not _is_json(value):
+        raise VerifierError(f"{value!r:.80} is no argument in {language}. Use values of JSON.")
+    return value
+
+
 def read_case(record: Mapping[str, Any]) -> Case:
     """The case of a record; VerifierError names what is missing or unclear."""
     tolerance = _number(record, "tolerance", None, 0.0, 1.0)
@@ -69,13 +116,15 @@ def read_case(record: Mapping[str, Any]) -> Case:
     if len(tests) > MAX_TESTS:
         raise VerifierError(f"{len(tests)} tests are more than {MAX_TESTS}. Split the record.")
     language = _text(record, "language")
-    source = programs.source_of(_text(record, "answer"), language)
+    read = tuple(_test(test, index, checker) for index, test in enumerate(tests))
+    called = {test.call.function.partition(".")[0] for test in read if test.call}
+    source = programs.source_of(_text(record, "answer"), language, called)
     if len(source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
         raise VerifierError(f"the answer is above {MAX_SOURCE_BYTES} bytes. Cut it.")
     return Case(
         language=language,
         source=source,
-        tests=tuple(_test(test, index, checker) for index, test in enumerate(tests)),
+        tests=read,
         time_limit_s=_number(record, "time_limit_s", 10.0, 0.01, 300.0) or 10.0,
         memory_mb=int(_number(record, "memory_mb", 512, 1, 65536) or 512),
         tolerance=tolerance,

@@ -1,11 +1,15 @@
 """Comparing what a program gave with what was expected; all of it outside the sandbox."""
 
+import collections
+import fractions
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
-_INTEGER = re.compile(r"-?[0-9]{1,4000}")
+# Of bounded size: a power of ten is written out before it is compared.
+_NUMBER = re.compile(r"-?[0-9]{1,4000}(?:/[0-9]{1,4000}|(?:\.[0-9]{1,4000})?(?:E[+-]?[0-9]{1,3})?)")
+_SPECIAL = re.compile(r"NaN|-?Infinity")
 
 
 def matches_output(got: bytes, expected: Sequence[str], tolerance: float | None) -> bool:
@@ -53,25 +57,35 @@ def close(a: float, b: float, tolerance: float) -> bool:
 def matches_value(got: Any, expected: Any, tolerance: float | None) -> bool:
     """Whether a value answers an expected JSON value.
 
-    `got` is as the driver wrote it: {"t": kind, "v": content}. Tuples answer lists; sets answer
-    lists of their members in any order; the keys of a dict answer the words JSON has for them;
-    1.0 answers 1, but True does not; NaN answers NaN.
+    `got` is as the driver wrote it: a scalar as it is, all else {"t": kind, "v": content}. Tuples
+    answer lists; sets answer lists of their members in any order; the keys of a dict answer the
+    words JSON has for them; decimals and fractions answer numbers; 1.0 answers 1, but True does
+    not; NaN answers NaN. Nodes of a list or tree answer the list of their values, and None where
+    there are none. A call that returned nothing answers None, or what it changed its first
+    argument to.
     """
-    if not isinstance(got, dict) or set(got) != {"t", "v"}:
+    if not isinstance(got, dict):
+        return not isinstance(got, list) and _plain_matches(got, expected, tolerance)
+    if set(got) != {"t", "v"}:
         return False
     kind, content = got["t"], got["v"]
     if kind == "plain":
         return _plain_matches(content, expected, tolerance)
+    if kind == "changed":
+        return expected is None or matches_value(content, expected, tolerance)
     if kind == "nan":
         return isinstance(expected, float) and math.isnan(expected)
     if kind == "infinity":  # of its sign
         return content in (1, -1) and expected == content * math.inf
-    if kind == "integer":  # one that a JSON number may not hold
-        is_integer = isinstance(content, str) and _INTEGER.fullmatch(content) is not None
-        return is_integer and _plain_matches(int(content), expected, tolerance)
+    if kind in ("integer", "decimal", "fraction"):  # what a JSON number may not hold
+        return isinstance(content, str) and _number_matches(content, expected, tolerance)
     if not isinstance(content, list):
         return False
-    if kind in ("list", "tuple"):
+    if kind == "nodes" and not isinstance(expected, list):
+        if expected is None or not content:
+            return expected is None and not content
+        return matches_value(content[0], expected, tolerance)
+    if kind in ("list", "tuple", "nodes"):
         return (
             isinstance(expected, list)
             and len(content) == len(expected)
@@ -82,6 +96,23 @@ def matches_value(got: Any, expected: Any, tolerance: float | None) -> bool:
     if kind == "dict":
         return isinstance(expected, dict) and _dict_matches(content, expected, tolerance)
     return False
+
+
+def _number_matches(got: str, expected: Any, tolerance: float | None) -> bool:
+    """A decimal or a fraction: exact for an integer, else the float next to it."""
+    if _SPECIAL.fullmatch(got):
+        return isinstance(expected, float) and str(float(got)) == str(expected)
+    if not _NUMBER.fullmatch(got) or isinstance(expected, bool):
+        return False
+    try:
+        value = fractions.Fraction(got)
+        if isinstance(expected, float):
+            return _plain_matches(float(value), expected, tolerance)
+    except (ZeroDivisionError, OverflowError):
+        return False
+    return isinstance(expected, int) and (
+        value == expected or (tolerance is not None and close(float(value), expected, tolerance))
+    )
 
 
 def _plain_matches(got: Any, expected: Any, tolerance: float | None) -> bool:
@@ -99,7 +130,18 @@ def _plain_matches(got: Any, expected: Any, tolerance: float | None) -> bool:
 
 
 def _is_permutation(got: list[Any], expected: list[Any], tolerance: float | None) -> bool:
-    if len(got) != len(expected) or len(got) > 2000:
+    if len(got) != len(expected):
+        return False
+    keys = [[_key(item) for item in items] for items in (got, expected)]
+    if None not in (*keys[0], *keys[1]):
+        if collections.Counter(keys[0]) == collections.Counter(keys[1]):
+            return True
+        if tolerance is None:
+            return False
+        if all(key and key[0] == "number" for key in (*keys[0], *keys[1])):
+            pairs = zip(sorted(got), sorted(expected), strict=True)
+            return all(_plain_matches(a, b, tolerance) for a, b in pairs)
+    if len(got) > 2000:
         return False
     left = list(expected)
     for item in got:
@@ -108,6 +150,13 @@ def _is_permutation(got: list[Any], expected: list[Any], tolerance: float | None
             return False
         del left[found]
     return True
+
+
+def _key(item: Any) -> tuple[str, Any] | None:
+    """Equal for scalars that answer each other; None for what is no scalar."""
+    if isinstance(item, bool | str | None):
+        return type(item).__name__, item
+    return ("number", item) if isinstance(item, int | float) and item == item else None
 
 
 def _dict_matches(got: list[Any], expected: dict, tolerance: float | None) -> bool:

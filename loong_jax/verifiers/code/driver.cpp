@@ -149,7 +149,34 @@ template <class T> struct To<std::set<T>> { static auto of(const Json& j) { retu
 template <class T> struct To<std::unordered_set<T>> {
   static auto of(const Json& j) { return sequence<std::unordered_set<T>>(j); }
 };
-template <class T> struct To<T*> {  // what C takes for a list or a string; it lives as long as we do
+template <class T, class = void> struct is_list : std::false_type {};
+template <class T> struct is_list<T, std::void_t<decltype(T::val), decltype(T::next)>> : std::true_type {};
+template <class T, class = void> struct is_tree : std::false_type {};
+template <class T>
+struct is_tree<T, std::void_t<decltype(T::val), decltype(T::left), decltype(T::right)>> : std::true_type {};
+template <class T> T* node(const Json& json) {
+  if (json.kind == 'n') return nullptr;
+  auto value = To<decltype(T::val)>::of(json);
+  if constexpr (std::is_constructible_v<T, decltype(T::val)>) return new T(value);
+  else { T* made = new T(); made->val = value; return made; }
+}
+template <class T> struct To<T*, std::enable_if_t<is_list<T>::value || is_tree<T>::value>> {
+  static T* of(const Json& json) {  // of a list, or of a tree level by level
+    if (json.kind == 'n') return nullptr;
+    if (json.kind != 'l') fail("no list of values");
+    std::vector<T*> all;
+    for (auto& item : json.items) all.push_back(node<T>(item.second));
+    size_t next = 1;
+    for (T* one : all) {
+      if (!one) continue;
+      auto take = [&]() -> T* { return next < all.size() ? all[next++] : nullptr; };
+      if constexpr (is_list<T>::value) one->next = take();
+      else { one->left = take(); one->right = take(); }
+    }
+    return all.empty() ? nullptr : all[0];
+  }
+};
+template <class T> struct To<T*, std::enable_if_t<!is_list<T>::value && !is_tree<T>::value>> {  // what C takes for a list or a string; it lives as long as we do
   static T* of(const Json& json) {
     using Item = std::remove_const_t<T>;
     size_t size = json.kind == 's' ? json.text.size() + 1 : json.items.size();
@@ -203,27 +230,42 @@ template <class T> std::string from(const T& value) { return From<T>::of(value);
 template <class T>
 struct From<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
   static std::string of(T value) {
-    if constexpr (std::is_same_v<T, bool>) return tagged("plain", value ? "true" : "false");
-    else if constexpr (std::is_same_v<T, char>) return tagged("plain", in_quotes(std::string(1, value)));
-    else if constexpr (std::is_integral_v<T>) return tagged("integer", "\"" + std::to_string(value) + "\"");
+    if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
+    else if constexpr (std::is_same_v<T, char>) return in_quotes(std::string(1, value));
+    else if constexpr (std::is_integral_v<T>) return std::to_string(value);
     else {
       if (std::isnan(value)) return tagged("nan", "null");
       if (std::isinf(value)) return tagged("infinity", value > 0 ? "1" : "-1");
       char text[64];
       snprintf(text, sizeof text, "%.17g", (double)value);
-      return tagged("plain", text);
+      return text;
     }
   }
 };
 template <> struct From<std::string> {
-  static std::string of(const std::string& value) { return tagged("plain", in_quotes(value)); }
+  static std::string of(const std::string& value) { return in_quotes(value); }
 };
 template <> struct From<const char*> {
-  static std::string of(const char* value) { return tagged("plain", in_quotes(value)); }
+  static std::string of(const char* value) { return in_quotes(value); }
 };
 template <> struct From<char*> : From<const char*> {};
+template <class T> struct From<T*, std::enable_if_t<is_list<T>::value || is_tree<T>::value>> {
+  static std::string of(T* root) {
+    std::vector<T*> all{root};
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i > 1000000) fail("the nodes go round, or are more than a million");
+      if (!all[i]) continue;
+      if constexpr (is_list<T>::value) all.push_back(all[i]->next);
+      else { all.push_back(all[i]->left); all.push_back(all[i]->right); }
+    }
+    while (!all.empty() && !all.back()) all.pop_back();
+    std::string out;
+    for (T* one : all) out += (out.empty() ? "" : ",") + (one ? from(one->val) : std::string("null"));
+    return tagged("nodes", "[" + out + "]");
+  }
+};
 template <class T> struct From<std::optional<T>> {
-  static std::string of(const std::optional<T>& value) { return value ? from(*value) : tagged("plain", "null"); }
+  static std::string of(const std::optional<T>& value) { return value ? from(*value) : "null"; }
 };
 template <class C> std::string list(const char* kind, const C& items) {
   std::string out = "[";
@@ -270,12 +312,22 @@ template <class K, class T> struct From<std::unordered_map<K, T>> {
 
 // ---- the call
 
+template <class T, class = void> struct is_known : std::false_type {};
+template <class T> struct is_known<T, std::void_t<decltype(From<T>::of(std::declval<const T&>()))>> : std::true_type {};
+template <class V> std::string changed(const V& values) {  // what a call that returns nothing did
+  if constexpr (std::tuple_size_v<V> > 0) {
+    using First = std::tuple_element_t<0, V>;
+    if constexpr (is_known<First>::value) return tagged("changed", from<First>(std::get<0>(values)));
+  }
+  return "null";
+}
+
 template <class... A, class F, size_t... I>
 std::string with(F function, const Json& args, std::index_sequence<I...>) {
   if (args.items.size() != sizeof...(A)) fail("another number of arguments");
   std::tuple<std::decay_t<A>...> values{To<std::decay_t<A>>::of(args.items[I].second)...};
   using R = decltype(function(std::get<I>(values)...));
-  if constexpr (std::is_void_v<R>) { function(std::get<I>(values)...); return tagged("plain", "null"); }
+  if constexpr (std::is_void_v<R>) { function(std::get<I>(values)...); return changed(values); }
   else return from<std::decay_t<R>>(function(std::get<I>(values)...));
 }
 template <class R, class... A> std::string loong_call(R (*f)(A...), const Json& args) {

@@ -8,13 +8,13 @@ const stringify = JSON.stringify.bind(JSON);
 
 function plain(value, depth) {
   if (depth > 50) throw new Error("the value is nested more than 50 deep");
-  if (value === undefined || value === null) return { t: "plain", v: null };
+  if (value === undefined || value === null) return null;
   if (typeof value === "bigint") return { t: "integer", v: value.toString() };
   if (typeof value === "number") {
-    if (Number.isFinite(value)) return { t: "plain", v: value };
+    if (Number.isFinite(value)) return value;
     return Number.isNaN(value) ? { t: "nan", v: null } : { t: "infinity", v: value > 0 ? 1 : -1 };
   }
-  if (typeof value === "string" || typeof value === "boolean") return { t: "plain", v: value };
+  if (typeof value === "string" || typeof value === "boolean") return value;
   const inner = (item) => plain(item, depth + 1);
   const kind = Object.prototype.toString.call(value);
   if (Array.isArray(value) || ArrayBuffer.isView(value)) {

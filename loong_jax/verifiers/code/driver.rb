@@ -6,11 +6,10 @@ require "set"
 def loong_plain(value, depth = 0)
   raise "the value is nested more than 50 deep" if depth > 50
   case value
-  when nil, true, false, String then { t: "plain", v: value }
-  when Symbol then { t: "plain", v: value.to_s }
-  when Integer then { t: "integer", v: value.to_s }
+  when nil, true, false, String, Integer then value
+  when Symbol then value.to_s
   when Float
-    if value.finite? then { t: "plain", v: value }
+    if value.finite? then value
     elsif value.nan? then { t: "nan", v: nil }
     else { t: "infinity", v: value.positive? ? 1 : -1 }
     end

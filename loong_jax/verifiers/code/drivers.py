@@ -14,6 +14,7 @@ from loong_jax.verifiers.code.recipes import Recipe
 _MAX_CHARS, _MAX_PLACES = 1000, 100  # of a C declaration, and where one is looked for
 _C_TYPE = re.compile(r"[A-Za-z_][\w\s*]*")
 _C_WORDS = r"\b(?:static|inline|extern|restrict|register)\b"
+_NODE = r"\b(?:struct|class)\s+%s\b[^;{}()=*&]*\{"
 # What an answer in C++ defines and renames reaches what follows only.
 _CPP_ANSWER = """
 #define main loong_answer_main
@@ -44,8 +45,26 @@ impl Parameter for %(kind)s {
 }"""
 
 
-def source(recipe: Recipe, text: str, function: str) -> str:
+def lends(recipe: Recipe, text: str, function: str) -> tuple[bool, ...]:
+    """With and without what sites put before a method, in the order in which it is tried."""
+    if not recipe.lent or "." not in function:
+        return (False,)
+    return (False, True) if re.search(recipe.imports, text) else (True, False)
+
+
+def source(recipe: Recipe, text: str, function: str, *, is_lent: bool = False) -> str:
     """The answer as it is compiled with its driver: without a main of its own."""
+    bare = _bare(text) if recipe.nodes else ""
+    made = [
+        declared
+        for name, declared in recipe.nodes.items()
+        if re.search(rf"\b{name}\b", bare) and not re.search(_NODE % name, bare)
+    ]
+    if recipe.driver == "LoongDriver.java":  # imports stand first
+        text = "\n".join([text, *made])
+    elif made:
+        text = "".join(made) + text
+    text = recipe.lent + text if is_lent else text
     pattern, renamed = recipe.own_main
     text = re.sub(pattern, renamed, text) if pattern else text
     if recipe.driver == "driver.rs":

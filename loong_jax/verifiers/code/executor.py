@@ -37,6 +37,7 @@ class Built:
     source: str
     main: str
     function: str = ""  # compiled with a driver that calls it
+    is_lent: bool = False  # with what sites put before a method
     artefact: str = ""
     failure: str = ""  # of the compilation, by the answer's fault
     lost: str = ""  # the sandbox failed
@@ -137,10 +138,21 @@ class Executor:
         A name of a function may be `Class.method`.
         """
         name, recipe = recipes.find(language)
-        version = self.version(name)
+        version, source = self.version(name), recipe.source(source)
         built = Built(recipe=recipe, language=name, source=source, main=recipe.main(source))
         if not recipe.compile:
             return built
+        tried = []
+        for is_lent in drivers.lends(recipe, source, function):
+            tried.append(
+                self._built(dataclasses.replace(built, is_lent=is_lent), version, function)
+            )
+            if not tried[-1].failure:
+                return tried[-1]
+        return tried[0]
+
+    def _built(self, built: Built, version: str, function: str) -> Built:
+        recipe, name, source = built.recipe, built.language, built.source
         flags = recipe.flags
         if function and recipe.compile_call:
             if missing := [one for one in recipe.call_needs if _resolve(one) is None]:
@@ -149,7 +161,8 @@ class Executor:
                     f"apt-get install {' '.join(missing)}"
                 )
             built = dataclasses.replace(built, function=function)
-            flags = repr((recipe.compile_call, function, drivers.driver(recipe, source, function)))
+            driver = drivers.driver(recipe, source, function)
+            flags = repr((recipe.compile_call, function, driver, built.is_lent))
         key = artefacts.key_of(name, flags, version, source)
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
@@ -171,7 +184,7 @@ class Executor:
         if built.function:
             command = recipe.compile_call
             beside = {recipe.driver: drivers.driver(recipe, source, built.function)}
-            source = drivers.source(recipe, source, built.function)
+            source = drivers.source(recipe, source, built.function, is_lent=built.is_lent)
         ended = self.run(
             Run(
                 argv=self._argv(command, _words(built, 512)),

@@ -42,11 +42,19 @@ class Recipe:
     call_needs: tuple[str, ...] = ()  # programs that compile_call uses, beside the language's own
     own_main: tuple[str, str] = ("", "")  # pattern of an answer's main, and what it becomes there
     path_mark: str = "."  # between a class and its method
+    dropped: str = ""  # pattern before a source's second group, which is left out of its head
+    imports: str = ""  # pattern of what a source imports by itself
+    lent: str = ""  # what sites put before a method of their starter code
+    nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # and declare for it
 
     @property
     def flags(self) -> str:
         """What of the recipe an artefact depends on."""
         return repr((self.file, self.compile, sorted(self.env.items())))
+
+    def source(self, text: str) -> str:
+        """An answer as it is compiled and run."""
+        return re.sub(self.dropped, r"\1", text, count=1) if self.dropped else text
 
     def main(self, source: str) -> str:
         found = re.search(self.entry, source) if self.entry else None
@@ -56,6 +64,8 @@ class Recipe:
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xss64m", "-Xmx{heap}m")
 _JAVAC = tuple(f"-J{flag}" for flag in (*_JVM[:3], "-Xmx512m"))
 _PUBLIC_CLASS = r"public\s+(?:final\s+|abstract\s+)*class\s+(\w+)"
+# A package, which would be a directory, behind comments alone.
+_JAVA_PACKAGE = r"\A((?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*)package\s+[\w.\s]+;"
 _JVM_LIMITS = {"runtime_bytes": 256 * MB, "has_bounded_address_space": False, "pids": 96}
 
 RECIPES: dict[str, Recipe] = {
@@ -122,6 +132,14 @@ RECIPES: dict[str, Recipe] = {
         ),
         call=("/app/main",),
         path_mark="::",
+        imports=r"(?m)^\s*#\s*include\b",
+        lent="#include <bits/stdc++.h>\nusing namespace std;\n",
+        nodes={
+            "ListNode": "struct ListNode { int val; ListNode *next; "
+            "ListNode(int v = 0, ListNode *n = nullptr) : val(v), next(n) {} };\n",
+            "TreeNode": "struct TreeNode { int val; TreeNode *left, *right; TreeNode(int v = 0, "
+            "TreeNode *l = nullptr, TreeNode *r = nullptr) : val(v), left(l), right(r) {} };\n",
+        },
     ),
     "rust": Recipe(
         file="main.rs",
@@ -178,6 +196,17 @@ RECIPES: dict[str, Recipe] = {
         compile_call=("javac", *_JAVAC, "-nowarn", "-d", "/tmp/out", "{source}", "{driver}"),
         call=("java", *_JVM, "-cp", "/app", "LoongDriver", "{main}"),
         entry=_PUBLIC_CLASS,
+        dropped=_JAVA_PACKAGE,
+        imports=r"(?m)^\s*import\s",
+        lent="import java.util.*; import java.util.function.*; import java.util.stream.*; "
+        "import java.math.*; ",
+        nodes={
+            "ListNode": "class ListNode { int val; ListNode next; ListNode() {} "
+            "ListNode(int v) { val = v; } ListNode(int v, ListNode n) { val = v; next = n; } }",
+            "TreeNode": "class TreeNode { int val; TreeNode left, right; TreeNode() {} "
+            "TreeNode(int v) { val = v; } TreeNode(int v, TreeNode l, TreeNode r) "
+            "{ val = v; left = l; right = r; } }",
+        },
         **_JVM_LIMITS,
     ),
     "kotlin": Recipe(

@@ -198,8 +198,7 @@ class CodeVerifier:
             memory_bytes=case.memory_mb * MB,
         )
         if test.call is not None:
-            call = json.dumps(dataclasses.asdict(test.call)).encode()
-            ended = self._executor.call(built, call, limits)
+            ended = self._executor.call(built, cases.encoded(test.call, built.language), limits)
         else:
             ended = self._executor.execute(
                 built, limits, stdin=test.stdin.encode("utf-8", "surrogatepass")

@@ -47,15 +47,8 @@ class Ledger:
         self, *, num_items: int, num_canaries: int, failed: Iterable[str], model: str
     ) -> None:
         """How the canaries of one batch fared; `failed` says what each failure was."""
-        self._write(
-            {
-                "kind": "batch",
-                "num_items": num_items,
-                "num_canaries": num_canaries,
-                "failed": list(failed),
-                "model": model,
-            }
-        )
+        counts = {"num_items": num_items, "num_canaries": num_canaries}
+        self._write({"kind": "batch", **counts, "failed": list(failed), "model": model})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._path is None:

@@ -1,14 +1,14 @@
 """What a judge replied, read strictly: one JSON object of the agreed shape, or nothing."""
 
 import json
-import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from loong_jax.data import fences, response
+from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 200_000
 Said = Literal["correct", "wrong", "unsure"]
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
-_SAID: dict[str, Said] = {"correct": "correct", "wrong": "wrong", "unsure": "unsure"}
 
 
 class MalformedReply(ValueError):
@@ -19,11 +19,11 @@ def said(text: str, *, with_reasoning: bool) -> tuple[Said, str]:
     """The verdict of a reply and its reasoning, which is empty for a judge without."""
     reply = _object(text, {"reasoning", "verdict"} if with_reasoning else {"verdict"})
     value, reasoning = reply["verdict"], reply.get("reasoning", "")
-    if not isinstance(value, str) or value not in _SAID or not isinstance(reasoning, str):
+    if value not in get_args(Said) or not isinstance(reasoning, str):
         raise MalformedReply(f"verdict {value!r:.40}")
     if with_reasoning and not reasoning.strip():
         raise MalformedReply("no reasoning")
-    return _SAID[value], reasoning
+    return value, reasoning
 
 
 def met(text: str, numbers: Sequence[str]) -> tuple[dict[str, bool], str]:
@@ -42,20 +42,13 @@ def met(text: str, numbers: Sequence[str]) -> tuple[dict[str, bool], str]:
 def _object(text: str, keys: set[str]) -> dict[str, Any]:
     if len(text) > MAX_CHARS:
         raise MalformedReply(f"{len(text)} characters")
-    text = text.rpartition("</think>")[2].strip()  # a reasoning model's own thinking
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced[1].strip()
+    text = response.without_end(text).replace("\r\n", "\n").strip()
+    if not text.startswith(("{", "```", "~~~")):  # a reasoning model's own thinking
+        text = (response.after_thinking(text) or "").strip()
     try:
-        reply = json.loads(text, object_pairs_hook=_once)
+        reply = json.loads(fences.unframed(text, "json"), object_pairs_hook=tool_calls.once)
     except (ValueError, RecursionError) as error:
         raise MalformedReply(f"no JSON object: {text[:60]!r}") from error
     if not isinstance(reply, dict) or set(reply) != keys:
         raise MalformedReply(f"keys are not {sorted(keys)}")
     return reply
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise MalformedReply("a key twice")
-    return found

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from loong_jax.data.curation import shingles
 from loong_jax.data.curation.contamination import Contamination, Index, Overlap
 from loong_jax.errors import ConfigError
 
@@ -97,3 +98,53 @@ def test_stage_names_the_item(tmp_path):
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ConfigError):
         Overlap(**settings)
+
+
+ITEM = "Let $a$ and $b$ be the two roots of $x^2-5x+6=0$. What is $a^{2}+b^2$ equal to?"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("x\u00b2-5x+6=0. What is a\u00b2+b\u00b2 equal to?", True),
+        ("x\u00b2\u22125x+6=0. What is a\u00b2+b\u00b2 equal to?", True),
+        ("x<sup>2</sup>-5x+6=0. What is a<sup>2</sup>+b<sup>2</sup> "
+         "equal to?", True),
+        ("x<SUP class='p'>2</SUP>-5x+6=0. What is a^2+b^2 equal to?",
+         True),
+        ("x&sup2;-5x+6=0. What is a&sup2;+b&sup2; equal to?", True),
+        ("x&#178;&minus;5x+6=0. What is a&#178;+b&#178; equal to?", True),
+        ("x^2-5x+6=0. What is a^2+b^2 equal to?", True),
+        ("X\u00b2 - 5X + 6 = 0. WHAT IS A\u00b2 + B\u00b2 EQUAL TO?", True),
+        ("y\u00b3-7y+1=0. Is p\u00b3+q\u00b3 their sum?", False),
+        ("12 m\u00b2, and the shade of a tree is 5 m\u00b2?", False),
+    ],
+)  # fmt: skip
+def test_powers_are_found_however_they_are_written(text, is_found):
+    found = Index([ITEM]).matches(["Let a and b be the two roots of " + text])
+    assert bool(found) is is_found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("x\u00b2", "x^2", True),
+        ("x\u00b9\u2070", "x^{10}", True),
+        ("x<sup>n+1</sup>", "x^{n+1}", True),
+        ("2\u207b\u00b9", "2^{-1}", True),
+        ("x\u2081+x\u2082", "x_1+x_2", True),
+        ("x<sub>1</sub>", "x_1", True),
+        ("x\u00b2y", "x^2 y", True),
+        ("5\u22123", "5-3", True),
+        ("a &lt; b", "a < b", True),
+        ("x\u00b2", "x2", False),
+        ("x\u00b2", "x^3", False),
+        ("x<sup>2</sup>", "x_2", False),
+        ("5\u22123", "5+3", False),
+        ("AT&T", "at t", True),
+        ("<summary>x</summary>", "<summary>x</summary >", True),
+    ],
+)
+def test_words_of_powers_and_indices(one, other, is_same):
+    prints = shingles.fingerprints([one, other])
+    assert bool(prints[0] == prints[1]) is is_same
