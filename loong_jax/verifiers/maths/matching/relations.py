@@ -182,20 +182,17 @@ def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
         if (points := _points(items)) is not None:
+            given: Node | None = answer
             if answer.head in BARE_LISTS:
                 named = [i for i in answer.args if naming.is_assignment(i)]
                 parts = tuple(naming.right_side(i) for i in answer.args)
-                answer = _points(answer.args) if len(named) > 1 else Node("list", parts)
-            return answer is not None and several.collection(matcher, points, answer)
+                given = _points(answer.args) if len(named) > 1 else Node("list", parts)
+            return given is not None and several.collection(matcher, points, given)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
-        if len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple"):
-            given = lists.flat(answer)
-            if not any(
-                naming.left_side(i) for i in given
-            ):  # bare values, in the order of the names
-                return several.collection(
-                    matcher, Node("tuple", tuple(map(naming.right_side, items))), answer
-                )
+        is_ordered = len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple")
+        if is_ordered and not any(map(naming.left_side, lists.flat(answer))):  # bare values
+            values = Node("tuple", tuple(map(naming.right_side, items)))
+            return several.collection(matcher, values, answer)
         return several.collection(matcher, gold, answer)
     if answer.head not in COLLECTIONS:
         return False
