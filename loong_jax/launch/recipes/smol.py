@@ -18,6 +18,7 @@ from loong_jax.launch.recipe import (
     LocalVerifiers,
     Recipe,
     RlStage,
+    SftStage,
 )
 from loong_jax.models.dense import DenseConfig
 from loong_jax.orchestrator.policy import DoraPolicy
@@ -62,21 +63,23 @@ def control() -> Recipe:
 def chat() -> Recipe:
     """Trains SmolLM2-135M-Instruct to name the largest of four numbers, asked in its chat template.
 
-    Command: loong train smol-chat --start-from DIR. Not run yet. The question has
-    two worked examples before it; answers end with the model's own end token.
+    Command: loong train smol-chat --start-from DIR. Machine: 2 CPU cores, 6 GB. A few steps of
+    fine-tuning show it the form of an answer, and reinforcement learning goes on from there.
+    Answers end with the model's own end token.
     """
-    shown = (
-        "Which number is the largest: 17, 380, 45, 62?\n380\n\n"
-        "Which number is the largest: 508, 91, 27, 744?\n744\n\n{prompt}"
-    )
-    return _recipe(
+    made = _recipe(
         "smol-chat",
         domain="logic",
         environment="largest",
-        form=dataclasses.replace(FORMS["plain"], template=shown),
+        form=FORMS["plain"],
         max_new_tokens=8,
         num_steps=20,
     )
+    cold = SftStage(
+        num_steps=6, rows=4, optimizer=AdamW(schedule=WarmupConstant(peak=1e-5), beta2=0.99)
+    )
+    trained = dataclasses.replace(made.stages["rl"], after="cold")
+    return dataclasses.replace(made, stages={"cold": cold, "rl": trained})
 
 
 def _recipe(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loong_jax.verifiers import Verdict, get_verifier
 from loong_jax.verifiers.maths import expression
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import parser
+from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.values.evaluator import Evaluator
 
 PAYLOADS = (
@@ -176,13 +176,13 @@ def test_what_costs_too_much_is_ungradable(verifier):
 @pytest.mark.parametrize("link", ["1/", "2\\pm ", "x\\cup ", "2\\div "])
 def test_no_chain_grows_a_deep_tree(link):
     """Without a bracket too: what walks a tree recurses, and must not come near the stack's end."""
-    assert 10 < expression.depth(parser.parse(link * 20 + "1")) < 30
+    assert 10 < expression.depth(readings.parse(link * 20 + "1")) < 30
     with pytest.raises(CostError, match="deep"):
-        parser.parse(link * 300 + "1")
+        readings.parse(link * 300 + "1")
 
 
 def test_budget_stops_an_evaluation():
-    node = parser.parse("\\sum_{k=1}^{1000} k^2")
+    node = readings.parse("\\sum_{k=1}^{1000} k^2")
     assert Evaluator().value(node) == 333833500
     with pytest.raises(CostError):
         Evaluator(budget=1000).value(node)
