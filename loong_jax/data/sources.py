@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from loong_jax.data import response
 from loong_jax.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -26,8 +27,7 @@ _BAD = (LookupError, TypeError, ValueError, AttributeError, RecursionError, zlib
 _BLANK = re.compile(r"[_?*.\s\u2026]*|\[?(?:masked|hidden|redacted|tbd|n/?a)\]?", re.IGNORECASE)
 _VERL = re.compile(r"\ASolve the following math problem step by step\. The last line[^\n]*\n\n"
                    r"|\n\nRemember to put your answer on its own line after \S+\s*\Z")  # fmt: skip
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(\{)|([^\s$]+))")
-_BRACE, _STEP = re.compile(r"\\.|[{}]", re.DOTALL), {"{": 1, "}": -1}
+_BOX = re.compile(r"\\(?:boxed|fbox)")
 _LISTED = re.compile(r"[\s$,;]*(?:\\text\{)?\s*(?:and|or)?[\s$,}]*(?:[A-Za-z]\w*\s*=)?[\s$]*")
 _INTEGER = re.compile(r"\$?\s*(-?\d[\d,]*)(?:\.0+)?\s*(?:\^?\{?\\circ\}?|\u00b0|degrees?)?\s*\$?")
 _LEVELS = {"introductory": 1, "easy": 1, "medium": 2, "interview": 2, "hard": 3, "competition": 3}
@@ -148,17 +148,13 @@ def boxed(text: str) -> str | None:
     """
     found: list[tuple[str, str]] = []  # the name before a box, and what it holds
     last = 0
-    for box in _BOX.finditer(text):
-        end, depth = box.end(), int(box[1] is not None)
-        while depth and (brace := _BRACE.search(text, end)):
-            end, depth = brace.end(), depth + _STEP.get(brace[0], 0)
-        if depth:
-            return None
-        if not _LISTED.fullmatch(text, last, box.start()):
+    for box in response.boxes(text):
+        if not _LISTED.fullmatch(text, last, box.start):
             found = []
-        name = re.search(r"(\w+)\s*=\s*\$?\Z", text[max(0, box.start() - 40) : box.start()])
-        held = box[2] or text[box.end() : end - 1].strip()
-        found, last = [*found, (name[1] if name else "", held)], end
+        name = re.search(r"(\w+)\s*=\s*\$?\Z", text[max(0, box.start - 40) : box.start])
+        found, last = [*found, (name[1] if name else "", box.content)], box.end
+    if _BOX.search(text, last):
+        return None
     are_told = len({name for name, _ in found if name}) == len(found) > 1
     said = [f"{name}={held}" if are_told else held for name, held in found]
     return ", ".join(dict.fromkeys(said)) or None

@@ -167,8 +167,8 @@ def convert(arguments: Sequence[str]) -> None:
     json_files.write_jsonl(chosen.output, found)
     print(f"{len(found):,} records: {chosen.output}")
     if left_out:
-        print(f"{len(left_out):,} rows are left out:", *left_out[: sources.MAX_NAMED],
-              sep="\n  ")  # fmt: skip
+        shown = left_out[: sources.MAX_NAMED]
+        print(f"{len(left_out):,} rows are left out:", *shown, sep="\n  ")
 
 
 def build_corpus(arguments: Sequence[str]) -> None:

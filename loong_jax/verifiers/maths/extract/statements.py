@@ -28,6 +28,35 @@ _JSON = re.compile(  # of an object that ends the text: its final answer, or its
 )
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
+SPRAY = 12  # so many different boxes are no solution's intermediate results
+_WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
+JOIN = re.compile(
+    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
+    rf"\\text\s*\{{\s*(?:{_WORD_JOINS})\s*\}})*",
+    re.IGNORECASE,
+)
+_BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + left_sides.ASIDE, re.IGNORECASE)
+_POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
+_DENIED = re.compile(  # "is definitely not", "I do not think it is"
+    r"(?:\b(?:not|cannot|never|neither|nor)|n't)"
+    r"(?:\s+(?:be|equal|to|the|it|its|this|that|is|of|possibly|definitely|certainly|actually|really|"
+    r"simply|just|think|believe|say|correct|right|final|answer|value))*[\s:$*({]*\Z",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?"
+    r"(?:possible|correct|right|the\b|it\b|"
+    r"valid|allowed)|wrong|incorrect|impossible|excluded)"
+)
+
+
+class Span(NamedTuple):
+    """A piece of a response that may be its answer."""
+
+    text: str
+    # boxed, boxes, letter, label, phrase, whole, bold, listed, stated, formula, number, sentence
+    rule: str
 
 
 @functools.lru_cache(maxsize=4)  # one verdict asks for it again and again
@@ -98,32 +127,7 @@ def _tagged(text: str, opening: str, closing: str) -> str:
     return " \\text{ and } ".join(dict.fromkeys(contents))
 
 
-class Span(NamedTuple):
-    text: str
-    rule: str  # boxed, phrase, whole, bold, listed, stated, formula, number, sentence
-
-
-SPRAY = 12  # so many different boxes are no solution's intermediate results
-_WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
-JOIN = re.compile(
-    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
-    rf"\\text\s*\{{\s*(?:{_WORD_JOINS})\s*\}})*",
-    re.IGNORECASE,
-)
-_BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
-_MULTIPLE = re.compile(r"\$?\s*" + left_sides.ASIDE, re.IGNORECASE)
-_POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
-_DENIED = re.compile(  # "is definitely not", "I do not think it is"
-    r"(?:\b(?:not|cannot|never|neither|nor)|n't)"
-    r"(?:\s+(?:be|equal|to|the|it|its|this|that|is|of|possibly|definitely|certainly|actually|really|"
-    r"simply|just|think|believe|say|correct|right|final|answer|value))*[\s:$*({]*\Z",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?"
-    r"(?:possible|correct|right|the\b|it\b|"
-    r"valid|allowed)|wrong|incorrect|impossible|excluded)"
-)
+# ---- boxes
 
 
 def is_denied(text: str, box: Box) -> bool:
