@@ -157,7 +157,7 @@ def train(arguments: Arguments) -> int:
             print(train_help.settings_that_matter(name or found.name, config, found.text))
             return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    if getattr(found.config, "mesh", None) is not None:
+    if getattr(found.config, "pod", None) is not None:
         from loong_jax.launch import distributed, pod_sft
 
         processes = distributed.Processes()

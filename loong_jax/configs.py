@@ -50,6 +50,7 @@ FREE_ON_RESUME = (
     "*collapse.*",  # when to stop, not what is learnt
     "*stall_timeout_s",
 )
+FREE_MESHES = ("mesh.*", "replica_mesh.*")  # another machine goes on with the run, but for rounding
 _NEVER_FREE = "*schedule.*"  # the length of a schedule decides every learning rate before its end
 
 

@@ -6,10 +6,14 @@ axes carry each. Without a mesh every function here is the identity and every sp
 same code runs on one device and on a pod.
 """
 
+import collections
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -184,6 +188,25 @@ class ShardingRules:
                 )
         return self.spec(*names)
 
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Within it the mesh is set, where there is one."""
+        return _scope(self.mesh)
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Any:
+        """`jax.jit(function, **options)`, called as `launch` does."""
+        compiled: Any = jax.jit(function, **options)
+        if self.mesh is None:
+            return compiled
+
+        call: Any = functools.partial(launch, self.mesh, compiled)
+        call.lower = compiled.lower
+        return call
+
+    def put_rows(self, tree: Any) -> Any:
+        """Arrays whose first axis is cut as the rows of a batch, on their devices."""
+        rows = self.spec("act_batch")
+        return tree if rows is None else jax.device_put(tree, rows)
+
     def like(self, x: Array) -> NamedSharding | None:
         """The sharding that `x` has: what a sub-layer gives its output, back in the residual."""
         return None if self.mesh is None else jax.typeof(x).sharding
@@ -326,6 +349,43 @@ class ShardingRules:
         return math.prod(map(self.size, self.axes(name)))
 
 
+def launch(mesh: Mesh | None, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`compiled(*args, **kwargs)`, with the mesh set, while no other thread launches there.
+
+    Devices that exchange data must run programs in one order, so those of several threads, a
+    trainer's and a replica's say, may not be handed to them at once. On CPU, where devices share
+    their threads, a program also ends before the next begins.
+    """
+    if mesh is None:
+        return compiled(*args, **kwargs)
+    with _scope(mesh), _turn(mesh):
+        done = compiled(*args, **kwargs)
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        return jax.block_until_ready(done) if is_cpu and mesh.devices.size > 1 else done
+
+
+def _scope(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+    if mesh is None or jax.sharding.get_abstract_mesh() == mesh.abstract_mesh:
+        return contextlib.nullcontext()
+    try:
+        return jax.set_mesh(mesh)
+    except ValueError:  # within jit, whose caller alone can set it
+        return contextlib.nullcontext()
+
+
+_TURNS: dict[Any, threading.RLock] = collections.defaultdict(threading.RLock)  # by device
+
+
+@contextlib.contextmanager
+def _turn(mesh: Mesh) -> Iterator[None]:
+    """While no other thread hands programs to the devices of `mesh`."""
+    with contextlib.ExitStack() as held:
+        if mesh.devices.size > 1:
+            for device in sorted(mesh.devices.flat, key=lambda device: device.id):
+                held.enter_context(_TURNS[device])
+        yield
+
+
 def decoding_rules(mesh: Mesh) -> ShardingRules:
     """Rules under which a step of decoding reads every cache once.
 
@@ -343,10 +403,35 @@ def decoding_rules(mesh: Mesh) -> ShardingRules:
     )
 
 
+def by_rows(function: Callable[..., Any], *arrays: Array) -> Any:
+    """`function(*arrays)`, which treats rows alike, called on every device for its own.
+
+    Rows are the first axis, cut as that of the first array; all other axes are whole.
+    """
+    sharding = jax.typeof(arrays[0]).sharding
+    if sharding.mesh.empty:
+        return function(*arrays)
+    rows = PartitionSpec(sharding.spec[0])
+    whole = (jax.sharding.reshard(a, NamedSharding(sharding.mesh, rows)) for a in arrays)
+    return jax.shard_map(function, in_specs=rows, out_specs=rows)(*whole)
+
+
+def partitioned_freely(function: Callable[..., Any], like: Any) -> Callable[..., Any]:
+    """`function`, within which the compiler chooses how arrays are cut; results lie as `like`."""
+    leaves = jax.tree.leaves(like)
+    if not leaves or all(jax.typeof(leaf).sharding.mesh.empty for leaf in leaves):
+        return function
+    specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, like)
+    return jax.sharding.auto_axes(function, out_sharding=specs)
+
+
 def place_like(x: Array, other: Array) -> Array:
-    """`x` with the sharding of `other`, which has as many axes; `x` itself without a mesh."""
+    """`x` cut as the first axes of `other`, as many as it has; `x` itself without a mesh."""
     sharding = jax.typeof(other).sharding
-    return x if sharding.mesh.empty else jax.sharding.reshard(x, sharding)
+    if sharding.mesh.empty:
+        return x
+    first = PartitionSpec(*sharding.spec[: x.ndim])
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, first))
 
 
 _NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag")
@@ -372,3 +457,6 @@ def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
     if axes is None:
         return ()
     return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+NO_MESH = ShardingRules()

@@ -22,29 +22,35 @@ NO_PADDING: Mapping[str, int] = {}
 
 
 class Predicted(NamedTuple):
-    """The tokens of some rows whose log-probability is asked for, as places in the rows laid end to
-    end: token t of row b is at b * T + t.
+    """The tokens of some rows whose log-probability is asked for.
+
+    A list for each of F equal parts of the rows, which different devices may hold. Places are
+    those in the rows of the part laid end to end: token t of its row b is at b * T + t.
     """
 
-    place: Int[Array, "N"]  # of the token; B * T where the list is filled up
-    source: Int[Array, "N"]  # of the position whose state predicts it
+    place: Int[Array, "F N"]  # of the token; past the last place where the list is filled up
+    source: Int[Array, "F N"]  # of the position whose state predicts it
 
 
-def predicted(packed: Fields, mask: Bool[np.ndarray, "B T"]) -> Predicted:
-    """The list of the tokens under `mask`, filled up to 1, 1/2, 1/4 or 1/8 of all places, so that
-    few programs are compiled.
+def predicted(packed: Fields, mask: Bool[np.ndarray, "B T"], parts: int = 1) -> Predicted:
+    """The tokens under `mask`; lists are filled up to 1, 1/2, 1/4 or 1/8 of all places, so that
+    few programs are compiled. `parts` divides the number of rows.
     """
-    place = np.flatnonzero(mask).astype(np.int32)
-    whole = mask.size
-    length = next(whole >> k for k in (3, 2, 1, 0) if whole >> k >= max(1, len(place)))
-    source = place - 1
-    if "source" in packed:  # within the row
-        row_start = place // mask.shape[1] * mask.shape[1]
-        source = row_start + np.asarray(packed["source"]).reshape(-1)[place]
-    lists: Any = np.full(length, whole, np.int32), np.zeros(length, np.int32)
-    for filled, found in zip(lists, (place, source), strict=True):
-        filled[: len(found)] = found
-    return Predicted(*lists)
+    length = mask.shape[1]
+    found_F = [np.flatnonzero(part).astype(np.int32) for part in np.split(mask, parts)]
+    whole = mask.size // parts
+    most = max(1, *map(len, found_F))
+    num_listed = next(whole >> k for k in (3, 2, 1, 0) if whole >> k >= most)
+    place: Any = np.full((parts, num_listed), whole, np.int32)
+    source: Any = np.zeros((parts, num_listed), np.int32)
+    for part, found in enumerate(found_F):
+        place[part, : len(found)] = found
+        source[part, : len(found)] = found - 1
+        if "source" in packed:  # within the row
+            of_part = np.split(np.asarray(packed["source"]), parts)[part]
+            within = of_part.reshape(-1)[found]
+            source[part, : len(found)] = found // length * length + within
+    return Predicted(place, source)
 
 
 def sharing(sequences: Sequence[Fields], prompt_length: int) -> dict[str, np.ndarray]:
@@ -109,9 +115,10 @@ def pack(
     padding: Mapping[str, int] = NO_PADDING,
     *,
     fits_rows: bool = False,
+    parts: int = 1,
 ) -> list[dict[str, np.ndarray]]:
     """Micro-batches of packed arrays [rows_per_batch, row_length]; the last is filled up with empty
-    rows, with `fits_rows` only to a power of two.
+    rows, with `fits_rows` only to a power of two that `parts` divides, or a multiple of these.
 
     Every field of the sequences, an array [length, ...], is packed, padded with zeros or what
     `padding` says by name, beside `segment_ids` and `positions` (both int32, positions restart at
@@ -122,15 +129,15 @@ def pack(
     for sequence in sequences:
         placing.place(len(sequence["tokens"]))
     rows = placing.rows
-    parts = [rows[i : i + rows_per_batch] for i in range(0, len(rows), rows_per_batch)]
-    heights = [
-        min(rows_per_batch, 1 << (len(part) - 1).bit_length()) if fits_rows else rows_per_batch
-        for part in parts
-    ]
-    return [
-        _fill(sequences, part, row_length, height, padding)
-        for part, height in zip(parts, heights, strict=True)
-    ]
+    batches = [rows[i : i + rows_per_batch] for i in range(0, len(rows), rows_per_batch)]
+
+    def height(count: int) -> int:
+        if not fits_rows:
+            return rows_per_batch
+        fitting = 1 << (count - 1).bit_length()
+        return min(rows_per_batch, -(-fitting // parts) * parts)
+
+    return [_fill(sequences, batch, row_length, height(len(batch)), padding) for batch in batches]
 
 
 def pack_prefix(

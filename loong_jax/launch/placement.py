@@ -2,11 +2,15 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
+import jax
+
+from loong_jax.launch import devices
 from loong_jax.launch import recipe as recipes
 from loong_jax.launch.recipe import ProcessReplicas, RayReplicas, Recipe, RlStage, ThreadReplicas
 from loong_jax.launch.texts import RecipePrompts, agent_of, texts_of
-from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.models.families import family_of
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
@@ -38,16 +42,16 @@ def group_kind(placement: recipes.Placement) -> type:
 def start_replicas(
     recipe: Recipe,
     settings: RlStage,
-    engine: Engine,
+    engines: Sequence[Engine],
     versions: VersionStore,
     trainer_settings: TrainerSettings,
     agent: Agent | None = None,
 ) -> LocalReplicaGroup | HostedReplicaGroup:
-    """A group for one stage; `engine` and `agent` are this process's, which its threads share."""
+    """A group for one stage; `engines`, one for each replica, and `agent` are this process's."""
     shapes = recipe.engine
     if isinstance(shapes.placement, ThreadReplicas):
         return LocalReplicaGroup(
-            engine,
+            engines,
             versions,
             num_replicas=shapes.num_replicas,
             num_elastic=shapes.num_elastic,
@@ -69,7 +73,7 @@ def start_replicas(
         encode_prompt=RecipePrompts(recipe),
         num_replicas=shapes.replicas_per_host,
         make_agent=None if agent is None else functools.partial(agent_of, recipe),
-        make_scorer=functools.partial(make_scorer, recipe.model, trainer_settings),
+        make_scorer=functools.partial(make_scorer, recipe, trainer_settings),
     )
     num_hosts = shapes.num_replicas // shapes.replicas_per_host
     return HostedReplicaGroup(place_of(shapes.placement), versions, setup, num_hosts=num_hosts)
@@ -93,20 +97,29 @@ def place_of(placement: ProcessReplicas | RayReplicas) -> Placement:
 
 def make_engine(recipe: Recipe) -> Engine:
     """In a host: the engine that a session makes in the trainer's process."""
-    graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model)
+    rules = devices.rules_on(devices.replica_mesh(recipe), 0)
+    graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
-    return paged_engine.engine_for(graphdef, recipe.model, tokenizer, engine_shapes(recipe))
+    return paged_engine.engine_for(graphdef, recipe.model, tokenizer, engine_shapes(recipe), rules)
 
 
-def make_scorer(model: ModelConfig, settings: TrainerSettings) -> ScoreGroup:
+def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
-    graphdef, _ = family_of(model).abstract_weights(model)
+    model, rules = recipe.model, devices.rules_on(devices.replica_mesh(recipe), 0)
+    graphdef, weights = family_of(model).abstract_weights(model, rules)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
     programs = trainer.make_programs(
-        policy_of(graphdef, model, 0.0),
+        policy_of(graphdef, model, 0.0, rules=rules),
         settings.objective,
         settings.optimizer,
         0,
         settings.replays_routing,
         settings.shares_prompts,
     )
-    return lambda weights, group: local_trainer.score_group(programs, weights, group, settings)
+
+    def score(weights, group):
+        if rules.mesh is not None:
+            weights = jax.device_put(weights, shardings)
+        return local_trainer.score_group(programs, weights, group, settings)
+
+    return score

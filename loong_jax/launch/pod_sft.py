@@ -20,7 +20,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.launch import demonstrations, distributed, places, run_lock, starting
 from loong_jax.launch.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
 from loong_jax.launch.profiling import StepProfile
-from loong_jax.launch.recipe import MeshSettings, PodSettings, Recipe, SftStage
+from loong_jax.launch.recipe import PodSettings, Recipe, SftStage
 from loong_jax.launch.texts import texts_of
 from loong_jax.models import families
 from loong_jax.remote import AnyPath
@@ -47,7 +47,7 @@ def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) ->
     """
     distributed.initialize(processes)
     distributed.first_does(lambda: _refuse_places(recipe, run_dir))
-    given = recipe.mesh or MeshSettings()
+    given = recipe.mesh
     if given.num_devices != jax.device_count():
         raise ConfigError(
             f"the mesh {given} is for {given.num_devices} devices, and all processes together "
@@ -288,7 +288,7 @@ def _write_summary(
             "recipe": recipe.name,
             "steps": step,
             "num_processes": made_by.get("num_processes"),
-            "num_devices": (recipe.mesh or MeshSettings()).num_devices,
+            "num_devices": recipe.mesh.num_devices,
             "platform": made_by.get("platform"),
             "versions": made_by.get("versions"),
             "last_step": numbers,

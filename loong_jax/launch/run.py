@@ -125,7 +125,8 @@ def _train(
     only: str | None,
     source: Path | None,
 ) -> None:
-    configs.open_run(recipe, run_dir, recipe=recipe.name)
+    free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
+    configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
     if recipe.data is not None:
         json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
     if recipe.start_from is not None:
@@ -181,7 +182,7 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
     from loong_jax.report import controls_page, page
 
     recipe = configs.load(run_dir)
-    if recipe.mesh is not None:
+    if recipe.pod is not None:
         raise ConfigError(
             f"{run_dir} is a run of {recipe.name}, which has no stages to report on. Look at its "
             "metrics.jsonl, summary.json or TensorBoard events."

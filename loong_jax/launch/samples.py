@@ -83,7 +83,7 @@ def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling
     graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
     shapes = session.recipe.engine.shapes
     engine = paged_engine.engine_for(graphdef, source.config, texts.tokenizer, shapes)
-    weights = starting.load_whole(source.weights, source.config)
+    weights = starting.load_on(source.weights, source.config)
     return sampling.ProblemSampler(
         engine,
         weights,

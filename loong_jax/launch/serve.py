@@ -166,6 +166,6 @@ def load(
 ) -> tuple[SlotEngine, starting.Weights]:
     """An engine, and weights on the device. Raises CheckpointError where they do not fit."""
     graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
-    weights = starting.load_whole(source.weights, source.config)
+    weights = starting.load_on(source.weights, source.config)
     engine = PagedEngine.for_model(graphdef, source.config, tokenizer, shapes)
     return engine, engine.load_params(weights)

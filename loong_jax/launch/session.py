@@ -12,7 +12,7 @@ import jax
 from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
-from loong_jax.launch import demonstrations, packaged
+from loong_jax.launch import demonstrations, devices, packaged
 from loong_jax.launch.demonstrations import Demonstrations
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.own_problems import FileStream, Pairs
@@ -66,11 +66,23 @@ class Session:
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
-        graphdef, self.abstract_weights = family_of(recipe.model).abstract_weights(recipe.model)
-        self.policy = policy_of(graphdef, recipe.model, recipe.bias)
-        self.engine = paged_engine.engine_for(
-            graphdef, recipe.model, self.tokenizer, engine_shapes(recipe)
-        )
+        shares = devices.shares_of(recipe)
+        self.rules = shares.trainer
+        family, shapes = family_of(recipe.model), engine_shapes(recipe)
+        graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
+        self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
+        engines = {
+            rules: paged_engine.engine_for(
+                family.abstract_weights(recipe.model, rules)[0],
+                recipe.model,
+                self.tokenizer,
+                shapes,
+                rules,
+            )
+            for rules in (*shares.replicas, self.rules)
+        }
+        self.engines = [engines[rules] for rules in shares.replicas]
+        self.engine = engines[self.rules]  # that evaluates
 
     def __enter__(self) -> "Session":
         return self
@@ -84,8 +96,13 @@ class Session:
     @property
     def fresh_weights(self) -> Weights:
         """Made anew at every look, so that a run which starts from others does not hold them."""
-        model = self.recipe.model
-        return family_of(model).init_weights(model, jax.random.key(self.recipe.seed))[1]
+        model, key = self.recipe.model, jax.random.key(self.recipe.seed)
+        with self.rules.scope():
+            return family_of(model).init_weights(model, key, self.rules)[1]
+
+    def place(self, weights: Weights) -> Weights:
+        """Weights on the trainer's devices."""
+        return self.engine.devices.load(weights)
 
     # ---- problems -----------------------------------------------------------------------------
 
@@ -136,9 +153,9 @@ class Session:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
         return sampling.ProblemSampler(
             self.engine,
-            weights,
+            self.place(weights),
             seed=self.recipe.seed,
-            num_threads=2,
+            num_threads=2 if self.rules.mesh is None else 1,
             agent=self.agent,
             encode_prompt=self.texts.prompt,
             progress=progress,

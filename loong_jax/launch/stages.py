@@ -84,8 +84,8 @@ def load_weights(directory: Path) -> Weights:
 def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
     """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
     if name in directories.given:
-        return starting.load_whole(directories.given[name], session.recipe.model)
-    return load_weights(directories.inputs[name])
+        return starting.load_on(directories.given[name], session.recipe.model, session.rules)
+    return session.place(load_weights(directories.inputs[name]))
 
 
 def run_sft(
@@ -106,9 +106,10 @@ def run_sft(
     cursor = 0
     checkpoints = own / "checkpoints"
     if checkpoint.steps(checkpoints):
-        found = checkpoint.restore(checkpoints, fall_back=True)
+        places = trainer.shardings(policy, settings.optimizer, start, start)
+        found = checkpoint.restore(checkpoints, fall_back=True, shardings=places)
         _say_skipped(found.skipped, found.step)
-        state = trainer.from_arrays(session.policy, settings.optimizer, start, found.arrays)
+        state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
@@ -223,7 +224,7 @@ def run_rl(
         store.put(version, start.versions.pop(version))  # the store alone keeps it alive
     progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
-        session.recipe, settings, session.engine, store, trainer_settings, session.agent
+        session.recipe, settings, session.engines, store, trainer_settings, session.agent
     )
     learner = local = LocalTrainer(
         model=start.policy,

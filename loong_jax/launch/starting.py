@@ -30,6 +30,7 @@ from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, growth
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
+from loong_jax.sharding import NO_MESH, ShardingRules
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
 # only fresh weights or the bias controller ask for.
@@ -82,12 +83,14 @@ def load(
     return weights if stack == 1 else growth.stack_layers(weights, stack)
 
 
-def load_whole(directory: AnyPath, config: ModelConfig) -> dict[str, Any]:
-    """As `load`, all on the first device."""
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+def load_on(
+    directory: AnyPath, config: ModelConfig, rules: ShardingRules = NO_MESH
+) -> dict[str, Any]:
+    """As `load`, on the mesh of `rules`, or all on the first device."""
+    first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        family_of(config).abstract_weights(config)[1],
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or first),
+        family_of(config).abstract_weights(config, rules)[1],
     )
     return load(directory, config, template)
 

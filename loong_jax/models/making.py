@@ -1,6 +1,5 @@
 """How a model is made: weights that are sharded from birth, or their shapes alone."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """
     rules = rules or ShardingRules()
-    with on_mesh(rules):
+    with rules.scope():
         model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
     graphdef, weights = _split(model)
 
@@ -35,16 +34,6 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return graphdef, jax.tree.map(on_devices, weights)
-
-
-def on_mesh(rules: ShardingRules) -> contextlib.AbstractContextManager:
-    """Within it the mesh of the rules is set, where there is one."""
-    if rules.mesh is None or jax.sharding.get_abstract_mesh() == rules.mesh.abstract_mesh:
-        return contextlib.nullcontext()
-    try:
-        return jax.set_mesh(rules.mesh)
-    except ValueError:  # within jit, whose caller alone can set it
-        return contextlib.nullcontext()
 
 
 def _split(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:

@@ -98,20 +98,33 @@ def product_of_blocks(
     )
 
 
-def in_chunks(function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None) -> Any:
-    """`function(*arrays)`, some rows of the leading axis at a time, recomputed when going back.
+def in_chunks(
+    function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None, *, axis: int = 0
+) -> Any:
+    """`function(*arrays)`, some rows along `axis` at a time, recomputed when going back.
 
-    `function` must treat rows alike and return arrays with the same leading axis. With `rows` None,
-    or no fewer than there are, it is called once and recomputes nothing.
+    `function` must treat rows alike and return arrays that have them along the same axis. With
+    `rows` None, or no fewer than there are, it is called once and recomputes nothing.
     """
-    num_rows = arrays[0].shape[0]
+    num_rows = arrays[0].shape[axis]
     if rows is None or rows >= num_rows:
         return function(*arrays)
     whole = num_rows - num_rows % rows
-    chunks = [a[:whole].reshape(-1, rows, *a.shape[1:]) for a in arrays]
-    done = jax.lax.map(lambda chunk: jax.checkpoint(function)(*chunk), tuple(chunks))
-    done = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), done)
+
+    def cut(a):
+        first = jax.lax.slice_in_dim(a, 0, whole, axis=axis)
+        chunks = first.reshape(*a.shape[:axis], -1, rows, *a.shape[axis + 1 :])
+        return jnp.moveaxis(chunks, axis, 0)
+
+    def join(a):
+        joined = jnp.moveaxis(a, 0, axis)
+        return joined.reshape(*joined.shape[:axis], whole, *joined.shape[axis + 2 :])
+
+    done = jax.lax.map(
+        lambda chunk: jax.checkpoint(function)(*chunk), tuple(cut(a) for a in arrays)
+    )
+    done = jax.tree.map(join, done)
     if whole == num_rows:
         return done
-    rest = function(*(a[whole:] for a in arrays))
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), done, rest)
+    rest = function(*(jax.lax.slice_in_dim(a, whole, num_rows, axis=axis) for a in arrays))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=axis), done, rest)

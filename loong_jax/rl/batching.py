@@ -19,6 +19,7 @@ class Layout(NamedTuple):
 
     lists: bool = False  # rows come with the list of what is predicted, and are no more than needed
     shares_prompts: bool = False  # the responses to a prompt lie behind one copy of it
+    parts: int = 1  # of the rows, each on devices of its own
 
 
 FLAT = Layout()
@@ -123,11 +124,13 @@ def rows_of(
         ]
     padding = {"routing": routing_replay.FREE}
     packed: list[dict[str, Any]] = list(
-        packing.pack(sequences, row_length, rows, padding, fits_rows=layout.lists)
+        packing.pack(
+            sequences, row_length, rows, padding, fits_rows=layout.lists, parts=layout.parts
+        )
     )
     if layout.lists:
         for fields in packed:
-            fields["predicted"] = packing.predicted(fields, fields[mask])
+            fields["predicted"] = packing.predicted(fields, fields[mask], layout.parts)
     return packed
 
 

@@ -10,7 +10,7 @@ import io
 import json
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from loong_jax import checksums
 from loong_jax.data import disk
 from loong_jax.errors import CheckpointError, DiskFullError
 
@@ -28,9 +29,16 @@ class OtherFormatError(CheckpointError):
     """A checkpoint is of a format that this version of the code does not read."""
 
 
+Shardings = Callable[[str], jax.sharding.Sharding | None]  # by the name of an array
+
+
+def as_numpy(name: str) -> None:
+    """`Shardings` of arrays that are to be NumPy's."""
+
+
 class Restored(NamedTuple):
     step: int
-    arrays: dict[Any, Any]  # nested dicts of NumPy arrays
+    arrays: dict[Any, Any]  # nested dicts of NumPy arrays, or JAX's where these have shardings
     metadata: dict[str, Any]
     skipped: tuple[str, ...] = ()  # later checkpoints that were damaged, and why
 
@@ -56,7 +64,7 @@ def save(
     }
     record = {
         "format_version": FORMAT_VERSION,
-        "checksums": {name: _checksum(np.asarray(array)) for name, array in flat.items()},
+        "checksums": {name: _checksum(array) for name, array in flat.items()},
         "metadata": dict(metadata or {}),
     }
     try:
@@ -94,8 +102,16 @@ def steps(directory: Path | str) -> list[int]:
         return sorted(manager.all_steps())
 
 
-def restore(directory: Path | str, step: int | None = None, *, fall_back: bool = False) -> Restored:
+def restore(
+    directory: Path | str,
+    step: int | None = None,
+    *,
+    fall_back: bool = False,
+    shardings: Shardings = as_numpy,
+) -> Restored:
     """Checkpoint `step`, or the latest. Raises CheckpointError where it is missing or damaged.
+
+    Arrays with shardings are read by the parts that devices hold, whatever mesh wrote them.
 
     With `fall_back`, damaged checkpoints are passed over for the one before, and named in
     `skipped`. One that another version of this code wrote is not damaged and never passed over.
@@ -112,7 +128,7 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
     cause: Exception | None = None
     for candidate in candidates if fall_back else candidates[:1]:
         try:
-            arrays, metadata = _read(directory, candidate)
+            arrays, metadata = _read(directory, candidate, shardings)
             return Restored(candidate, arrays, metadata, tuple(skipped))
         except OtherFormatError:
             raise
@@ -129,19 +145,29 @@ def restore(directory: Path | str, step: int | None = None, *, fall_back: bool =
     raise CheckpointError(f"damaged in {directory}: {'; '.join(skipped)}. {remedy}") from cause
 
 
-def _read(directory: Path | str, step: int) -> tuple[dict[Any, Any], dict[str, Any]]:
+def _read(
+    directory: Path | str, step: int, shardings: Shardings
+) -> tuple[dict[Any, Any], dict[str, Any]]:
     with _manager(directory, None) as manager:
         record = manager.restore(
             step, args=ocp.args.Composite(record=ocp.args.JsonRestore())
         ).record
         refuse_other_format(record, FORMAT_VERSION, Path(directory) / str(step))
         expected = record["checksums"]
-        as_numpy = dict.fromkeys(expected, ocp.RestoreArgs(restore_type=np.ndarray))
+        places = {name: shardings(name) for name in expected}
+        kinds = {
+            name: ocp.RestoreArgs(restore_type=np.ndarray)
+            if place is None
+            else ocp.ArrayRestoreArgs(sharding=place)
+            for name, place in places.items()
+        }
         flat = manager.restore(
-            step, args=ocp.args.Composite(arrays=ocp.args.PyTreeRestore(restore_args=as_numpy))
+            step, args=ocp.args.Composite(arrays=ocp.args.PyTreeRestore(restore_args=kinds))
         ).arrays
     wrong = [
-        name for name in expected if name not in flat or _checksum(flat[name]) != expected[name]
+        name
+        for name, there in expected.items()
+        if name not in flat or _checksum(flat[name], of_bits=there.startswith(_BITS)) != there
     ]
     if wrong or len(flat) != len(expected):
         raise CheckpointError(f"checksums differ for {wrong[:3] or 'the list of arrays'}")
@@ -170,9 +196,16 @@ def _manager(
     return ocp.CheckpointManager(Path(directory).resolve(), options=options, item_handlers=handlers)
 
 
-def _checksum(array: np.ndarray) -> str:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return f"{array.dtype}{list(array.shape)}:{zlib.crc32(content.data):08x}"
+_BITS = "bits "
+
+
+def _checksum(array: Any, *, of_bits: bool | None = None) -> str:
+    """With dtype and shape. Of JAX's arrays the sum of bits, which no host has to see."""
+    kind = f"{array.dtype}{list(array.shape)}"
+    if isinstance(array, jax.Array) if of_bits is None else of_bits:
+        return f"{_BITS}{kind}:{checksums.of_array(array):08x}"
+    content = np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
+    return f"{kind}:{zlib.crc32(content.data):08x}"
 
 
 # --- trees -------------------------------------------------------------------------------------

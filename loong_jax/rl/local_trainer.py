@@ -331,16 +331,21 @@ def group_logprobs(
         batching.refuse_longer(rollout, settings.row_length)
     sequences = [_score_fields(i, r, replays_routing) for i, r in enumerate(group.rollouts)]
     prompts = [rollout.prompt for rollout in group.rollouts]
-    shape = settings.row_length, settings.score_rows
+    parts = programs.layout.parts
+    shape = settings.row_length, -(-settings.score_rows // parts) * parts
     found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
     for packed in batching.rows_of(sequences, prompts, "is_response", *shape, programs.layout):
-        arrays = (packed[name] for name in ("tokens", "segment_ids", "positions"))
-        how = (packed.get(name) for name in ("routing", "parent_ids", "predicted"))
+        fields = programs.put_rows({name: packed.get(name) for name in _SCORED})
+        arrays = (fields[name] for name in ("tokens", "segment_ids", "positions"))
+        how = (fields[name] for name in ("routing", "parent_ids", "predicted"))
         logprob = np.asarray(programs.logprobs(weights, *arrays, temperature, *how))
         is_response, owner = packed["is_response"], packed["owner"]
         for index in np.unique(owner[is_response]):
             found[index] = logprob[is_response & (owner == index)]
     return found
+
+
+_SCORED = ("tokens", "segment_ids", "positions", "routing", "parent_ids", "predicted")
 
 
 def _score_fields(index: int, rollout: Rollout, replays_routing: bool) -> dict[str, np.ndarray]:
@@ -368,13 +373,17 @@ def restore(
     `template` has the structure of the weights, `frozen` is what training leaves as it is. The
     versions hold the state's own too.
     """
-    found = checkpoint.restore(directory, fall_back=fall_back)
+    with model.rules.scope():
+        whole = jax.eval_shape(model.join, template, frozen)
+    shardings = trainer.shardings(model, settings.optimizer, template, whole)
+    found = checkpoint.restore(directory, fall_back=fall_back, shardings=shardings)
     state = trainer.from_arrays(model, settings.optimizer, template, found.arrays)
     publish = trainer.publisher(model)
-    versions = {
-        version: model.published(jax.tree.map(jnp.asarray, weights))
-        for version, weights in found.arrays.get("versions", {}).items()
-    }
+    with model.rules.scope():
+        versions = {
+            version: model.published(jax.tree.map(jnp.asarray, weights))
+            for version, weights in found.arrays.get("versions", {}).items()
+        }
     versions[found.step] = publish(state.weights, frozen)
     control = checkpoint.decode_record(found.arrays["control"]["record"])
     return state, versions, control, found.skipped

@@ -22,6 +22,7 @@ from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.models.hf.places import Place
 from loong_jax.rl.policy_model import PolicyModel, Weights
+from loong_jax.sharding import place_like
 
 EXPERTS = "experts"
 
@@ -128,7 +129,8 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
                 return weight
             sides = _sides(model, names)
             assert sides is not None
-            return weight.astype(jnp.float32) + change(own["a"], own["b"], sides, weight.shape)
+            delta = change(own["a"], own["b"], sides, weight.shape)
+            return weight.astype(jnp.float32) + place_like(delta, weight)
 
         return jax.tree_util.tree_map_with_path(leaf, frozen)
 

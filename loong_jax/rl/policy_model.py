@@ -23,7 +23,7 @@ from loong_jax.models.products import in_chunks
 from loong_jax.rl import auxiliary, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts
-from loong_jax.sharding import place_like
+from loong_jax.sharding import NO_MESH, ShardingRules, by_rows, place_like
 
 Weights = dict[Any, Any]  # nested dicts of arrays
 
@@ -40,17 +40,19 @@ class PolicyModel:
     update_controllers(weights, memory, load_LA) -> weights with the controllers' step taken, and
     their memory after it;
     load_metrics(load_LA) -> numbers for metrics.jsonl;
-    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT) -> the states hidden_BTD
-    that predict the next token, load_LA; and logits(weights, hidden_ND) -> logits_NV float32. With
-    the two, logits are made where a token is asked for and nowhere else; without, everywhere.
-    Tokens see the segment `parent_ids` names beside their own, where `sees_parents` says so; else
-    it is None;
+    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT, routing_BTLK) -> the
+    states hidden_BTD that predict the next token, load_LA, and what came of the replay, None
+    without routing; and logits(weights, hidden_BND) -> logits_BNV float32. With the two, logits are
+    made where a token is asked for and nowhere else; without, everywhere. Tokens see the segment
+    `parent_ids` names beside their own, where `sees_parents` says so; else it is None;
     join(weights, frozen) -> the whole weights, which all other functions take, from those that are
     trained and those that are not (see `lora`);
     published(weights) -> the weights in the dtypes that engines sample with: a matrix in that of
     the model's activations, which is what it is rounded to in training before it multiplies;
     forward_replaying(weights, tokens_BT, positions_BT, segment_ids_BT, routing_BTLK) -> as forward,
-    and what came of the replay; None for a model without routers (see `routing_replay`).
+    and what came of the replay; None for a model without routers (see `routing_replay`);
+    load_shape: L and A, 0 without routers;
+    rules: where weights and rows of a batch lie.
 
     In supervised training, where there are such things:
     forward_with_losses(weights, batch) -> logits_BTV, load_LA, a loss to add to the model's own,
@@ -64,7 +66,9 @@ class PolicyModel:
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
     load_metrics: Callable[[Array], dict[str, float]]
-    states: Callable[..., tuple[Array, Array]] | None = None
+    load_shape: tuple[int, int] = (0, 0)
+    rules: ShardingRules = NO_MESH
+    states: Callable[..., tuple[Array, Array, ReplayCounts | None]] | None = None
     logits: Callable[[Weights, Array], Array] | None = None
     sees_parents: bool = False
     join: Callable[[Weights, Any], Weights] = lambda weights, frozen: weights
@@ -108,9 +112,8 @@ def replayed_logprobs(
     `predicted` all other tokens have 0, and no logits are made for them.
     """
     if predicted is not None:
-        return *_listed_logprobs(
-            model, weights, tokens, segment_ids, positions, temperature, parent_ids, predicted
-        ), None  # fmt: skip
+        batch = (tokens, positions, segment_ids, parent_ids, routing)
+        return _listed_logprobs(model, weights, batch, temperature, predicted)
     batch, counts = (weights, tokens, positions, segment_ids), None
     if routing is None:
         logits_BTV, load = model.forward(*batch)
@@ -122,33 +125,58 @@ def replayed_logprobs(
 
 
 FEW_WORDS = 1024  # with a vocabulary up to here logits cost little beside the model
-CHUNK_LOGITS = 2**26  # so many are made at a time, and again on the way back
+CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the way back
 
 
-def _listed_logprobs(
-    model, weights, tokens, segment_ids, positions, temperature, parent_ids, predicted
-):
+def _listed_logprobs(model, weights, batch, temperature, predicted):
     assert model.states is not None
     assert model.logits is not None
-    hidden_BTD, load = model.states(weights, tokens, positions, segment_ids, parent_ids)
-    hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])[predicted.source]
-    token_N = tokens.reshape(-1).at[predicted.place].get(mode="fill", fill_value=0)
+    tokens, (place, source) = batch[0], predicted
+    hidden_BTD, load, counts = model.states(weights, *batch)
+    hidden_FND, token_FN = by_rows(_listed, hidden_BTD, tokens, place, source)
 
-    def of_states(hidden_nD, token_n):
-        logits_nV = model.logits(weights, hidden_nD).astype(jnp.float32) / temperature
-        total_n = jax.nn.logsumexp(logits_nV, axis=-1)
-        chosen_n = jnp.take_along_axis(logits_nV, token_n[:, None], axis=-1)[:, 0]
-        fixed_nV, fixed_n = jax.lax.stop_gradient((logits_nV, total_n))
-        weighed_nV = jnp.exp(fixed_nV - fixed_n[:, None]) * fixed_nV
-        return chosen_n - total_n, fixed_n - jnp.sum(weighed_nV, axis=-1)
+    def of_states(hidden_FnD, token_Fn):
+        logits_FnV = model.logits(weights, hidden_FnD).astype(jnp.float32) / temperature
+        total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
+        fixed_FnV, fixed_Fn = jax.lax.stop_gradient((logits_FnV, total_Fn))
+        weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
+        return _at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
 
-    num_words = jax.eval_shape(model.logits, weights, hidden_ND[:1]).shape[-1]
-    found = in_chunks(of_states, (hidden_ND, token_N), max(1, CHUNK_LOGITS // num_words))
-    logprob, entropy = (
-        jnp.zeros(tokens.size).at[predicted.place].set(a, mode="drop").reshape(tokens.shape)
-        for a in found
+    num_words = jax.eval_shape(model.logits, weights, hidden_FND[:, :1]).shape[-1]
+    rows = max(1, CHUNK_LOGITS // num_words)
+    found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1)
+    logprob, entropy = (by_rows(_unlisted, tokens, place, a) for a in found)
+    return logprob, entropy, load, counts
+
+
+def _listed(hidden_BTD, tokens_BT, place_FN, source_FN):
+    """States and tokens of a list; on a mesh a device has the list of its own rows, and F is 1."""
+    parts = len(place_FN)
+    hidden_FSD = hidden_BTD.reshape(parts, -1, hidden_BTD.shape[-1])
+    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source_FN)
+    token_FN = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill"))(
+        tokens_BT.reshape(parts, -1), place_FN
     )
-    return logprob, entropy, load
+    return hidden_FND, token_FN
+
+
+def _unlisted(tokens_BT, place_FN, value_FN):
+    """What was found of a list, where it belongs in the rows, and 0 elsewhere."""
+    zeros_FS = jnp.zeros_like(tokens_BT, value_FN.dtype).reshape(len(place_FN), -1)
+    put = jax.vmap(lambda zeros_S, place_N, value_N: zeros_S.at[place_N].set(value_N, mode="drop"))
+    return put(zeros_FS, place_FN, value_FN).reshape(tokens_BT.shape)
+
+
+def _at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+    """The logit of each row's token."""
+    sharding = jax.typeof(logits).sharding
+    if sharding.mesh.empty:
+        return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
+    # words may be cut over devices, of which one has the token
+    is_token = (
+        jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == token[..., None]
+    )
+    return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
 
 
 def logprobs_of(
@@ -164,8 +192,8 @@ def logprobs_of(
     what stands at position t is moved to t + 1; logits may be cut along T as the model likes.
     """
     log_probability = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
-    following = place_like(jnp.roll(tokens, -1, axis=1), logits[..., 0])
-    chosen = jnp.take_along_axis(log_probability, following[..., None], axis=-1)[..., 0]
+    following = place_like(jnp.roll(tokens, -1, axis=1), logits)
+    chosen = _at(log_probability, following)
     fixed = jax.lax.stop_gradient(log_probability)
     entropy = -jnp.sum(jnp.exp(fixed) * fixed, axis=-1)
     is_predicted = has_predecessor(segment_ids)
@@ -215,23 +243,24 @@ def policy_of(
     losses: AuxiliaryLosses = auxiliary.NONE,
     rates_of: MoEConfig | None = None,
     *,
+    rules: ShardingRules = NO_MESH,
     watches_exchange: bool = False,
 ) -> PolicyModel:
     """A model of any family as a policy; the same object for the same arguments.
 
-    What concerns routers is for models that have them; see `longcat_policy`. Raises ConfigError
-    where losses or `rates_of` do not fit the model.
+    `rules` are those that `graphdef` was made under. What concerns routers is for models that have
+    them; see `longcat_policy`. Raises ConfigError where losses or `rates_of` do not fit the model.
     """
     if isinstance(config, MoEConfig):
         return longcat_policy(
-            graphdef, config, bias, losses, rates_of, watches_exchange=watches_exchange
+            graphdef, config, bias, losses, rates_of, rules=rules, watches_exchange=watches_exchange
         )
     if losses.are_any or rates_of is not None:
         raise ConfigError(
             f"losses={losses} and rates_of={rates_of} for a {type(config).__name__}: auxiliary "
             "losses and the transfer over widths are LongCat-Flash's. Leave both out."
         )
-    return dense_policy(graphdef, config)
+    return dense_policy(graphdef, config, rules)
 
 
 # As `MATRIX_AXES`, of a dense decoder.
@@ -247,7 +276,9 @@ DENSE_MATRIX_AXES = {
 
 
 @functools.lru_cache(maxsize=16)
-def dense_policy(graphdef: nnx.GraphDef, config: DenseConfig) -> PolicyModel:
+def dense_policy(
+    graphdef: nnx.GraphDef, config: DenseConfig, rules: ShardingRules = NO_MESH
+) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
 
     def run(weights, tokens, positions, segment_ids, parent_ids=None):
@@ -259,18 +290,16 @@ def dense_policy(graphdef: nnx.GraphDef, config: DenseConfig) -> PolicyModel:
         output, load = run(*batch)
         return output.logits, load
 
-    def states(*batch):
-        output, load = run(*batch)
-        return output.hidden, load
-
-    def logits(weights, hidden):
-        model = nnx.merge(graphdef, nnx.State(weights))
-        return model.logits_of(hidden[None])[0]
+    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
+        del routing
+        output, load = run(weights, tokens, positions, segment_ids, parent_ids)
+        return output.hidden, load, None
 
     return PolicyModel(
         forward=forward,
+        rules=rules,
         states=states,
-        logits=logits,
+        logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
         sees_parents=True,
         published=lambda weights: published(weights, config),
         is_controller=lambda path: False,
@@ -288,6 +317,7 @@ def longcat_policy(
     losses: AuxiliaryLosses = auxiliary.NONE,
     rates_of: MoEConfig | None = None,
     *,
+    rules: ShardingRules = NO_MESH,
     watches_exchange: bool = False,
 ) -> PolicyModel:
     """LongCat-Flash as a policy.
@@ -313,12 +343,15 @@ def longcat_policy(
         _, output = run(weights, batch)
         return output.logits, output.load
 
-    def forward_replaying(weights, tokens, positions, segment_ids, routing):
+    def replaying(weights, tokens, positions, segment_ids, routing):
         batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
         recorded = jnp.moveaxis(routing.astype(jnp.int32), 2, 0)
         _, output = run(weights, batch, forced_target=recorded)
         mask = segment_ids > 0
-        counts = routing_replay.count(recorded, output.own_target, output.target, mask)
+        return output, routing_replay.count(recorded, output.own_target, output.target, mask)
+
+    def forward_replaying(*batch):
+        output, counts = replaying(*batch)
         return output.logits, output.load, counts
 
     def forward_with_losses(weights, batch):
@@ -361,14 +394,14 @@ def longcat_policy(
             "load/max_over_mean": float(balance.mean()),
         }
 
-    def states(weights, tokens, positions, segment_ids, parent_ids):
+    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
+        del parent_ids
+        if routing is not None:
+            output, counts = replaying(weights, tokens, positions, segment_ids, routing)
+            return output.hidden, output.load, counts
         batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
         _, output = run(weights, batch)
-        return output.hidden, output.load
-
-    def logits(weights, hidden):
-        model = nnx.merge(graphdef, nnx.State(weights))
-        return model.logits_of(hidden[None])[0]
+        return output.hidden, output.load, None
 
     return PolicyModel(
         forward=forward,
@@ -379,7 +412,9 @@ def longcat_policy(
         update_controllers=update_controllers,
         load_metrics=load_metrics,
         states=states if config.vocab_size > FEW_WORDS else None,
-        logits=logits,
+        logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
+        load_shape=(config.num_layers, config.num_targets),
+        rules=rules,
         published=lambda weights: published(weights, config),
         forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),

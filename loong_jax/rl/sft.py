@@ -76,10 +76,12 @@ def batches(
     settings: SftSettings,
     *,
     lists: bool = False,
+    parts: int = 1,
 ) -> Iterator[tuple[Batch, int]]:
     """Packed batches, each with how many examples it holds; ends with these. Order is kept.
 
-    With `lists` they name the tokens under the loss, so that no logits are made for others.
+    With `lists` they name the tokens under the loss, so that no logits are made for others, those
+    of each of `parts` equal parts of the rows apart.
     """
     stream: Iterator[Any] = map(encode, examples)
     while True:
@@ -90,7 +92,7 @@ def batches(
             itertools.chain([first], stream), settings.row_length, settings.rows
         )
         if lists:
-            packed = packed | {"predicted": packing.predicted(packed, packed["loss_mask"])}
+            packed = packed | {"predicted": packing.predicted(packed, packed["loss_mask"], parts)}
         yield packed, taken
         if left_over is not None:
             stream = itertools.chain([left_over], stream)
@@ -147,7 +149,7 @@ def make_train_step(model: PolicyModel, optimizer: Optimizer):
     """
     gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
-    @functools.partial(jax.jit, donate_argnames="state")
+    @functools.partial(model.rules.jit, donate_argnames="state")
     def train_step(state, batch, frozen=()):
         (_, (load, terms)), gradient = gradient_of(state.weights, batch, frozen)
         state, metrics = trainer.apply_gradient(
@@ -163,7 +165,7 @@ def make_routing_metrics(model: PolicyModel):
     """Compiled `routing_metrics(weights, batch) -> metrics`, of a model that has routers."""
     if model.routing_metrics is None:
         raise ConfigError("routing_every asks for metrics of routers, and this model has none.")
-    return jax.jit(functools.partial(model.routing_metrics, loss=surprise))
+    return model.rules.jit(functools.partial(model.routing_metrics, loss=surprise))
 
 
 def is_due(settings: SftSettings, step: int) -> bool:
@@ -195,7 +197,7 @@ def run(
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
-    stream = batches(later, encode, settings, lists=lists)
+    stream = batches(later, encode, settings, lists=lists, parts=model.rules.parts("act_batch"))
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))
@@ -204,10 +206,10 @@ def run(
                 f"the examples ended after {cursor}, at step {int(state.step)} of "
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
-        looked = {}
+        looked, placed = {}, model.rules.put_rows(batch)
         if is_due(settings, int(state.step) + 1):
-            looked = make_routing_metrics(model)(state.weights, batch)
-        state, metrics, load = step(state, batch, frozen)
+            looked = make_routing_metrics(model)(state.weights, placed)
+        state, metrics, load = step(state, placed, frozen)
         metrics |= looked
         cursor += taken
         numbers = {name: float(value) for name, value in metrics.items()}

@@ -7,13 +7,10 @@ All processes call every method together. The directory is one that all of them 
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jaxtyping import Array, Shaped, UInt32
 
+from loong_jax import checksums
 from loong_jax.errors import CheckpointError
 from loong_jax.rl import checkpoint
 
@@ -53,7 +50,7 @@ class ShardedCheckpoints:
         record = {
             "format_version": FORMAT_VERSION,
             "metadata": dict(metadata),
-            "checksums": checksums(arrays),
+            "checksums": checksums.by_name(arrays),
         }
         self._manager.save(
             step,
@@ -84,7 +81,7 @@ class ShardedCheckpoints:
         arrays = ocp.args.StandardRestore(checkpoint.by_path(template))
         found = self._read(step, arrays=arrays)
         saved = self._record(step).get("checksums", {})  # older checkpoints have none
-        now = checksums(found)
+        now = checksums.by_name(found)
         if wrong := sorted(name for name in saved.keys() & now.keys() if saved[name] != now[name]):
             raise CheckpointError(
                 f"{self.directory / str(step)} is damaged: {', '.join(wrong[:3])} "
@@ -103,20 +100,3 @@ class ShardedCheckpoints:
                 "Resume with the configuration the run began with, or delete that checkpoint to go "
                 "back to the one before."
             ) from error
-
-
-def checksums(arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The sum of the bits of every array, as words of its dtype, modulo 2^32.
-
-    However an array is cut over devices and processes, all of them find the same number.
-    """
-    # One after the other: sums over processes that run at once may meet in another order in each.
-    return {name: int(np.asarray(_checksum(array))) for name, array in arrays.items()}
-
-
-@jax.jit
-def _checksum(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    if array.dtype == bool:
-        return jnp.sum(array, dtype=jnp.uint32)
-    words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
-    return jnp.sum(words.astype(jnp.uint32), dtype=jnp.uint32)

@@ -8,21 +8,25 @@ copy of each.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import parameters
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model, routing_replay
 from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.routing_replay import ReplayCounts
+from loong_jax.sharding import partitioned_freely
 
 
 class TrainState(NamedTuple):
@@ -59,10 +63,11 @@ class TrainerPrograms:
     update(state, accumulated) -> state, metrics, sums, load, replay (state donated);
     publish(weights, frozen) -> what engines sample from, in new buffers.
 
-    Where a part of the weights is frozen, `begin`, `accumulate` and `publish` take that part last.
+    Where a part of the weights is frozen, `accumulate` and `publish` take that part last.
     """
 
     layout: Layout  # of the rows that the programs take
+    put_rows: Callable[[Any], Any]  # arrays of rows, where the programs take them from
     initial: Callable[[Weights], TrainState]
     logprobs: Callable[..., Array]
     begin: Callable[..., Accumulated]
@@ -76,13 +81,14 @@ class TrainerPrograms:
 
 def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
     """State before the first step, with the weights copied, since the state will be donated."""
-    masters = jax.tree.map(_master, weights)
-    return TrainState(
-        jnp.zeros((), jnp.int32),
-        masters,
-        _transformation(model, optimizer, masters).init(masters),
-        model.initial_memory(),
-    )
+    with model.rules.scope():
+        masters = jax.tree.map(_master, weights)
+        return TrainState(
+            jnp.zeros((), jnp.int32),
+            masters,
+            _transformation(model, optimizer, masters).init(masters),
+            model.initial_memory(),
+        )
 
 
 def _master(weight: Array) -> Array:
@@ -97,7 +103,7 @@ def publisher(model: PolicyModel) -> Callable[..., Weights]:
     def publish(weights, frozen=()):
         return jax.tree.map(jnp.copy, model.published(model.join(weights, frozen)))
 
-    return jax.jit(publish)
+    return model.rules.jit(publish)
 
 
 def _transformation(model: PolicyModel, optimizer: Optimizer, weights: Weights):
@@ -174,9 +180,8 @@ def apply_gradient(
     transformation = _transformation(model, optimizer, state.weights)
     gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
     rate = optimizers.learning_rate(optimizer.schedule, state.step)
-    direction, optimizer_state = transformation.update(
-        gradient, state.optimizer_state, state.weights
-    )
+    update = partitioned_freely(transformation.update, (gradient, state.optimizer_state))
+    direction, optimizer_state = update(gradient, state.optimizer_state, state.weights)
     weights = jax.tree.map(lambda w, d: (w - rate * d).astype(w.dtype), state.weights, direction)
     weights, memory = model.update_controllers(weights, state.memory, load)
     is_finite = jnp.isfinite(norm)
@@ -210,21 +215,23 @@ def make_programs(
             "shares_prompts=True, and this model's tokens see their own segment only, or experts "
             "are replayed. Use None to share where the model can."
         )
-    lists = model.states is not None and not replays_routing
-    layout = Layout(lists, lists and model.sees_parents and shares_prompts is not False)
+    lists, rules = model.states is not None, model.rules
+    sees_parents = lists and model.sees_parents and not replays_routing
+    parts = rules.parts("act_batch")
+    layout = Layout(lists, sees_parents and shares_prompts is not False, parts)
     num_lags = max_staleness + 1
     gradient_of = jax.value_and_grad(
         functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
         has_aux=True,
     )
 
-    @jax.jit
+    @rules.jit
     def logprobs(weights, tokens, segment_ids, positions, temperature, *how):
         return policy_model.replayed_logprobs(
             model, weights, tokens, segment_ids, positions, temperature, *(how or (None,))
         )[0]
 
-    @functools.partial(jax.jit, donate_argnames="accumulated")
+    @functools.partial(rules.jit, donate_argnames="accumulated")
     def accumulate(
         weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None, frozen=()
     ):
@@ -241,11 +248,8 @@ def make_programs(
             jax.tree.map(jnp.add, accumulated.replay, replay),
         )
 
-    @jax.jit
-    def begin(weights, frozen=()):
-        like = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        whole = jax.eval_shape(model.join, weights, frozen)
-        load = jax.eval_shape(model.forward, whole, like, like, like)[1]
+    @rules.jit
+    def begin(weights):
         zero = jnp.zeros(())
         return Accumulated(
             jax.tree.map(jnp.zeros_like, weights),
@@ -253,11 +257,11 @@ def make_programs(
             objectives.empty_sums(num_lags),
             zero,
             zero,
-            jnp.zeros(load.shape, load.dtype),
+            jnp.zeros(model.load_shape, jnp.int32),
             routing_replay.no_counts() if replays_routing else None,
         )
 
-    @functools.partial(jax.jit, donate_argnames="state")
+    @functools.partial(rules.jit, donate_argnames="state")
     def update(state, accumulated):
         state, metrics = apply_gradient(
             state, accumulated.gradient, accumulated.load, model=model, optimizer=optimizer
@@ -271,6 +275,7 @@ def make_programs(
 
     return TrainerPrograms(
         layout=layout,
+        put_rows=rules.put_rows,
         initial=functools.partial(initial_state, model, optimizer),
         logprobs=logprobs,
         begin=begin,
@@ -299,8 +304,8 @@ def train_step(
         state.step,
         frozen,
     )
-    accumulated = programs.begin(state.weights, frozen)
-    for batch in batches:
+    accumulated = programs.begin(state.weights)
+    for batch in map(model.rules.put_rows, batches):
         accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
     state, metrics, sums, load, replay = programs.update(state, accumulated)
     numbers = {name: float(value) for name, value in metrics.items()}
@@ -316,8 +321,34 @@ def to_arrays(state: TrainState) -> dict[str, Any]:
     return {
         "step": state.step,
         "weights": state.weights,
-        "optimizer": checkpoint.to_plain(state.optimizer_state),
+        "optimizer": checkpoint.by_path(state.optimizer_state),
     } | ({"memory": memory} if memory else {})
+
+
+def shardings(
+    model: PolicyModel, optimizer: Optimizer, template: Weights, whole: Weights
+) -> checkpoint.Shardings:
+    """Where on the model's mesh the arrays of a checkpoint go; `template` is as for `from_arrays`,
+    `whole` like the weights of a version.
+    """
+    mesh = model.rules.mesh
+    if mesh is None:
+        return checkpoint.as_numpy
+    with model.rules.scope():
+        like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
+    trees = {"weights": like.weights, "versions": whole}
+    known = {
+        f"{name}/{path}": leaf
+        for name, tree in trees.items()
+        for path, leaf in parameters.by_path(tree).items()
+    }
+    known |= {f"optimizer/{k}": a for k, a in checkpoint.by_path(like.optimizer_state).items()}
+
+    def of_name(name: str) -> NamedSharding | None:
+        leaf = known.get(re.sub(r"^versions/#\d+/", "versions/", name))
+        return None if leaf is None else NamedSharding(mesh, leaf.sharding.spec)
+
+    return of_name
 
 
 def from_arrays(
@@ -328,10 +359,15 @@ def from_arrays(
 
     Checkpoints from before masters were float32 hold bfloat16 ones; they are widened.
     """
-    like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
+    with model.rules.scope():
+        like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
+        return _from_arrays(like, arrays)
+
+
+def _from_arrays(like: TrainState, arrays: Mapping[Any, Any]) -> TrainState:
     return TrainState(
         jnp.asarray(arrays["step"], jnp.int32),
-        _restored(like.weights, checkpoint.to_plain(arrays["weights"])),
+        _restored(like.weights, checkpoint.by_path(arrays["weights"])),
         _restored(like.optimizer_state, arrays["optimizer"]),
         checkpoint.from_plain(like.memory, arrays.get("memory", {})),
     )

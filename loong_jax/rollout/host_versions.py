@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.rollout import host_messages as messages
+from loong_jax.rollout import publishing
 from loong_jax.rollout.host_link import HostLink
 from loong_jax.rollout.publisher import Parcel, Publisher
 from loong_jax.rollout.versions import VersionStore
@@ -34,4 +35,5 @@ class HostVersions:
         manifest = self._store.manifest
         assert manifest is not None
         weights = self._store.get(version)
-        return Parcel(version, weights, manifest, self._store.leaf_checksums(version))
+        checksums = publishing.checksums_of(weights)
+        return Parcel(version, weights, manifest, checksums, self._store.leaf_checksums(version))

@@ -47,7 +47,7 @@ class LocalReplicaGroup:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | Sequence[Engine],
         versions: VersionStore,
         *,
         num_replicas: int,
@@ -63,7 +63,9 @@ class LocalReplicaGroup:
         after_block: Callable[[Replica], None] = lambda replica: None,
         score_group: ScoreGroup | None = None,
     ):
-        """`groups_per_replica` are decoded at once; None for as many as its slots hold.
+        """Replicas share an `engine`, or have one each, of equal shapes on devices of their own.
+
+        `groups_per_replica` are decoded at once; None for as many as its slots hold.
         `score_group(weights, group)` is the trainer's program, for `score`.
 
         The last `num_elastic` replicas live on the trainer's devices, see `lend`.
@@ -77,14 +79,20 @@ class LocalReplicaGroup:
             raise ConfigError(
                 f"num_elastic={num_elastic} is not in 0..{num_replicas}, the replicas."
             )
+        engines = engine if isinstance(engine, Sequence) else [engine] * num_replicas
+        if len(engines) != num_replicas:
+            raise ConfigError(
+                f"{len(engines)} engines for num_replicas={num_replicas}. Give one for all, or one "
+                "for each."
+            )
         self.num_replicas = num_replicas
-        self.slots_per_replica = engine.max_concurrent_decodes
+        self.slots_per_replica = engines[0].max_concurrent_decodes
         self.groups_per_replica = groups_per_replica or max(1, self.slots_per_replica // group_size)
-        self._engine = engine
+        self._engines = {first_number + i: one for i, one in enumerate(engines)}
         self._versions = versions
         self._clock = clock
-        self._make_replica = lambda: Replica(
-            engine,
+        self._make_replica = lambda number: Replica(
+            self._engines[number],
             group_size=group_size,
             sampling=sampling,
             seed=seed,
@@ -107,7 +115,7 @@ class LocalReplicaGroup:
         self._drafts = DraftBook()
         self._closing = threading.Event()
         self._warm_up = threading.Lock()
-        self._is_warm = False
+        self._warm: list[Engine] = []
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
@@ -146,9 +154,10 @@ class LocalReplicaGroup:
         weights = self._versions.acquire(version, holder)
 
         def carry_out(host: Replica) -> None:
-            self._compile(weights)
+            params = self._engines[replica].load_params(weights)
+            self._compile(self._engines[replica], params)
             previous = host.version
-            change(host, version, self._engine.load_params(weights))
+            change(host, version, params)
             if previous is not None:
                 self._versions.release(previous, holder)
 
@@ -365,7 +374,7 @@ class LocalReplicaGroup:
         replica: Replica | None = None
         failure = ""
         try:
-            replica = self._make_replica()
+            replica = self._make_replica(number)
             while not self._closing.is_set():
                 was_busy = not replica.is_empty
                 seat.carry_out(replica, POLL_S if replica.is_empty or replica.is_paused else 0.0)
@@ -409,12 +418,12 @@ class LocalReplicaGroup:
             self._say(ReplicaIdle(number))
         self._after_block(replica)
 
-    def _compile(self, weights: Any) -> None:
-        """The first replica compiles for all."""
+    def _compile(self, engine: Engine, params: Any) -> None:
+        """The first replica of an engine compiles for all."""
         with self._warm_up:
-            if not self._is_warm:
-                self._engine.warm_up(weights)
-                self._is_warm = True
+            if not any(engine is other for other in self._warm):
+                engine.warm_up(params)
+                self._warm.append(engine)
 
     def _say(self, event: Any) -> None:
         assert self._emit is not None

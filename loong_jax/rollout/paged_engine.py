@@ -24,12 +24,14 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import paged
+from loong_jax.rollout.devices import WHOLE
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.pages import OutOfPages, PageBook
 from loong_jax.rollout.reading import Begun
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
+from loong_jax.sharding import ShardingRules
 
 
 class Label(NamedTuple):
@@ -89,18 +91,19 @@ class PagedEngine(SlotEngine):
         assert self.config.pages is not None
         self.pages = self.config.pages
         self._private = itertools.count(1)
-        self._store = jax.jit(paged.store, donate_argnums=1)
-        self._view = jax.jit(paged.view)
-        self._take_out = jax.jit(paged.take_out)
-        self._decode_pages = jax.jit(
-            functools.partial(paged.decode, self.programs), donate_argnums=1
-        )
+        devices = self.devices
+        state, one = DecodeState(devices.caches, WHOLE, WHOLE), devices.one_cache
+        self._store = devices.compile(paged.store, outs=state, donate=1)
+        self._view = devices.compile(paged.view, outs=devices.caches)
+        self._take_out = devices.compile(paged.take_out, outs=Prefix(one, WHOLE, WHOLE))
+        decode = functools.partial(paged.decode, self.programs)
+        self._decode_pages = devices.compile(decode, outs=(state, WHOLE), donate=1)
 
     def init_decode_state(self) -> PagedState:
-        pool = self._make_cache(self.pages.num_pages, self.pages.page_size)
+        pool = self.devices.make_cache(self.pages.num_pages, self.pages.page_size)
         book = PageBook(self.pages.num_pages, self.pages.page_size)
-        arrays = DecodeState(pool, self._empty_slots(), self._no_drafts())
-        return PagedState(arrays, book, {})
+        slots, drafts = self.devices.whole((self._empty_slots(), self._no_drafts()))
+        return PagedState(DecodeState(pool, slots, drafts), book, {})
 
     def _label(
         self,
@@ -159,7 +162,7 @@ class PagedEngine(SlotEngine):
     ) -> PagedState:
         """Consumes `decode_state`. Raises OutOfPages for a member that does not fit."""
         book, size = decode_state.book, self.pages.page_size
-        device = prefix.device
+        device = self.devices.bring(prefix.device)
         num_rows, num_members = _num_rows(device), device.row.shape[0]
         num_pages = -(-jax.tree.leaves(device.cache)[0].shape[3] // size)
         full = np.full((num_rows, num_pages), self.pages.num_pages, np.int32)
@@ -335,11 +338,15 @@ class PagedEngine(SlotEngine):
 
 
 def engine_for(
-    graphdef: nnx.GraphDef, model: ModelConfig, tokenizer: Tokenizer, config: EngineConfig
+    graphdef: nnx.GraphDef,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    config: EngineConfig,
+    rules: ShardingRules | None = None,
 ) -> SlotEngine:
     """The engine of a model as `config` says: over pages, or with slots that own their cache."""
     kind = SlotEngine if config.pages is None else PagedEngine
-    return kind.for_model(graphdef, model, tokenizer, config)
+    return kind.for_model(graphdef, model, tokenizer, config, rules)
 
 
 def _num_rows(prefix: Prefix) -> int:

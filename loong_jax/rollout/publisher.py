@@ -49,7 +49,8 @@ class Parcel(NamedTuple):
     version: int
     weights: Weights
     manifest: Manifest
-    checksums: tuple[int, ...]
+    checksums: tuple[int, ...]  # CRC-32 of every leaf
+    sums: tuple[int, ...] | None = None  # of the store that it comes from
 
 
 SUMMED_BYTES_PER_S = 100 * 2**20  # by a slow host that has to sum a whole version again
@@ -113,7 +114,7 @@ class Publisher:
         indices = itertools.count()
         skeleton = jax.tree.map(lambda _: next(indices), parcel.weights)
         begin = publishing.Begin(
-            number, parcel.version, parcel.manifest, parcel.checksums, skeleton
+            number, parcel.version, parcel.manifest, parcel.checksums, skeleton, parcel.sums
         )
         alive = self._all(number, begin, members)
         on_their_way: deque[list[_Sent]] = deque()

@@ -21,6 +21,7 @@ class Begin(NamedTuple):
     manifest: Manifest
     checksums: tuple[int, ...]  # CRC-32 of every leaf
     skeleton: Any  # the tree of the weights with the index of each leaf in its place
+    sums: tuple[int, ...] | None = None  # of the driver's store
 
 
 class Chunk(NamedTuple):
@@ -147,7 +148,7 @@ class Staging:
             for whole, leaf in zip(self._leaves, begun.manifest, strict=True)
         ]
         weights = jax.tree.map(lambda index: arrays[index], begun.skeleton)
-        self._store.put(begun.version, weights, timeout_s=0.0, checksums=begun.checksums)
+        self._store.put(begun.version, weights, timeout_s=0.0, checksums=begun.sums)
         self._last_committed = publication
         self._drop(publication)
         return DONE
@@ -166,6 +167,14 @@ class Staging:
     def _name(self, index: int) -> str:
         assert self._begun is not None
         return self._begun.manifest[index].name
+
+
+def checksums_of(weights: Any) -> tuple[int, ...]:
+    """CRC-32 of the bytes of every array, in host memory."""
+    return tuple(
+        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8).data)
+        for a in jax.tree.leaves(weights)
+    )
 
 
 def _num_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -5,7 +5,7 @@ beginning. Chunks may go between blocks of decode steps, so that a long prompt h
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import requests as requests_as_arrays
+from loong_jax.rollout.devices import WHOLE, OneDevice
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.programs import NOT_RECORDED, Members, Programs, ReadSoFar
@@ -91,7 +92,7 @@ class PromptReader:
     def __init__(
         self,
         programs: Programs,
-        make_cache: Callable[[int, int], Cache],
+        devices: OneDevice,
         tokenizer: Tokenizer,
         config: EngineConfig,
         hidden: jax.ShapeDtypeStruct | None,
@@ -99,10 +100,12 @@ class PromptReader:
         """`hidden` is like one state of the model, where it drafts."""
         self.config, self.programs, self.tokenizer = config, programs, tokenizer
         self.num_before = programs.num_before
-        self._make_cache, self._hidden = make_cache, hidden
-        self._whole = jax.jit(programs.prefill)
-        self._chunk = jax.jit(programs.chunk, donate_argnums=1)
-        self._begin = jax.jit(programs.begin)
+        self._devices, self._hidden = devices, hidden
+        begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
+        read = ReadSoFar(devices.caches, WHOLE, WHOLE, WHOLE)
+        self._whole = devices.compile(programs.prefill, outs=begun)
+        self._chunk = devices.compile(programs.chunk, outs=read, donate=1)
+        self._begin = devices.compile(programs.begin, outs=begun)
 
     def bucket(self, prompt_length: int) -> int:
         """The bucket a prompt falls into. Raises ValueError where it fits none."""
@@ -167,7 +170,7 @@ class PromptReader:
             )
         lengths, members = self._checked(prompts, rows, requests)
         begun = begun or self.nothing_read()
-        read = self._unread(params, begun.cache)
+        read = self._unread(params, self._devices.bring(begun.cache))
         return Reading(tuple(prompts), lengths, begun.start, members, read)
 
     def read_chunk(self, params: Params, reading: Reading) -> Reading:
@@ -184,7 +187,7 @@ class PromptReader:
 
     def nothing_read(self) -> Begun:
         batch = self.config.prefill_batch
-        cache = self._make_cache(batch, self.config.cache_length)
+        cache = self._devices.make_cache(batch, self.config.cache_length)
         return Begun(cache, np.zeros(batch, np.int32))
 
     def _unread(self, params: Params, cache: Cache) -> ReadSoFar:
@@ -200,14 +203,14 @@ class PromptReader:
             model = self.programs.model_of(params)
             return model.prefill(tokens, tokens == 0, main, start, **history)[0]
 
-        output = jax.eval_shape(read, params, cache)
+        output = self._devices.eval_shape(read, params, cache)
         logits, target = jnp.zeros((batch, output.logits.shape[-1]), jnp.float32), None
         if self.config.routing:
             layers, _, _, chosen = output.target.shape
             shape = (batch, self.config.cache_length, layers, chosen)
             target = jnp.full(shape, NOT_RECORDED, jnp.int32)
         drafting = None if self._hidden is None else Drafting.zeros(batch, self._hidden)
-        return ReadSoFar(cache, logits, target, drafting)
+        return ReadSoFar(cache, *self._devices.whole((logits, target, drafting)))
 
     def _checked(
         self,

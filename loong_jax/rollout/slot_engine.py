@@ -7,6 +7,7 @@ finished go through the arithmetic and write nothing.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,13 +23,15 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import coarse
 from loong_jax.rollout import requests as requests_as_arrays
 from loong_jax.rollout import slots as slot_rows
+from loong_jax.rollout.devices import WHOLE, OneDevice, OnMesh
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.programs import Programs
 from loong_jax.rollout.reading import Begun, PromptReader, Reading
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slots import Cache, DecodeState, Prefix
+from loong_jax.rollout.slots import DecodeState, Prefix
 from loong_jax.rollout.speculation import DraftedCache
+from loong_jax.sharding import ShardingRules
 
 __all__ = ["EngineConfig", "PageConfig", "SlotEngine"]
 
@@ -40,16 +43,13 @@ class SlotEngine:
 
     def __init__(
         self,
-        model_of: Callable[[Params], Any],
-        make_cache: Callable[[int, int], Cache],
+        devices: OneDevice,
         tokenizer: Tokenizer,
         config: EngineConfig,
         num_before: int = 0,
         hidden: jax.ShapeDtypeStruct | None = None,
     ):
-        """`model_of(params)` is called under jit; `make_cache(batch, capacity)` makes a cache.
-
-        `num_before` is how many tokens before the one to decode the model is given as `history`;
+        """`num_before` is how many tokens before the one to decode the model is given as `history`;
         `hidden` is like one state of the model, where it drafts.
         """
         if config.speculation != (hidden is not None):
@@ -63,11 +63,13 @@ class SlotEngine:
                 f"pages={config.pages} for a {type(self).__name__}. Take PagedEngine with a "
                 "PageConfig, SlotEngine without."
             )
+        devices.refuse_uneven(config)
         self.config = config
+        self.devices = devices
         self.num_before = num_before
         self.tokenizer = tokenizer
         self.programs = Programs(
-            model_of,
+            devices.model_of,
             num_before,
             config.block_steps,
             config.raw_log_probs,
@@ -75,13 +77,14 @@ class SlotEngine:
             config.speculation,
         )
         self._hidden = hidden
-        self._make_cache = make_cache
-        self.reader = PromptReader(self.programs, make_cache, tokenizer, config, hidden)
-        self._insert = jax.jit(slot_rows.insert, donate_argnums=1)
-        self._decode = jax.jit(self.programs.decode_block, donate_argnums=1)
-        self._decode_some = jax.jit(self.programs.decode_block_of, donate_argnums=1)
-        self._extract = jax.jit(slot_rows.extract)
-        self._cancel = jax.jit(slot_rows.cancel, donate_argnums=0)
+        self.reader = PromptReader(self.programs, devices, tokenizer, config, hidden)
+        state = DecodeState(devices.caches, WHOLE, WHOLE)
+        block, one = (state, WHOLE), Prefix(devices.one_cache, WHOLE, WHOLE)
+        self._insert = devices.compile(slot_rows.insert, outs=state, donate=1)
+        self._decode = devices.compile(self.programs.decode_block, outs=block, donate=1)
+        self._decode_some = devices.compile(self.programs.decode_block_of, outs=block, donate=1)
+        self._extract = devices.compile(slot_rows.extract, outs=one)
+        self._cancel = devices.compile(slot_rows.cancel, outs=state, donate=0)
 
     @classmethod
     def for_model(
@@ -90,8 +93,11 @@ class SlotEngine:
         model_config: ModelConfig,
         tokenizer: Tokenizer,
         config: EngineConfig,
+        rules: ShardingRules | None = None,
     ) -> "SlotEngine":
-        """The engine of the model that `init_weights` of its family gave `graphdef` for."""
+        """The engine of the model that `init_weights` of its family gave `graphdef` for, under the
+        same rules.
+        """
         family = families.family_of(model_config)
         if config.routing and not family.routes:
             raise ConfigError(
@@ -99,11 +105,17 @@ class SlotEngine:
                 "it to False."
             )
         drafts = config.speculation and family.drafts(model_config)
-        make_cache: Callable[..., Any] = DraftedCache.zeros if drafts else family.make_cache
         hidden = jax.ShapeDtypeStruct((model_config.hidden_size,), model_config.dtype)
+        if rules is not None and rules.mesh is not None:
+            devices = OnMesh(graphdef, model_config, rules, drafts=drafts)
+        else:
+            make_cache: Callable[..., Any] = DraftedCache.zeros if drafts else family.make_cache
+            devices = OneDevice(
+                lambda weights: nnx.merge(graphdef, nnx.State(weights)),
+                functools.partial(make_cache, model_config),
+            )
         return cls(
-            lambda weights: nnx.merge(graphdef, nnx.State(weights)),
-            lambda batch, capacity: make_cache(model_config, batch, capacity),
+            devices,
             tokenizer,
             config,
             num_before=family.num_before(model_config),
@@ -113,14 +125,15 @@ class SlotEngine:
     # ---- the contract ---------------------------------------------------------------------------
 
     def load_params(self, weights: Params) -> Params:
-        weights = jax.tree.map(jnp.asarray, weights)
+        weights = self.devices.load(weights)
         bits = self.config.mantissa_bits
         return weights if bits is None else coarse.rounded(weights, bits)
 
     def init_decode_state(self) -> DecodeState:
         batch = self.config.num_slots
-        cache = self._make_cache(batch, self.config.cache_length)
-        return DecodeState(cache, self._empty_slots(), self._no_drafts())
+        cache = self.devices.make_cache(batch, self.config.cache_length)
+        slots, drafts = self.devices.whole((self._empty_slots(), self._no_drafts()))
+        return DecodeState(cache, slots, drafts)
 
     def _no_drafts(self) -> jax.Array | None:
         return jnp.zeros(2, jnp.int32) if self.config.speculation else None
@@ -264,7 +277,7 @@ class SlotEngine:
         """Consumes `decode_state`; the prefix stays good for its other members."""
         slot_of_member = np.full(prefix.row.shape[0], self.config.num_slots, np.int32)
         slot_of_member[list(members) if members is not None else range(len(slots))] = slots
-        return self._insert(prefix, decode_state, slot_of_member)
+        return self._insert(self.devices.bring(prefix), decode_state, slot_of_member)
 
     def generate(
         self,
@@ -379,7 +392,7 @@ class SlotEngine:
 
     def _is_alike(self, prefix: Prefix) -> bool:
         """Whether caches and slots are made as they are here, but for the number of positions."""
-        mine = jax.eval_shape(lambda: self._make_cache(1, self.config.cache_length))
+        mine = self.devices.abstract_cache(1, self.config.cache_length)
         slots = jax.eval_shape(self._empty_slots)
         structures = [jax.tree.structure(a) for a in (prefix.cache, prefix.slot, mine, slots)]
         return structures[:2] == structures[2:] and all(
@@ -402,8 +415,9 @@ class SlotEngine:
         proposed, kept = map(int, np.asarray(decode_state.num_drafts))
         return {"num_drafts_proposed": proposed, "num_drafts_kept": kept}
 
-    def get_prefix_destination_sharding(self) -> None:
-        return None
+    def get_prefix_destination_sharding(self) -> Any:
+        mesh = self.devices.mesh
+        return None if mesh is None else jax.sharding.NamedSharding(mesh, self.devices.caches)
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -437,8 +451,8 @@ class SlotEngine:
         return self.config.prefill_members
 
     @property
-    def mesh(self) -> None:
-        return None
+    def mesh(self) -> jax.sharding.Mesh | None:
+        return self.devices.mesh
 
     @property
     def colocated_cpus(self) -> None:

@@ -22,8 +22,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe.attention import Latent
-from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.cache import AXES, LatentCache
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.sharding import ShardingRules
 
 Columns = TypeVar("Columns")  # a tree of arrays [B, N]
 Model = Any  # with `extend`, `draft` and `draft_extend` as `loong_jax.models.moe.LongcatFlash`
@@ -38,12 +39,17 @@ class DraftedCache(NamedTuple):
     draft: Latent  # [1, 1, B, S, *]
 
     @classmethod
-    def zeros(cls, config: MoEConfig, batch: int, capacity: int) -> "DraftedCache":
+    def zeros(
+        cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
+    ) -> "DraftedCache":
+        lead = (1, 1, batch, capacity)
+        spec = (rules or ShardingRules()).spec_of(lead, *AXES)
+
         def empty(width):
-            return jnp.zeros((1, 1, batch, capacity, width), config.dtype)
+            return jnp.zeros((*lead, width), config.dtype, device=spec)
 
         draft = Latent(empty(config.kv_lora_rank), empty(config.qk_rope_head_dim))
-        return cls(LatentCache.zeros(config, batch, capacity), draft)
+        return cls(LatentCache.zeros(config, batch, capacity, rules), draft)
 
 
 class Drafting(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from loong_jax import checksums as sums
 from loong_jax.errors import LoongError
 
 Weights = Any  # nested dicts of arrays
@@ -39,7 +40,7 @@ Manifest = tuple[Leaf, ...]
 @dataclasses.dataclass
 class _Entry:
     weights: Weights
-    checksums: tuple[int, ...]  # CRC-32 of every leaf, in the order of the manifest
+    checksums: tuple[int, ...]  # of every leaf, in the order of the manifest
     holders: Counter
     shardings: list[Any]  # of the leaves on device; None for one that came as a NumPy array
 
@@ -125,7 +126,8 @@ class VersionStore:
         is one. `checksums` are those of the leaves, where they have just been compared.
         """
         manifest = manifest_of(weights)
-        checksums = checksums_of(weights) if checksums is None else checksums
+        if checksums is None:
+            checksums = sums.of_all(jax.tree.leaves(weights))
         with self._lock:
             self.check(version, manifest)
             deadline_s = time.monotonic() + timeout_s
@@ -201,7 +203,7 @@ class VersionStore:
             return _combine(self._entry(version).checksums)
 
     def leaf_checksums(self, version: int) -> tuple[int, ...]:
-        """CRC-32 of every leaf as it was put, in the order of the manifest."""
+        """Of every leaf as it was put, in the order of the manifest."""
         with self._lock:
             return self._entry(version).checksums
 
@@ -209,9 +211,8 @@ class VersionStore:
         """Raises VersionError where the weights are not what was put."""
         with self._lock:
             entry = self._entry(version)
-        for leaf, then, now in zip(
-            self._manifest or (), entry.checksums, checksums_of(entry.weights), strict=True
-        ):
+        found = sums.of_all(jax.tree.leaves(entry.weights))
+        for leaf, then, now in zip(self._manifest or (), entry.checksums, found, strict=True):
             if then != now:
                 raise VersionError(
                     f"{leaf.name} of version {version} has changed since it was put. Publish a "
@@ -265,14 +266,6 @@ def manifest_of(weights: Weights) -> Manifest:
     return tuple(
         Leaf(jax.tree_util.keystr(path, simple=True, separator="/"), tuple(a.shape), str(a.dtype))
         for path, a in leaves
-    )
-
-
-def checksums_of(weights: Weights) -> tuple[int, ...]:
-    """CRC-32 of the bytes of every array. Waits until they are computed."""
-    return tuple(
-        zlib.crc32(np.ascontiguousarray(np.asarray(a)).reshape(-1).view(np.uint8).data)
-        for a in jax.tree.leaves(weights)
     )
 
 

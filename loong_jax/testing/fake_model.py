@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.problem import Problem
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 
@@ -85,8 +86,10 @@ def fake_engine(**shapes: Any) -> SlotEngine:
     )
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind(
-        FakeModel,
-        lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
+        OneDevice(
+            FakeModel,
+            lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
+        ),
         AsciiTokenizer(),
         config,
     )

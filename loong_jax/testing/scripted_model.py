@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -94,8 +95,10 @@ def scripted_engine(**shapes: Any) -> SlotEngine:
     )
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind(
-        ScriptedModel,
-        lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
+        OneDevice(
+            ScriptedModel,
+            lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
+        ),
         AsciiTokenizer(),
         config,
     )

@@ -27,11 +27,12 @@ def toy_weights(seed: int = 0, width: int = 8):
 
 
 def _forward(weights, tokens, positions, segment_ids):
-    hidden, load = _states(weights, tokens, positions, segment_ids, None)
+    hidden, load, _ = _states(weights, tokens, positions, segment_ids, None, None)
     return jnp.einsum("BTD,DV->BTV", hidden, weights["head"]), load
 
 
-def _states(weights, tokens, positions, segment_ids, parent_ids):
+def _states(weights, tokens, positions, segment_ids, parent_ids, routing):
+    del routing
     x_BTD = weights["embedding"][tokens]
     same_BTS = segment_ids[:, :, None] == segment_ids[:, None, :]
     if parent_ids is not None:
@@ -43,7 +44,7 @@ def _states(weights, tokens, positions, segment_ids, parent_ids):
     mean_BTD = sum_BTD / (positions + 1).astype(jnp.float32)[..., None]
     hidden = (x_BTD + mean_BTD) * weights["final_norm"][None, None]
     load = jnp.stack([jnp.sum((segment_ids > 0) & (tokens % 3 == a)) for a in range(3)])
-    return hidden, load[None].astype(jnp.int32)
+    return hidden, load[None].astype(jnp.int32), None
 
 
 def _is_controller(path):
@@ -63,6 +64,7 @@ def toy_policy() -> PolicyModel:
         is_controller=_is_controller,
         matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,
+        load_shape=(1, 3),
         load_metrics=lambda load: {"load/max_over_mean": float(load.max() / load.mean())},
     )
 

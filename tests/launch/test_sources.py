@@ -42,7 +42,7 @@ def test_a_published_directory_brings_model_tokens_and_template(published, recip
     problem = recipe_problems(recipe)[0]
     asked = found.tokenizer.decode(found.prompt(problem))
     assert asked == (f"<|im_start|>user\n{problem.prompt}<|im_end|>\n<|im_start|>assistant\n")
-    weights = starting.load_whole(published, recipe.model)
+    weights = starting.load_on(published, recipe.model)
     assert weights["embedding"].shape[0] == 512
     assert starting.with_given_model(recipe) == recipe
 

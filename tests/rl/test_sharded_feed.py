@@ -12,7 +12,7 @@ import pytest
 from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.rl import optimizers, policy_model, sft, sharded_checkpoint
+from loong_jax.rl import optimizers, policy_model, sft
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -163,7 +163,7 @@ def test_a_value_that_is_not_what_was_saved_is_named(tmp_path, monkeypatch):
         "mask": np.asarray(tree["mask"]).astype(np.uint8),
     }
     expected = {name: int(word.astype(np.uint64).sum() % 2**32) for name, word in words.items()}
-    assert sharded_checkpoint.checksums(tree) == expected
+    assert checksums.by_name(tree) == expected
     template = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
     )

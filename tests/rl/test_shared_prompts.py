@@ -105,7 +105,7 @@ def test_a_prompt_stands_once_before_its_responses():
     num_tokens = sum(len(r.tokens) for g in GROUPS for r in g.rollouts if r.reward is not None)
     assert np.sum(batch.segment_ids > 0) == num_tokens + 5 + 6 + 7
     assert batch.predicted is not None
-    assert len(batch.predicted.place) == 96  # what is predicted, filled up
+    assert batch.predicted.place.shape == (1, 96)  # what is predicted, filled up
     assert np.sum(batch.predicted.place < 96) == num_tokens
 
 
@@ -188,7 +188,7 @@ def test_supervised_loss_is_the_same_with_a_list():
     gradient_of = jax.value_and_grad(sft.sft_loss, has_aux=True)
     (loss, _), found = gradient_of(toy_weights(), listed, model=listing_policy())
     (expected, _), other = gradient_of(toy_weights(), plain, model=toy_policy())
-    assert len(listed["predicted"].place) < listed["tokens"].size
+    assert listed["predicted"].place.size < listed["tokens"].size
     assert loss == pytest.approx(float(expected), rel=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, other)
 
@@ -196,7 +196,7 @@ def test_supervised_loss_is_the_same_with_a_list():
 def test_lists_are_filled_up_to_few_lengths():
     for count, length in ((0, 8), (8, 8), (9, 16), (33, 64), (64, 64)):
         mask = (np.arange(64) < count).reshape(4, 16)
-        assert len(packing.predicted({}, mask).place) == length
+        assert packing.predicted({}, mask).place.shape == (1, length)
 
 
 def test_a_step_of_the_trainer_takes_the_layout_of_its_model(tmp_path):

@@ -12,6 +12,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
@@ -314,7 +315,8 @@ def test_pages_that_do_not_fit_the_slots_are_refused(changes):
 
 def test_an_engine_of_the_wrong_kind_is_refused():
     def make(kind, config):
-        return kind(lambda weights: weights, lambda batch, capacity: (), AsciiTokenizer(), config)
+        devices = OneDevice(lambda weights: weights, lambda batch, capacity: ())
+        return kind(devices, AsciiTokenizer(), config)
 
     with pytest.raises(ConfigError, match="PagedEngine with a"):
         make(SlotEngine, dataclasses.replace(SHAPES, pages=PAGES))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from loong_jax.rollout import publishing
 from loong_jax.rollout.publisher import HostLost, Parcel, Publisher, PublishRefused
-from loong_jax.rollout.publishing import Reply, Staging
-from loong_jax.rollout.versions import VersionError, VersionStore, checksums_of, manifest_of
+from loong_jax.rollout.publishing import Reply, Staging, checksums_of
+from loong_jax.rollout.versions import VersionError, VersionStore, manifest_of
 
 
 def weights(value):
@@ -202,6 +202,7 @@ def test_to_prepare_sums_nothing_again(monkeypatch):
             summed.append(len(data))
             return crc32(data, *start)
 
+    parcel = parcel_of(1)
     monkeypatch.setattr(publishing, "zlib", Counted)
     host, when = FakeHost("host 0", [None, "twice"]), []
 
@@ -211,7 +212,6 @@ def test_to_prepare_sums_nothing_again(monkeypatch):
         return ask(message, data)
 
     host.ask = ask
-    parcel = parcel_of(1)
     assert Publisher(chunk_bytes=16, answer_timeout_s=0.01).publish(parcel, [host]) == [host]
     assert when == [sum(leaf.nbytes for leaf in (parcel.weights["a"]["0"], parcel.weights["a"]["b"],
                                                  parcel.weights["scalar"]))]  # fmt: skip

@@ -1,6 +1,7 @@
 """What decodes and judges: replicas, the shapes they compile, where they live; verifiers."""
 
 import dataclasses
+from typing import Literal
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
@@ -8,7 +9,10 @@ from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ThreadReplicas:
-    """Replicas in threads of the trainer's process, which share its devices and programs."""
+    """Replicas in threads of the trainer's process."""
+
+    # shared: the trainer's, in turns with it; own: those after the trainer's, but for elastic ones
+    devices: Literal["shared", "own"] = "shared"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ _CUT = (  # sizes of a model, and the axis of a mesh that cuts each
     ("hidden_size", "fsdp"),
     ("num_experts", "expert"),
     ("num_heads", "tensor"),
+    ("num_kv_heads", "tensor"),
     ("vocab_size", "tensor"),
     ("ffn_hidden_size", "tensor"),
     ("expert_ffn_hidden_size", "tensor"),
@@ -74,9 +75,10 @@ class Recipe:
     # of a response, in every stage and evaluation; None: what these say
     max_new_tokens: int | None = None
     tools: ToolSettings | None = None
-    mesh: MeshSettings | None = None  # of the trainer; None: one device
-    replica_mesh: MeshSettings | None = None  # of each replica; None: one device
-    pod: Annotated[PodSettings | None, PlainName] = None  # beside `mesh`
+    mesh: MeshSettings = MeshSettings()  # of the trainer
+    # of each replica; one device stands for the trainer's mesh where they share devices
+    replica_mesh: MeshSettings = MeshSettings()
+    pod: Annotated[PodSettings | None, PlainName] = None  # training over several processes
     stages: Annotated[Mapping[str, Stage], PlainName]  # by name, in the order they run
     experts: tuple[tuple[str, str], ...] = ()  # (stage, domain): what is fused and reported
     controls: Controls = dataclasses.field(default_factory=dict)
@@ -90,13 +92,16 @@ class Recipe:
                     f"experts={self.experts} names {name!r}, and the stages are "
                     f"{tuple(self.stages)}. Name stages of the recipe."
                 )
-        if self.replica_mesh is not None and self.replica_mesh.num_devices > 1:
-            raise ConfigError(
-                f"replica_mesh={self.replica_mesh} spreads a replica over several devices, and "
-                "engines run on one. Leave it out, or use sizes of 1."
-            )
-        if self.mesh is not None:
-            self._refuse_misfit(self.mesh, self.pod or PodSettings())
+        for name in ("mesh", "replica_mesh"):  # runs of before had None for one device
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, MeshSettings())
+        if self.pod is not None:
+            self._refuse_pod(self.pod)
+        for name in ("mesh", "replica_mesh"):
+            self._refuse_misfit(name, getattr(self, name))
+        for name, stage in self.stages.items():
+            if isinstance(stage, SftStage | RlStage):
+                self._refuse_rows(name, stage)
 
     def with_stage(self, name: str, **changes: Any) -> "Recipe":
         """The recipe with fields of one stage replaced."""
@@ -116,12 +121,12 @@ class Recipe:
             for stage in self.stages.values()
         )
 
-    def _refuse_misfit(self, mesh: MeshSettings, pod: PodSettings) -> None:
+    def _refuse_pod(self, pod: PodSettings) -> None:
         (name, stage), *others = self.stages.items()
         if others or not isinstance(stage, SftStage):
             raise ConfigError(
-                f"mesh={mesh} is for supervised fine-tuning alone, and the stages are "
-                f"{tuple(self.stages)}. Leave mesh out, or keep one stage of SFT."
+                "training over several processes is supervised fine-tuning alone, and the stages "
+                f"are {tuple(self.stages)}. Leave pod out, or keep one stage of SFT."
             )
         if stage.after is not None or stage.wall_time_of:
             raise ConfigError(
@@ -133,21 +138,26 @@ class Recipe:
                 f"stack_start={pod.stack_start} repeats the layers of start_from=None. Use 1, or "
                 "name what to stack."
             )
-        model = self.model
-        if isinstance(model, MoEConfig):
-            pod.losses.refuse_misfit(model)
-        for size, what, axis in (
-            (stage.rows, f"{name}.rows", "data"),
-            (stage.rows, f"{name}.rows", "fsdp"),
-            (stage.rows, f"{name}.rows", "expert"),
-            (stage.row_length, f"{name}.row_length", "context"),
-            *((getattr(model, size, 0), f"model.{size}", axis) for size, axis in _CUT),
-        ):
-            if size % getattr(mesh, axis):
+        if isinstance(self.model, MoEConfig):
+            pod.losses.refuse_misfit(self.model)
+
+    def _refuse_misfit(self, name: str, mesh: MeshSettings) -> None:
+        for size, axis in _CUT:
+            have, parts = getattr(self.model, size, 0), getattr(mesh, axis)
+            if have % parts:
+                fit = [n for n in range(1, mesh.num_devices + 1) if have % n == 0]
                 raise ConfigError(
-                    f"{what}={size} cannot be cut into mesh.{axis}={getattr(mesh, axis)} equal "
-                    "parts. Change one of the two."
+                    f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
+                    f"Use one of {fit} for {name}.{axis}."
                 )
+
+    def _refuse_rows(self, name: str, stage: SftStage | RlStage) -> None:
+        mesh = self.mesh
+        if stage.row_length % mesh.context:
+            raise ConfigError(
+                f"{name}.row_length={stage.row_length} cannot be cut into mesh.context="
+                f"{mesh.context} equal parts. Change one of the two."
+            )
         parts = mesh.data * mesh.fsdp * mesh.expert
         if stage.rows % parts:
             raise ConfigError(

@@ -60,7 +60,7 @@ class DenseDecoder(nnx.Module):
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
         self.imported_layout: str | None = None  # of these files
-        with making.on_mesh(self.rules):
+        with self.rules.scope():
             vocab, embed, dtype = config.vocab_size, config.hidden_size, config.param_dtype
             self.embedding = parameters.kernel(
                 (vocab, embed),

@@ -64,7 +64,7 @@ class LongcatFlash(nnx.Module):
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
         self.imported_layout: str | None = None  # of these files, see `convert.layout`
-        with making.on_mesh(self.rules):
+        with self.rules.scope():
             self._make_weights(config, rngs)
 
     def _make_weights(self, config: MoEConfig, rngs: nnx.Rngs) -> None:

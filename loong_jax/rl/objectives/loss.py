@@ -105,8 +105,8 @@ def policy_loss(
     engine_ratio = jnp.where(is_used & is_engine, jnp.exp(log_engine), 0.0)
     sums = LossSums(
         num_tokens_H=jnp.sum(is_lag, axis=(0, 1)),
-        ratio_H=jnp.einsum("BTH,BT->H", is_lag, stop(ratio)),
-        num_clipped_H=jnp.einsum("BTH,BT->H", is_lag, is_clipped.astype(jnp.float32)),
+        ratio_H=jnp.sum(is_lag * stop(ratio)[..., None], axis=(0, 1)),
+        num_clipped_H=jnp.sum(is_lag * is_clipped[..., None], axis=(0, 1)),
         engine_ratio=jnp.sum(engine_ratio),
         engine_ratio_max=jnp.max(engine_ratio, initial=0.0),
         num_dropped=jnp.sum((loss_mask & ~is_used).astype(jnp.float32)),

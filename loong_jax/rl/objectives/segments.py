@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.sharding import by_rows
+
 
 def segment_sum(
     values: Float[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
@@ -14,7 +16,7 @@ def segment_sum(
     def of_row(values_T, segment_T):
         return jax.ops.segment_sum(values_T, segment_T, num_segments)[segment_T]
 
-    return jax.vmap(of_row)(jnp.where(mask, values, 0.0), segment_ids)
+    return by_rows(jax.vmap(of_row), jnp.where(mask, values, 0.0), segment_ids)
 
 
 def segment_length(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> Float[Array, "B T"]:

@@ -129,9 +129,9 @@ def test_as_a_policy_it_makes_the_same_logits_from_states():
     weights, segment = nnx.to_pure_dict(state), np.ones_like(TOKENS)
     position = np.broadcast_to(np.arange(11), TOKENS.shape)
     logits, load = policy.forward(weights, TOKENS, position, segment)
-    hidden, _ = policy.states(weights, TOKENS, position, segment, None)
+    hidden, _, _ = policy.states(weights, TOKENS, position, segment, None, None)
     assert load.shape == (0, 0)
-    np.testing.assert_array_equal(policy.logits(weights, hidden[0]), logits[0])
+    np.testing.assert_array_equal(policy.logits(weights, hidden[:1]), logits[:1])
 
 
 def test_how_it_is_run_changes_no_gradient():

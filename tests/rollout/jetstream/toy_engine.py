@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 
 VOCAB_SIZE = 2**13
@@ -65,8 +66,10 @@ def _certain(total: Float[Array, "*B"]) -> Float[Array, "*B V"]:
 
 def make_engine(batch_size: int, cache_length: int) -> SlotEngine:
     return SlotEngine(
-        ToyModel,
-        lambda batch, capacity: ToyCache(jnp.zeros((1, 2, batch, capacity, 2), jnp.float32)),
+        OneDevice(
+            ToyModel,
+            lambda batch, capacity: ToyCache(jnp.zeros((1, 2, batch, capacity, 2), jnp.float32)),
+        ),
         ToyTokenizer(),
         EngineConfig(
             num_slots=batch_size,

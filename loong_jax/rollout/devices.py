@@ -1,0 +1,196 @@
+"""Where an engine's weights, caches and slots lie, and how its programs are compiled for that.
+
+On a mesh the model keeps, within a program, the shardings that its rules state. Everything around
+it, slots that come and go, pages, draws, is written as for one device, and the compiler partitions
+it: caches are cut along the axes of their family, all else is whole on every device.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.rollout.engine import Params
+from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.speculation import DraftedCache
+from loong_jax.sharding import ShardingRules
+
+Cache = Any  # arrays [*, *, B, S, *]
+WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
+
+
+class OneDevice:
+    """JAX's first device. `model_of(params)` is called within programs, `make_cache(batch,
+    capacity)` makes an empty cache.
+    """
+
+    mesh: Mesh | None = None
+    caches: Any = WHOLE  # how caches are cut
+    one_cache: Any = WHOLE  # as `caches`, of a single sequence
+
+    def __init__(self, model_of: Callable[[Params], Any], make_cache: Callable[[int, int], Cache]):
+        self.model_of = model_of
+        self.make_cache = make_cache
+
+    def refuse_uneven(self, config: EngineConfig) -> None:
+        """One device takes any number of sequences."""
+
+    def abstract_cache(self, batch: int, capacity: int) -> Cache:
+        """The shapes of `make_cache`, wherever it lies."""
+        return jax.eval_shape(lambda: self.make_cache(batch, capacity))
+
+    def load(self, weights: Params) -> Params:
+        """Weights where the model expects them; those that lie elsewhere are copied there."""
+        return jax.tree.map(jnp.asarray, weights)
+
+    def bring(self, tree: Any) -> Any:
+        """A prefix or what was read, of another engine perhaps, where programs take it from."""
+        return tree
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays that every device is to hold as they are."""
+        return tree
+
+    def compile(
+        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
+        del outs
+        return jax.jit(program, donate_argnums=donate)
+
+    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
+        """What `program` returns, as `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(program, *args)
+
+
+class OnMesh(OneDevice):
+    """The devices of a mesh. `graphdef` is that of the model under the same rules."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        config: ModelConfig,
+        rules: ShardingRules,
+        *,
+        drafts: bool = False,
+    ):
+        if rules.mesh is None:
+            raise ValueError("rules without a mesh. Take OneDevice.")
+        family = family_of(config)
+        make: Callable[..., Cache] = DraftedCache.zeros if drafts else family.make_cache
+        self._make: Callable[..., Cache] = functools.partial(make, config)
+        super().__init__(lambda params: _MeshModel(self, params), self._make_here)
+        self.mesh = self._mesh = rules.mesh
+        self._rules, self._graphdef = rules, graphdef
+        axes = family.cache_axes
+        self.caches = rules.partition(*axes)
+        self.one_cache = rules.partition(*(None if a == "act_batch" else a for a in axes))
+        weights = family.abstract_weights(config, rules)[1]
+        self._shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
+        self._specs = jax.tree.map(lambda leaf: leaf.sharding.spec, weights)
+
+    def refuse_uneven(self, config: EngineConfig) -> None:
+        """ConfigError where sequences of `config` cannot be shared evenly among the devices."""
+        rules, parts = self._rules, self._rules.parts("act_batch")
+        sizes: dict[str, tuple[int, ...]] = {}
+        sizes |= {"num_slots": (config.num_slots,), "prefill_batch": (config.prefill_batch,)}
+        sizes["narrow_slots"] = config.narrow_slots
+        if config.pages is not None:
+            sizes["num_pages"] = (config.pages.num_pages,)
+        for name, size in sizes.items():
+            if any(one % parts for one in size):
+                axes = ", ".join(f"{axis}={rules.size(axis)}" for axis in rules.axes("act_batch"))
+                raise ConfigError(
+                    f"{name}={', '.join(map(str, size))} cannot be shared evenly among the {parts} "
+                    f"parts that the mesh cuts sequences into ({axes}). Use multiples of {parts}, "
+                    "or another mesh."
+                )
+
+    def abstract_cache(self, batch: int, capacity: int) -> Cache:
+        return jax.eval_shape(lambda: self._make(batch, capacity))
+
+    def load(self, weights: Params) -> Params:
+        return jax.device_put(weights, self._shardings)
+
+    def bring(self, tree: Any) -> Any:
+        leaf = next((leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)), None)
+        is_here = leaf is None or leaf.sharding.device_set == set(self._mesh.devices.flat)
+        return tree if is_here else self.whole(tree)
+
+    def whole(self, tree: Any) -> Any:
+        return jax.device_put(tree, NamedSharding(self._mesh, WHOLE))
+
+    def compile(
+        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        spread = jax.sharding.auto_axes(program, out_sharding=outs)
+        return self._rules.jit(spread, donate_argnums=donate)
+
+    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
+        with self._rules.scope():
+            return jax.eval_shape(jax.sharding.auto_axes(program, out_sharding=WHOLE), *args)
+
+    def call(self, params: Params, method: str, given: dict[str, Any]) -> Any:
+        """A method of the model, from a program that the compiler partitions."""
+        rows = self._rules.partition("act_batch")
+        cut = {"hidden": rows, "cache": rows if method == "draft_extend" else self.caches}
+        given = {name: value for name, value in given.items() if value is not None}
+        specs = {
+            name: jax.tree.map(functools.partial(_always, cut.get(name, WHOLE)), value)
+            for name, value in given.items()
+        }
+
+        def explicit(params, given):
+            return getattr(nnx.merge(self._graphdef, nnx.State(params)), method)(**given)
+
+        enter: Any = jax.sharding.explicit_axes(explicit, in_sharding=(self._specs, specs))
+        return enter(params, given)
+
+    def _make_here(self, batch: int, capacity: int) -> Cache:
+        with self._rules.scope():
+            return self._make(batch, capacity, self._rules)
+
+
+def _always(value: Any, _: Any) -> Any:
+    return value
+
+
+class _MeshModel:
+    """A model on a mesh, with the methods that programs of an engine call."""
+
+    def __init__(self, devices: OnMesh, params: Params):
+        self._devices, self._params = devices, params
+
+    def layers_cut(self) -> "_MeshModel":
+        return self
+
+    def logits_of(self, hidden):
+        return self._call("logits_of", hidden=hidden)
+
+    def prefill(self, tokens, mask=None, cache=None, start=None, **known):
+        return self._call("prefill", tokens=tokens, mask=mask, cache=cache, start=start, **known)
+
+    def decode(self, tokens, positions, cache, **known):
+        return self._call("decode", tokens=tokens, positions=positions, cache=cache, **known)
+
+    def decode_routed(self, tokens, positions, cache, **known):
+        return self._call("decode_routed", tokens=tokens, positions=positions, cache=cache, **known)
+
+    def extend(self, tokens, positions, cache, **known):
+        return self._call("extend", tokens=tokens, positions=positions, cache=cache, **known)
+
+    def draft(self, hidden, next_tokens, **known):
+        return self._call("draft", hidden=hidden, next_tokens=next_tokens, **known)
+
+    def draft_extend(self, hidden, next_tokens, positions, cache):
+        given = dict(hidden=hidden, next_tokens=next_tokens, positions=positions, cache=cache)
+        return self._call("draft_extend", **given)
+
+    def _call(self, method: str, **given):
+        return self._devices.call(self._params, method, given)

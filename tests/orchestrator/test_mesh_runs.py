@@ -1,0 +1,114 @@
+"""Whole runs in deterministic mode on meshes of eight devices, against the same run on one."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.launch import devices
+from loong_jax.launch.recipe import MeshSettings
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import family_of
+from loong_jax.models.moe import MoEConfig
+from loong_jax.rl.local_trainer import TrainerSettings
+from loong_jax.rl.objectives import longcat_objective
+from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from loong_jax.rl.policy_model import policy_of
+from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.testing.tiny import tokenizer
+from tests.orchestrator import straight_line
+from tests.orchestrator.test_deterministic import (
+    GROUP_SIZE,
+    GROUPS,
+    NUM_STEPS,
+    SAMPLING,
+    SEED,
+    Parts,
+    assert_equal_trees,
+    judge,
+    numbers_of,
+    orchestrated,
+    problem_at,
+)
+
+SHAPES = EngineConfig(
+    num_slots=8,
+    cache_length=16,
+    prefill_lengths=(8,),
+    prefill_batch=4,
+    prefill_members=8,
+    block_steps=2,
+    pages=PageConfig(num_pages=32, page_size=4, reuse_prefixes=False),
+)
+LONGCAT = MoEConfig.tiny(num_layers=1, hidden_size=32, num_experts=4, num_zero_experts=2)
+MODELS: dict[str, Any] = {"longcat": LONGCAT, "qwen2": DenseConfig.tiny(num_layers=1)}
+ONE = MeshSettings()
+# trainer, each of two replicas, and whether these have devices of their own
+PLACES: dict[str, tuple[MeshSettings, MeshSettings, bool]] = {
+    "one device": (ONE, ONE, False),
+    "longcat": (MeshSettings(fsdp=2, expert=2, tensor=2),) * 2 + (False,),
+    "qwen2": (MeshSettings(fsdp=4, tensor=2),) * 2 + (False,),
+    "longcat split": (MeshSettings(fsdp=2, expert=2), MeshSettings(expert=2), True),
+    "qwen2 split": (MeshSettings(fsdp=4), MeshSettings(tensor=2), True),
+}
+
+
+@functools.cache
+def parts_of(name: str, place: str) -> Parts:
+    model, (mesh, replica, is_split) = MODELS[name], PLACES[place]
+    rules, family = devices.rules_on(mesh, 0), family_of(model)
+    with rules.scope():
+        graphdef, weights = family.init_weights(model, jax.random.key(0), rules)
+    firsts = [mesh.num_devices + i * replica.num_devices if is_split else 0 for i in range(2)]
+    engines = {
+        first: engine_for(
+            family.abstract_weights(model, own := devices.rules_on(replica, first))[0],
+            model,
+            tokenizer(),
+            SHAPES,
+            own,
+        )
+        for first in firsts
+    }
+    settings = TrainerSettings(
+        objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=6),
+        # not Adam's own eps, which makes rounding errors of tiny gradients into whole updates
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2), eps=1e-2),
+        max_staleness=1,
+        row_length=32,
+        rows=4,
+        score_rows=2,
+    )
+    policy = policy_of(graphdef, model, 0.01, rules=rules)
+    return Parts([engines[first] for first in firsts], policy, weights, settings)
+
+
+@functools.cache
+def on_one_device(name: str, staleness: int, directory):
+    return orchestrated(
+        parts_of(name, "one device"), directory, staleness=staleness, num_replicas=2
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "one device"])
+def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
+    name = place.split()[0]
+    expected, one = on_one_device(name, 1, tmp_path_factory.getbasetemp() / f"one-{name}")
+    directory = tmp_path_factory.mktemp("mesh")
+    parts = parts_of(name, place)
+    weights, log = orchestrated(parts, directory / "a", staleness=1, num_replicas=2)
+    assert log.trained == one.trained
+    start = jax.tree.leaves(jax.tree.map(np.asarray, parts.weights))
+    moved = [np.asarray(a) - b for a, b in zip(jax.tree.leaves(weights), start, strict=True)]
+    wanted = [np.asarray(a) - b for a, b in zip(jax.tree.leaves(expected), start, strict=True)]
+    largest = max(np.abs(leaf).max() for leaf in wanted)
+    for a, b in zip(moved, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * largest)
+    again, second = orchestrated(parts, directory / "b", staleness=1, num_replicas=2)
+    assert_equal_trees(again, weights)
+    assert [numbers_of(m) for m in second.metrics] == [numbers_of(m) for m in log.metrics]

@@ -1,0 +1,149 @@
+"""Steps of a trainer on a mesh of eight devices, against the same steps on one."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import family_of
+from loong_jax.models.moe import MoEConfig
+from loong_jax.rl import batching, local_trainer, lora, objectives, optimizers, trainer
+from loong_jax.rl.policy_model import policy_of
+from loong_jax.sharding import ShardingRules, make_mesh
+from loong_jax.testing.toy_policy import toy_group
+
+LONGCAT = MoEConfig.tiny(
+    num_layers=2, hidden_size=64, num_experts=4, num_zero_experts=2, vocab_size=2048
+)
+QWEN = DenseConfig.tiny(num_layers=2)
+SIZES = {"longcat": dict(fsdp=2, expert=2, tensor=2), "qwen2": dict(fsdp=4, tensor=2)}
+MODELS: dict[str, Any] = {"longcat": LONGCAT, "qwen2": QWEN}
+# An update is large beside the last bits of a weight, and no gradient of rounding errors alone is
+# blown up to one: Adam's own eps would make a difference of a last bit one of a thousandth.
+RATE = optimizers.WarmupConstant(peak=1e-2)
+ADAM = optimizers.AdamW(schedule=RATE, weight_decay=0.1, eps=1e-2)
+GRPO = objectives.grpo_objective(group_size=4, beta=0.0)
+NUM_STEPS = 4
+
+
+@dataclasses.dataclass
+class Trained:
+    state: trainer.TrainState
+    scored: list[np.ndarray]
+    metrics: list[dict[str, Any]]
+    update: dict[str, np.ndarray]  # by how much each weight has moved
+
+
+@functools.cache
+def policy_on(name: str, on_mesh: bool):
+    model = MODELS[name]
+    rules = ShardingRules()
+    if on_mesh:
+        rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
+    with rules.scope():
+        graphdef, weights = family_of(model).init_weights(model, jax.random.key(0), rules)
+    return policy_of(graphdef, model, 0.01, rules=rules), weights
+
+
+def groups_of(replays: bool) -> list:
+    groups = [toy_group(i, (1.0, 0.0, None, 0.5), seed=i) for i in range(3)]
+    if not replays:
+        return groups
+    draw = np.random.default_rng(0)
+
+    def with_routing(rollout):
+        shape = (len(rollout.prompt) + len(rollout.tokens), LONGCAT.num_layers, LONGCAT.num_chosen)
+        return dataclasses.replace(rollout, routing=draw.integers(0, 6, shape).astype(np.int16))
+
+    return [g.replace_rollouts(tuple(map(with_routing, g.rollouts))) for g in groups]
+
+
+def train(name, on_mesh, *, objective=GRPO, optimizer: Any = ADAM, replays=False, adapters=None):
+    policy, weights = policy_on(name, on_mesh)
+    frozen = ()
+    if adapters is not None:
+        frozen, base = weights, policy
+        with base.rules.scope():
+            weights = lora.initial_adapters(base, adapters, frozen, jax.random.key(1))
+        policy = lora.lora_policy(base, adapters)
+    settings = local_trainer.TrainerSettings(
+        objective=objective,
+        optimizer=optimizer,
+        max_staleness=0,
+        row_length=64,
+        rows=8,
+        replays_routing=replays,
+    )
+    programs = trainer.make_programs(policy, objective, optimizer, 0, replays)
+    state = programs.initial(weights)
+    start = jax.tree.map(np.asarray, state.weights)
+    scored, metrics = [], []
+    for step in range(NUM_STEPS):
+        whole = programs.publish(state.weights, frozen)
+        groups = [
+            local_trainer.score_group(programs, whole, group, settings)
+            for group in groups_of(replays)
+        ]
+        groups = [dataclasses.replace(group, version=0) for group in groups]
+        scored += [r.behavior_logprob for group in groups for r in group.rollouts]
+        batches = batching.make_batches(
+            groups,
+            objective.signal,
+            trainer_version=0,
+            rows=8,
+            row_length=64,
+            replays_routing=replays,
+            layout=programs.layout,
+        )
+        assert int(state.step) == step
+        state, numbers = trainer.train_step(
+            programs, policy, state, batches, len(groups), 1.0, frozen
+        )
+        metrics.append(numbers)
+    moved = jax.tree.map(lambda a, b: np.asarray(a) - b, state.weights, start)
+    return Trained(state, scored, metrics, moved)
+
+
+def refuse_difference(one: Trained, mesh: Trained) -> None:
+    for a, b in zip(one.scored, mesh.scored, strict=True):
+        np.testing.assert_allclose(b, a, atol=5e-5)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(one.update))
+    assert largest > 1e-4
+    for a, b in zip(jax.tree.leaves(one.update), jax.tree.leaves(mesh.update), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-5 * largest)
+    for a, b in zip(one.metrics, mesh.metrics, strict=True):
+        assert a.keys() == b.keys()
+        np.testing.assert_allclose(b["grad_norm"], a["grad_norm"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_those_of_one_device(name):
+    mesh = train(name, True)
+    refuse_difference(train(name, False), mesh)
+    devices = {
+        len({str(shard.index) for shard in leaf.addressable_shards})
+        for leaf in jax.tree.leaves((mesh.state.weights, mesh.state.optimizer_state))
+    }
+    assert max(devices) == 8  # a weight lies in eight different parts
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("longcat", dict(replays=True)),
+        ("longcat", dict(adapters=lora.LoraConfig(rank=4))),
+        ("qwen2", dict(adapters=lora.LoraConfig(rank=4))),
+        ("qwen2", dict(objective=objectives.gspo_objective(group_size=4))),
+        ("qwen2", dict(optimizer=optimizers.Muon(schedule=RATE, eps=1e-2))),
+    ],
+    ids=["replay", "adapters of experts' model", "adapters", "whole responses", "muon"],
+)
+def test_other_kinds_of_training_are_too(name, how):
+    mesh = train(name, True, **how)
+    refuse_difference(train(name, False, **how), mesh)
+    if how.get("replays"):
+        assert mesh.metrics[0]["routing/replayed_choices"] > 0

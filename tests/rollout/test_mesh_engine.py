@@ -1,0 +1,199 @@
+"""Engines on a mesh of eight devices, against the same engine on one."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+import pytest
+
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import family_of
+from loong_jax.models.moe import MoEConfig
+from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.records import SamplingSettings
+from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
+
+SLOTS = EngineConfig(
+    num_slots=8,
+    cache_length=32,
+    prefill_lengths=(8, 16),
+    prefill_batch=8,
+    prefill_members=8,
+    block_steps=4,
+    chunked_prefill=True,
+)
+PAGES = dataclasses.replace(SLOTS, pages=PageConfig(num_pages=32, page_size=8))
+LONGCAT = MoEConfig.tiny(
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    q_lora_rank=16,
+    kv_lora_rank=8,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    ffn_hidden_size=32,
+    expert_ffn_hidden_size=16,
+    num_experts=8,
+    num_zero_experts=2,
+    num_mtp_layers=1,
+)
+QWEN = DenseConfig.tiny(num_layers=2)
+MESHES = {
+    "longcat": (LONGCAT, ShardingRules, dict(fsdp=2, expert=2, tensor=2)),
+    "longcat-decoding": (LONGCAT, decoding_rules, dict(expert=4, tensor=2)),
+    "qwen2": (QWEN, ShardingRules, dict(fsdp=4, tensor=2)),
+}
+# two of one prompt, one that is read in chunks, and one whose beginning the first ones share
+PROMPTS = [np.arange(n, dtype=np.int32) * 7 % 90 + 33 for n in (9, 20, 13)]
+ROWS = [0, 0, 1, 2]
+
+
+@functools.cache
+def made(name: str, config: EngineConfig, on_mesh: bool, first: int = 0, count: int = 8):
+    """An engine and the weights it has loaded, over `count` devices from `first` on."""
+    model, rules_on, sizes = MESHES[name]
+    sizes = sizes if count == 8 else dict(tensor=count)
+    devices = jax.devices()[first : first + count]
+    rules = rules_on(mesh=make_mesh(**sizes, devices=devices)) if on_mesh else ShardingRules()
+    family = family_of(model)
+    graphdef, _ = family.abstract_weights(model, rules)
+    weights = family.init_weights(model, jax.random.key(0))[1]
+    engine = engine_for(graphdef, model, AsciiTokenizer(), config, rules)
+    return engine, engine.load_params(weights)
+
+
+def requests_of(count: int) -> list[SampleRequest]:
+    sampling = SamplingSettings(max_new_tokens=10)
+    return [SampleRequest(stream=(9, 1, 2, 0, i), sampling=sampling) for i in range(count)]
+
+
+class Run:
+    """Samples of `PROMPTS` on an engine, block by block."""
+
+    def __init__(self, engine, weights):
+        self.engine, self.weights = engine, weights
+        self.state = engine.init_decode_state()
+        self.tokens: dict[int, list[int]] = {}
+        self.log_probs: dict[int, list[float]] = {}
+        self.targets: dict[int, list[np.ndarray]] = {}
+
+    def read(self, slots: Sequence[int], prompts=PROMPTS, rows=ROWS, version: int = 1) -> "Run":
+        begun = self.engine.find(self.state, prompts, version)
+        prefix, result = self.engine.prefill_batch(
+            params=self.weights,
+            prompts=prompts,
+            rows=rows,
+            requests=requests_of(len(rows)),
+            existing_prefix=begun,
+            version=version,
+        )
+        self._note(result, dict(zip(slots, range(len(slots)), strict=True)))
+        self.state = self.engine.bulk_insert(prefix, self.state, slots)
+        return self
+
+    def decode(self, blocks: int = 3, slots: Sequence[int] | None = None) -> "Run":
+        for _ in range(blocks):
+            chosen = None if slots is None else np.array(slots, np.int32)
+            self.state, result = self.engine.generate(self.weights, self.state, slots=chosen)
+            order = range(self.engine.max_concurrent_decodes) if slots is None else slots
+            self._note(result, {slot: row for row, slot in enumerate(order)})
+        return self
+
+    def _note(self, result, row_of: dict[int, int]) -> None:
+        result = result.convert_to_numpy()
+        for slot, row in row_of.items():
+            part = result.get_result_at_slot(row)
+            wrote = part.valid[0].astype(bool)
+            self.tokens.setdefault(slot, []).extend(part.tokens[0][wrote].tolist())
+            self.log_probs.setdefault(slot, []).extend(part.log_prob[0][wrote].tolist())
+            if part.target is not None:
+                self.targets.setdefault(slot, []).append(part.target[0])
+
+    def refuse_difference(self, other: "Run") -> None:
+        assert {s: t for s, t in self.tokens.items() if t} == {
+            s: t for s, t in other.tokens.items() if t
+        }
+        for slot, found in self.log_probs.items():
+            np.testing.assert_allclose(found, other.log_probs[slot], atol=2e-5)
+
+
+def two(name: str, config: EngineConfig) -> tuple[Run, Run]:
+    """On one device, and on the mesh."""
+    return Run(*made(name, config, False)), Run(*made(name, config, True))
+
+
+@pytest.mark.parametrize("config", [SLOTS, PAGES], ids=["slots", "pages"])
+@pytest.mark.parametrize("name", MESHES)
+def test_samples_are_those_of_one_device(name, config):
+    one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two(name, config))
+    assert sum(map(len, one.tokens.values())) >= 20
+    mesh.refuse_difference(one)
+    leaf = jax.tree.leaves(mesh.state)[0]
+    assert len(leaf.sharding.device_set) == 8
+    assert not leaf.is_fully_replicated
+
+
+@pytest.mark.parametrize("name", ["longcat", "qwen2"])
+def test_pages_of_an_earlier_prompt_are_found_again(name):
+    one, mesh = two(name, PAGES)
+    for run in (one, mesh):
+        run.read([0, 1, 2, 3]).decode().read([4, 5, 6, 7]).decode()
+        assert run.engine.statistics(run.state)["num_prefix_hits"] >= 2
+    mesh.refuse_difference(one)
+
+
+def test_few_slots_are_decoded_alone():
+    narrow = dataclasses.replace(SLOTS, narrow_slots=(4,), num_slots=16)
+    one, mesh = (run.read([6, 0, 3, 5]).decode(slots=[0, 3, 5, 6]) for run in two("qwen2", narrow))
+    mesh.refuse_difference(one)
+
+
+def test_drafts_bring_the_same_tokens_and_some_are_kept():
+    drafting = dataclasses.replace(PAGES, speculation=True)
+    one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two("longcat", drafting))
+    mesh.refuse_difference(one)
+    counts = mesh.engine.statistics(mesh.state)
+    assert counts["num_drafts_proposed"] > 0
+    assert counts == one.engine.statistics(one.state)
+
+
+def test_the_choices_of_routers_are_recorded():
+    routing = dataclasses.replace(SLOTS, routing=True)
+    one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two("longcat", routing))
+    assert len(mesh.targets) == 8
+    assert any((part >= 0).any() for parts in mesh.targets.values() for part in parts)
+    for slot, parts in one.targets.items():
+        np.testing.assert_array_equal(np.concatenate(mesh.targets[slot]), np.concatenate(parts))
+
+
+@pytest.mark.parametrize("config", [SLOTS, PAGES], ids=["slots", "pages"])
+@pytest.mark.parametrize("way", ["on the devices", "over the host", "to another mesh"])
+def test_a_running_sample_moves_and_writes_the_same_tokens(config, way):
+    staying, moving = (Run(*made("qwen2", config, True)).read([0, 1, 2, 3]) for _ in range(2))
+    staying.decode()
+    moving.decode(1)
+    there = Run(*made("qwen2", config, True, 4, 2)) if way == "to another mesh" else moving
+    if there is not moving:
+        there.tokens, there.log_probs = moving.tokens, moving.log_probs
+    for slot in (0, 1, 2, 3):
+        prefix = moving.engine.extract(moving.state, slot)
+        prefix = jax.device_get(prefix) if way == "over the host" else prefix
+        moving.state = moving.engine.cancel(moving.state, [slot])
+        moving.state = moving.engine.release(moving.state, slot)
+        assert there.engine.accepts(prefix)
+        there.state = there.engine.bulk_insert(prefix, there.state, [slot])
+    there.decode(2)
+    there.refuse_difference(staying)
+
+
+def test_what_the_devices_cannot_share_is_refused():
+    wanted = "num_slots=6 cannot be shared evenly among the 4 parts .*fsdp=4.* Use multiples of 4"
+    with pytest.raises(ConfigError, match=wanted):
+        made("qwen2", dataclasses.replace(SLOTS, num_slots=6), True)
