@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Rooms from the ground up; a module imports its own floor and those below.
 FLOORS = (
     {
+        "checksums",
         "errors",
         "sharding",
         "process",

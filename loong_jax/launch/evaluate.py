@@ -16,9 +16,9 @@ from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.launch import demonstrations, own_problems, places, serve, sources
+from loong_jax.launch import demonstrations, devices, own_problems, places, serve, sources
 from loong_jax.launch.judging import Judge
-from loong_jax.launch.recipe import FileProblems, Recipe
+from loong_jax.launch.recipe import FileProblems, MeshSettings, Recipe
 from loong_jax.launch.texts import Texts, form_of, texts_with
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rollout import sampling
@@ -58,6 +58,7 @@ class EvalOptions:
     seed: int = 0  # of samples and of the bootstrap
     num_slots: int = 32  # samples that are written at the same time
     num_verifiers: int = 2  # processes that judge
+    mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     tokenizer: AnyPath | None = None  # as of `loong serve`
     chat_style: prompts.ChatStyle | None = None  # instead of the form of the run or the model
     json: Path | None = None  # all figures, with the counts of every problem
@@ -92,7 +93,8 @@ def evaluate(options: EvalOptions) -> int:
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
-    engine, weights = serve.load(source, tokenizer, shapes)
+    rules = devices.rules_on(options.mesh, 0)
+    engine, weights = serve.load(source, tokenizer, shapes, rules)
     pool = LocalVerifierPool(options.num_verifiers)
     try:
         with Progress(console=console, transient=True) as progress:

@@ -24,13 +24,15 @@ from loong_jax.rollout.hosts import Placement
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessPlacement
 from loong_jax.rollout.versions import VersionStore
+from loong_jax.sharding import NO_MESH, ShardingRules
 
 
-def engine_shapes(recipe: Recipe) -> EngineConfig:
+def engine_shapes(recipe: Recipe, rules: ShardingRules = NO_MESH) -> EngineConfig:
     """What the engines of all stages compile: they record routing if a stage replays it."""
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
     replays = any(stage.replays_routing for stage in stages)
-    return dataclasses.replace(recipe.engine.shapes, routing=replays)
+    shapes = dataclasses.replace(recipe.engine.shapes, routing=replays)
+    return shapes.shared_by(rules.parts("act_batch"))
 
 
 def group_kind(placement: recipes.Placement) -> type:
@@ -100,7 +102,9 @@ def make_engine(recipe: Recipe) -> Engine:
     rules = devices.rules_on(devices.replica_mesh(recipe), 0)
     graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
-    return paged_engine.engine_for(graphdef, recipe.model, tokenizer, engine_shapes(recipe), rules)
+    return paged_engine.engine_for(
+        graphdef, recipe.model, tokenizer, engine_shapes(recipe, rules), rules
+    )
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:

@@ -13,15 +13,14 @@ from typing import Any
 from loong_jax.data import json_files
 from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.launch import sources, starting
+from loong_jax.launch import serve, sources
 from loong_jax.launch.own_problems import Pairs
 from loong_jax.launch.recipe import SampleStage
 from loong_jax.launch.session import Session
 from loong_jax.launch.texts import Sampled, Texts
-from loong_jax.models import families
 from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.report.progress import Progress
-from loong_jax.rollout import paged_engine, sampling
+from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout
 
 SAMPLES = "samples.jsonl"
@@ -80,15 +79,13 @@ def run_samples(
 
 def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
     """Of weights whose sizes need not be those of the recipe's model."""
-    graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
-    shapes = session.recipe.engine.shapes
-    engine = paged_engine.engine_for(graphdef, source.config, texts.tokenizer, shapes)
-    weights = starting.load_on(source.weights, source.config)
+    shapes, rules = session.recipe.engine.shapes, session.rules
+    engine, weights = serve.load(source, texts.tokenizer, shapes, rules)
     return sampling.ProblemSampler(
         engine,
         weights,
         seed=session.recipe.seed,
-        num_threads=2,
+        num_threads=2 if rules.mesh is None else 1,
         encode_prompt=texts.prompt,
     )
 

@@ -10,14 +10,16 @@ import tyro
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import sources, starting
+from loong_jax.launch import devices, sources, starting
+from loong_jax.launch.recipe import MeshSettings
 from loong_jax.models import families
 from loong_jax.remote import AnyPath
+from loong_jax.rollout import paged_engine
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
-from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving import prompts
 from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.sharding import NO_MESH, ShardingRules
 
 API_KEY_VARIABLE = "LOONG_API_KEY"
 
@@ -49,6 +51,7 @@ class ServeOptions:
     page_size: int = 16  # tokens
     prefill_lengths: tuple[int, ...] = (64, 256)  # buckets; longer prompts are read in pieces
     block_steps: int = 8  # tokens per sample between two looks at the queue
+    mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     limits: Limits = Limits()
 
     def engine_config(self) -> EngineConfig:
@@ -101,7 +104,8 @@ def serve(options: ServeOptions) -> int:
     tokenizer = find_tokenizer(options, source)
     chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
-    engine, weights = load(source, tokenizer, shapes)
+    rules = devices.rules_on(options.mesh, 0)
+    engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
     engine.warm_up(weights)
@@ -162,10 +166,14 @@ def find_tokenizer(options: ServeOptions, source: sources.Source) -> Tokenizer:
 
 
 def load(
-    source: sources.Source, tokenizer: Tokenizer, shapes: EngineConfig
+    source: sources.Source,
+    tokenizer: Tokenizer,
+    shapes: EngineConfig,
+    rules: ShardingRules = NO_MESH,
 ) -> tuple[SlotEngine, starting.Weights]:
-    """An engine, and weights on the device. Raises CheckpointError where they do not fit."""
-    graphdef, _ = families.family_of(source.config).abstract_weights(source.config)
-    weights = starting.load_on(source.weights, source.config)
-    engine = PagedEngine.for_model(graphdef, source.config, tokenizer, shapes)
+    """An engine, and weights on its devices. Raises CheckpointError where they do not fit."""
+    model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
+    graphdef, _ = families.family_of(model).abstract_weights(model, rules)
+    weights = starting.load_on(source.weights, model, rules)
+    engine = paged_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
     return engine, engine.load_params(weights)

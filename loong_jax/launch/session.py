@@ -68,7 +68,7 @@ class Session:
         self.judge = Judge(self.pool)
         shares = devices.shares_of(recipe)
         self.rules = shares.trainer
-        family, shapes = family_of(recipe.model), engine_shapes(recipe)
+        family = family_of(recipe.model)
         graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
         engines = {
@@ -76,7 +76,7 @@ class Session:
                 family.abstract_weights(recipe.model, rules)[0],
                 recipe.model,
                 self.tokenizer,
-                shapes,
+                engine_shapes(recipe, rules),
                 rules,
             )
             for rules in (*shares.replicas, self.rules)

@@ -94,6 +94,22 @@ class EngineConfig:
                 f"{self.cache_length}: a single sample could not end. Raise num_pages."
             )
 
+    def shared_by(self, parts: int) -> "EngineConfig":
+        """With numbers of sequences, and of pages, rounded up to multiples of `parts`."""
+
+        def up(count: int) -> int:
+            return -(-count // parts) * parts
+
+        slots = up(self.num_slots)
+        return dataclasses.replace(
+            self,
+            num_slots=slots,
+            prefill_batch=up(self.prefill_batch),
+            narrow_slots=tuple(sorted({up(n) for n in self.narrow_slots if up(n) < slots})),
+            pages=self.pages
+            and dataclasses.replace(self.pages, num_pages=up(self.pages.num_pages)),
+        )
+
     @property
     def reads_in_chunks(self) -> bool:
         """Whether some prompts are read behind others or behind what is kept of others."""

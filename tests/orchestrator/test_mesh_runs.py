@@ -1,6 +1,5 @@
 """Whole runs in deterministic mode on meshes of eight devices, against the same run on one."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -20,19 +19,12 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.testing.tiny import tokenizer
-from tests.orchestrator import straight_line
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,
-    GROUPS,
-    NUM_STEPS,
-    SAMPLING,
-    SEED,
     Parts,
     assert_equal_trees,
-    judge,
     numbers_of,
     orchestrated,
-    problem_at,
 )
 
 SHAPES = EngineConfig(
