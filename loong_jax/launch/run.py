@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from loong_jax import configs
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
+    memory,
     model_files,
     own_admission,
     own_problems,
@@ -83,6 +86,18 @@ def train(
         _train(recipe, run_dir, needed, given, only=only, source=source)
 
 
+def _show_memory(recipe: Recipe, names: Sequence[str]) -> None:
+    """What a device needs, of the stage that needs most; ConfigError where it cannot hold that."""
+    limit = memory.limit_of_devices()
+    trained = [name for name in names if isinstance(recipe.stages[name], SftStage | RlStage)]
+    if not trained or (limit is None and recipe.mesh.num_devices == 1):
+        return
+    found = {name: memory.needs(recipe, name) for name in trained}
+    largest = max(trained, key=lambda name: memory.total(found[name]))
+    Console(stderr=True).print(memory.table(largest, found[largest], limit))
+    memory.refuse_too_much(largest, found[largest], limit)
+
+
 def _refuse_other_data(file: Path, run_dir: Path) -> None:
     """ConfigError where the run began with conversations of another file."""
     chat_records.read(file)  # says what is wrong with it
@@ -132,6 +147,7 @@ def _train(
     if recipe.start_from is not None:
         sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
     settings = recipe.stages
+    _show_memory(recipe, [name for name in settings if only in (None, name)])
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,

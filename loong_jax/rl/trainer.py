@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
@@ -346,7 +346,8 @@ def shardings(
 
     def of_name(name: str) -> NamedSharding | None:
         leaf = known.get(re.sub(r"^versions/#\d+/", "versions/", name))
-        return None if leaf is None else NamedSharding(mesh, leaf.sharding.spec)
+        spec = getattr(leaf.sharding, "spec", PartitionSpec()) if leaf is not None else None
+        return None if spec is None else NamedSharding(mesh, spec)
 
     return of_name
 

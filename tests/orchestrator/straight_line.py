@@ -55,6 +55,7 @@ def train(
             trainer_version=step - 1,
             rows=settings.rows,
             row_length=settings.row_length,
+            layout=programs.layout,
         )
         state, metrics = trainer.train_step(
             programs, model, state, micro_batches, len(batch), sampling.temperature

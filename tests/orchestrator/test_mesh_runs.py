@@ -1,5 +1,6 @@
 """Whole runs in deterministic mode on meshes of eight devices, against the same run on one."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,12 +20,19 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.testing.tiny import tokenizer
+from tests.orchestrator import straight_line
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,
+    GROUPS,
+    NUM_STEPS,
+    SAMPLING,
+    SEED,
     Parts,
     assert_equal_trees,
+    judge,
     numbers_of,
     orchestrated,
+    problem_at,
 )
 
 SHAPES = EngineConfig(
@@ -104,3 +112,47 @@ def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
     again, second = orchestrated(parts, directory / "b", staleness=1, num_replicas=2)
     assert_equal_trees(again, weights)
     assert [numbers_of(m) for m in second.metrics] == [numbers_of(m) for m in log.metrics]
+
+
+@pytest.mark.slow
+def test_staleness_zero_is_the_straight_line(tmp_path):
+    parts = parts_of("qwen2", "qwen2")
+
+    def verify(group):
+        return group.replace_rollouts(
+            tuple(dataclasses.replace(r, verdict=judge(r.text)) for r in group.rollouts)
+        )
+
+    expected, history = straight_line.train(
+        engine=parts.engine[0],
+        model=parts.policy,
+        settings=parts.settings,
+        weights=parts.weights,
+        problem_at=problem_at,
+        verify=verify,
+        num_steps=NUM_STEPS,
+        groups_per_step=GROUPS,
+        group_size=GROUP_SIZE,
+        sampling=SAMPLING,
+        seed=SEED,
+    )
+    weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
+    assert log.trained == [numbers for _, numbers in history]
+    assert_equal_trees(weights, expected)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_for_bit_and_on_another_mesh(tmp_path):
+    parts = parts_of("longcat", "longcat split")
+    whole, log = orchestrated(parts, tmp_path / "a", staleness=1, num_replicas=2)
+    for place in ("longcat split", "longcat"):
+        directory = tmp_path / place
+        _, first = orchestrated(parts, directory, staleness=1, num_replicas=2, stop_after=3)
+        weights, second = orchestrated(
+            parts_of("longcat", place), directory, staleness=1, num_replicas=2, resume=True
+        )
+        assert first.trained[:2] + second.trained == log.trained
+        if place == "longcat split":
+            assert_equal_trees(weights, whole)
+        for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)

@@ -8,10 +8,20 @@ import jax
 import numpy as np
 import pytest
 
+from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
-from loong_jax.rl import batching, local_trainer, lora, objectives, optimizers, trainer
+from loong_jax.rl import (
+    batching,
+    checkpoint,
+    local_trainer,
+    lora,
+    objectives,
+    optimizers,
+    sft,
+    trainer,
+)
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing.toy_policy import toy_group
@@ -147,3 +157,25 @@ def test_other_kinds_of_training_are_too(name, how):
     refuse_difference(train(name, False, **how), mesh)
     if how.get("replays"):
         assert mesh.metrics[0]["routing/replayed_choices"] > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
+    def trained(on_mesh: bool):
+        policy, weights = policy_on(name, on_mesh)
+        state = trainer.initial_state(policy, ADAM, weights)
+        settings = sft.SftSettings(optimizer=ADAM, num_steps=3, rows=4, row_length=64)
+        pairs = [(f"{n}+{n}=", f"{2 * n}") for n in range(400)]
+        return policy, weights, sft.run(policy, settings, state, pairs, AsciiTokenizer())[0]
+
+    (_, start, one), (policy, fresh, mesh) = trained(False), trained(True)
+    for a, b, c in zip(*map(jax.tree.leaves, (one.weights, mesh.weights, start)), strict=True):
+        assert float(np.abs(np.asarray(a) - c).max()) > 0 or a.size < 10
+        np.testing.assert_allclose(b, a, atol=1e-6)
+    checkpoint.save(tmp_path, 3, trainer.to_arrays(mesh))
+    places = trainer.shardings(policy, ADAM, fresh, fresh)
+    found = checkpoint.restore(tmp_path, shardings=places)
+    restored = trainer.from_arrays(policy, ADAM, fresh, found.arrays)
+    for a, b in zip(jax.tree.leaves(mesh), jax.tree.leaves(restored), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.is_fully_replicated or a.sharding.is_equivalent_to(b.sharding, a.ndim)
