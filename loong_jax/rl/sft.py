@@ -131,6 +131,11 @@ def sft_loss(
     return loss + added, (load, {"loss": loss} | metrics)
 
 
+def lists_tokens(model: PolicyModel) -> bool:
+    """Whether batches name the tokens under the loss, so that no whole logits are made."""
+    return model.states is not None and model.forward_with_losses is None
+
+
 def surprise(logits: Array, batch: Batch) -> Array:
     """Mean negative log-likelihood of the tokens under `loss_mask`, in nats."""
     logprob, _ = policy_model.logprobs_of(logits, batch["tokens"], batch["segment_ids"], 1.0)
@@ -193,7 +198,7 @@ def run(
     the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
-    lists = model.states is not None and model.forward_with_losses is None
+    lists = lists_tokens(model)
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)

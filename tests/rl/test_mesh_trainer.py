@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
+import math
+import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,6 +22,7 @@ from loong_jax.rl import (
     lora,
     objectives,
     optimizers,
+    policy_model,
     sft,
     trainer,
 )
@@ -179,3 +183,42 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
     for a, b in zip(jax.tree.leaves(mesh), jax.tree.leaves(restored), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.is_fully_replicated or a.sharding.is_equivalent_to(b.sharding, a.ndim)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
+def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
+    rows, length, words = 8, 64, 2048
+    model = dataclasses.replace(MODELS[name], vocab_size=words)
+    monkeypatch.setattr(policy_model, "CHUNK_LOGITS", 16 * words)
+    rules = ShardingRules()
+    if on_mesh:
+        rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
+    graphdef, weights = family_of(model).abstract_weights(model, rules)
+    objective = objectives.grpo_objective(group_size=4, beta=0.0)
+    policy = policy_of(graphdef, model, 0.01, rules=rules)
+    programs = trainer.make_programs(policy, objective, ADAM, 0)
+    batches = batching.make_batches(
+        [toy_group(i, (1.0, 0.0, None, 0.5), seed=i, max_new_tokens=50) for i in range(6)],
+        objective.signal,
+        trainer_version=0,
+        rows=rows,
+        row_length=length,
+        layout=programs.layout,
+    )
+    batch = max(batches, key=lambda batch: batch.tokens.size)
+    scalars = (jnp.int32(1), jnp.float32(1), jnp.float32(1), jnp.int32(0))
+    with rules.scope():
+        begun = jax.eval_shape(programs.begin, weights)
+        compiled = programs.accumulate.lower(weights, begun, rules.put_rows(batch), *scalars)
+        text = compiled.compile().as_text()
+    parts = rules.parts("act_batch") * rules.parts("act_vocab")
+    whole = batch.tokens.size * words // parts  # of a device
+    state = max(np.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
+    sizes = [
+        math.prod(map(int, shape.split(",")))
+        for shape in re.findall(r"f32\[([\d,]+)\]", text)
+        if str(words // rules.parts("act_vocab")) in shape.split(",")
+    ]
+    assert sizes
+    assert max(size for size in sizes if size != state) < whole

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from loong_jax import checksums
 from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
@@ -164,6 +165,7 @@ def test_a_value_that_is_not_what_was_saved_is_named(tmp_path, monkeypatch):
     }
     expected = {name: int(word.astype(np.uint64).sum() % 2**32) for name, word in words.items()}
     assert checksums.by_name(tree) == expected
+    assert checksums.by_name(jax.tree.map(np.asarray, tree)) == expected
     template = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
     )
