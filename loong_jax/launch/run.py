@@ -147,12 +147,13 @@ def _train(
     if recipe.start_from is not None:
         sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
     settings = recipe.stages
-    _show_memory(recipe, [name for name in settings if only in (None, name)])
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
         RunUsage(run_dir) as usage,
     ):
+        # once verifiers have started: Ray forks, which a process with JAX's threads should not
+        _show_memory(recipe, [name for name in settings if only in (None, name)])
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)

@@ -119,3 +119,28 @@ def test_the_report_is_whole(run_dir):
     page = (run_dir / "report.html").read_text()
     assert page.rstrip().endswith("</html>")
     assert (run_dir / "headline.png").stat().st_size > 10_000
+
+
+MESH = ["--mesh.fsdp", "2", "--mesh.expert", "2", "--mesh.tensor", "2"]
+SPLIT = ["--mesh.fsdp", "4", "--replica-mesh.tensor", "2", "--engine.placement.devices", "own"]
+
+
+@pytest.mark.parametrize("mesh", thinned([MESH, SPLIT], 1), ids=["in turns", "split"])
+def test_a_stage_runs_on_the_devices_of_a_mesh(run_dir, tmp_path, mesh):
+    """Eight devices made of the CPU: reinforcement learning and evaluation on all of them."""
+    command = [
+        *COMMAND[:5], "--only", "rl_stem", "--from", str(run_dir), "--run-dir", str(tmp_path / "m"),
+        "--rl-stem.num-steps", "1", "--rl-stem.scheduler.groups-per-step", "4", "--sft.rows", "8",
+        "--engine.slots-per-replica", "32", *SIZES["little"][:6], *mesh,
+    ]  # fmt: skip
+    flags = "--xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        command, env={**os.environ, "XLA_FLAGS": flags}, timeout=900, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "memory of a device" in done.stderr
+    stage = tmp_path / "m" / "stages" / "rl_stem"
+    (record,) = [json.loads(line) for line in lines(stage / "metrics.jsonl")]
+    assert record["step"] == 1
+    assert record["grad_norm"] > 0
+    assert json.loads((stage / "evaluation.json").read_text())["domains"]["stem"]["n"] == 16

@@ -21,6 +21,7 @@ from loong_jax.launch.recipe import (
     EvaluationStage,
     FileProblems,
     FusionStage,
+    MeshSettings,
     RlStage,
     SampleStage,
     SftStage,
@@ -315,3 +316,28 @@ def test_a_source_that_no_stage_starts_from_and_a_rate_that_is_no_number_are_ref
     with pytest.raises(ConfigError, match=r"rate=nan.* must be finite"):
         dataclasses.replace(real.bias, rate=math.nan)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_over_another_mesh(tmp_path):
+    recipe = recipes.get_recipe("quickstart")().with_stage("sft", rows=8)
+    free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
+    configs.open_run(recipe, tmp_path, free=free)
+    other = dataclasses.replace(
+        recipe, mesh=MeshSettings(fsdp=4), replica_mesh=MeshSettings(data=2)
+    )
+    allowed = configs.open_run(other, tmp_path, free=free)
+    assert {difference.key for difference in allowed} == {"mesh.fsdp", "replica_mesh.data"}
+    assert configs.load(tmp_path) == other
+
+
+@pytest.mark.parametrize(
+    ("mesh", "wanted"),
+    [
+        (MeshSettings(expert=3), r"model.num_experts=.* mesh.expert=3 .* Use one of \["),
+        (MeshSettings(data=3), r"rows=.* cannot be cut into mesh.data=3"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_is_refused_with_what_would(mesh, wanted):
+    recipe = recipes.get_recipe("quickstart")()
+    with pytest.raises(ConfigError, match=wanted):
+        dataclasses.replace(recipe, mesh=mesh)
