@@ -94,7 +94,7 @@ def train(name, on_mesh, *, objective=GRPO, optimizer: Any = ADAM, replays=False
     )
     programs = trainer.make_programs(policy, objective, optimizer, 0, replays)
     state = programs.initial(weights)
-    start = jax.tree.map(np.asarray, state.weights)
+    start, first = jax.tree.map(np.asarray, state.weights), None
     scored, metrics = [], []
     for step in range(NUM_STEPS):
         whole = programs.publish(state.weights, frozen)
@@ -104,12 +104,25 @@ def train(name, on_mesh, *, objective=GRPO, optimizer: Any = ADAM, replays=False
         ]
         groups = [dataclasses.replace(group, version=0) for group in groups]
         scored += [r.behavior_logprob for group in groups for r in group.rollouts]
+        reference = None
+        if objective.kl is not None:
+            first = first if step else whole
+            reference = {
+                (rollout.ticket, rollout.attempt): logprob
+                for group in groups
+                for rollout, logprob in zip(
+                    group.rollouts,
+                    local_trainer.group_logprobs(programs, first, group, settings),
+                    strict=True,
+                )
+            }
         batches = batching.make_batches(
             groups,
             objective.signal,
             trainer_version=0,
             rows=8,
             row_length=64,
+            reference_logprob=reference,
             replays_routing=replays,
             layout=programs.layout,
         )
@@ -152,13 +165,16 @@ def test_steps_are_those_of_one_device(name):
         ("longcat", dict(adapters=lora.LoraConfig(rank=4))),
         ("qwen2", dict(adapters=lora.LoraConfig(rank=4))),
         ("qwen2", dict(objective=objectives.gspo_objective(group_size=4))),
+        ("qwen2", dict(objective=objectives.grpo_objective(group_size=4, beta=1.0))),
         ("qwen2", dict(optimizer=optimizers.Muon(schedule=RATE, eps=1e-2))),
     ],
-    ids=["replay", "adapters of experts' model", "adapters", "whole responses", "muon"],
+    ids=["replay", "adapters of experts' model", "adapters", "whole responses", "penalty", "muon"],
 )
 def test_other_kinds_of_training_are_too(name, how):
     mesh = train(name, True, **how)
     refuse_difference(train(name, False, **how), mesh)
+    if "objective" in how and how["objective"].kl is not None:
+        assert mesh.metrics[-1]["kl/mean"] > 0
     if how.get("replays"):
         assert mesh.metrics[0]["routing/replayed_choices"] > 0
 
