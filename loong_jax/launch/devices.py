@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import os
 from typing import NamedTuple
 
 import jax
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import MeshSettings, Recipe, ThreadReplicas
+from loong_jax.launch.recipe import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
+from loong_jax.rollout.process_hosts import visible_devices
 from loong_jax.sharding import NO_MESH, ShardingRules, make_mesh
 
 
@@ -55,6 +57,16 @@ def replica_mesh(recipe: Recipe) -> MeshSettings:
     placement, given = recipe.engine.placement, recipe.replica_mesh
     shares = isinstance(placement, ThreadReplicas) and placement.devices == "shared"
     return recipe.mesh if shares and given.num_devices == 1 else given
+
+
+def leave_to_replicas(recipe: Recipe) -> None:
+    """Sees to it that this process takes no accelerator that replicas in other processes are to
+    have. To be called before JAX looks for devices.
+    """
+    placement = recipe.engine.placement
+    if isinstance(placement, ProcessReplicas) and placement.devices_per_process:
+        own = visible_devices(0, recipe.mesh.num_devices)
+        os.environ.update({name: own[name] for name in own if name != "XLA_FLAGS"})
 
 
 @functools.lru_cache(maxsize=64)

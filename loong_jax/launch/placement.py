@@ -78,14 +78,20 @@ def start_replicas(
         make_scorer=functools.partial(make_scorer, recipe, trainer_settings),
     )
     num_hosts = shapes.num_replicas // shapes.replicas_per_host
-    return HostedReplicaGroup(place_of(shapes.placement), versions, setup, num_hosts=num_hosts)
+    place = place_of(shapes.placement, recipe.mesh.num_devices)
+    return HostedReplicaGroup(place, versions, setup, num_hosts=num_hosts)
 
 
-def place_of(placement: ProcessReplicas | RayReplicas) -> Placement:
+def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) -> Placement:
+    """`first_device` is the first one that is not the trainer's."""
     match placement:
-        case ProcessReplicas(cores=cores, single_threaded=single_threaded):
-            environment = SINGLE_THREADED if single_threaded else {}
-            return ProcessPlacement(environment=environment, cores=cores or None)
+        case ProcessReplicas():
+            return ProcessPlacement(
+                environment=SINGLE_THREADED if placement.single_threaded else {},
+                cores=placement.cores or None,
+                devices_per_host=placement.devices_per_process,
+                first_device=first_device,
+            )
         case RayReplicas():
             from loong_jax.rollout.ray_hosts import RayPlacement
 

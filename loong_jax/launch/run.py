@@ -13,6 +13,7 @@ from loong_jax import configs
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.launch import (
+    devices,
     memory,
     model_files,
     own_admission,
@@ -65,6 +66,7 @@ def train(
     """
     if recipe.seed < 0:
         raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
+    devices.leave_to_replicas(recipe)
     recipe = starting.with_given_model(recipe)
     texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):

@@ -39,6 +39,8 @@ class ProcessPlacement:
     # added to the environment of the hosts; XLA_FLAGS are added to those that this process has
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cores: tuple[int, ...] | None = None  # host i runs on core cores[i % len] alone; None: anywhere
+    devices_per_host: int = 0  # accelerators that a host sees, those of no other; 0: all there are
+    first_device: int = 0  # of the first host; those before are the driver's
 
     def __post_init__(self):
         allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -50,12 +52,53 @@ class ProcessPlacement:
 
     def new(self, number: int, setup: HostSetup) -> "ProcessHost":
         core = self.cores[number % len(self.cores)] if self.cores else None
-        return ProcessHost(number, setup, self.environment, core)
+        environment = dict(self.environment)
+        if self.devices_per_host:
+            first = self.first_device + number * self.devices_per_host
+            own = visible_devices(first, self.devices_per_host)
+            flags = environment.get("XLA_FLAGS", "")
+            environment |= own | {"XLA_FLAGS": f"{flags} {own['XLA_FLAGS']}".strip()}
+        return ProcessHost(number, setup, environment, core)
 
     def share(self, data: np.ndarray) -> np.ndarray:
         return data
 
     def close(self) -> None: ...
+
+
+_TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # of chips beside each other
+
+
+def visible_devices(first: int, count: int) -> dict[str, str]:
+    """The environment of a process that is to see `count` accelerators of a machine, from number
+    `first` on of those that this process may see; of CPU devices it is their number.
+
+    Raises ConfigError where this process may not see as many, or TPU chips do not lie together.
+    """
+    chosen = list(range(first, first + count))
+    if listed := os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+        names = listed.split(",")
+        if first + count > len(names):
+            raise ConfigError(
+                f"a process is to see devices {first} to {first + count - 1} of "
+                f"CUDA_VISIBLE_DEVICES={listed}, which names {len(names)}. Ask for fewer processes, "
+                "or fewer devices of each."
+            )
+        cuda = ",".join(names[number] for number in chosen)
+    else:
+        cuda = ",".join(map(str, chosen))
+    if count not in _TPU_BOUNDS:
+        raise ConfigError(
+            f"{count} devices for a process: chips of a TPU host lie together in "
+            f"{sorted(_TPU_BOUNDS)}. Use one of these."
+        )
+    return {
+        "CUDA_VISIBLE_DEVICES": cuda,
+        "TPU_VISIBLE_CHIPS": ",".join(map(str, chosen)),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _TPU_BOUNDS[count],
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}",
+    }
 
 
 _GOODBYE_S = 5.0  # for a process that has closed its end to end itself

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import queue
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from loong_jax import configs
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import placement, recipes
+from loong_jax.launch import devices, placement, recipes
 from loong_jax.launch.recipe import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import MultiVersionPolicy
@@ -19,7 +20,7 @@ from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rollout import paged_engine
+from loong_jax.rollout import paged_engine, process_hosts
 from loong_jax.rollout.events import GroupGenerated, ReplicaFailed
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
@@ -113,3 +114,23 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         for theirs, ours in zip(one.rollouts, score_group(weights, one).rollouts, strict=True):
             np.testing.assert_allclose(theirs.behavior_logprob, ours.behavior_logprob, atol=1e-6)
     assert len(scored) == 6
+
+
+def test_processes_see_devices_of_their_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,5,6")
+    own = process_hosts.visible_devices(2, 2)
+    assert own["CUDA_VISIBLE_DEVICES"] == "5,6"
+    assert own["TPU_VISIBLE_CHIPS"] == "2,3"
+    assert own["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "1,2,1"
+    with pytest.raises(ConfigError, match="names 4"):
+        process_hosts.visible_devices(3, 2)
+    with pytest.raises(ConfigError, match="3 devices for a process"):
+        process_hosts.visible_devices(0, 3)
+    recipe = recipes.get_recipe("quickstart")()
+    placement = ProcessReplicas(devices_per_process=2)
+    engine = dataclasses.replace(recipe.engine, placement=placement)
+    for name in ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS"):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards
+    devices.leave_to_replicas(dataclasses.replace(recipe, engine=engine))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert os.environ["TPU_VISIBLE_CHIPS"] == "0"

@@ -19,8 +19,9 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.testing.tiny import tokenizer
-from tests.orchestrator import straight_line
+from tests.orchestrator import straight_line, test_deterministic
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,
     GROUPS,
@@ -156,3 +157,27 @@ def test_a_killed_run_goes_on_bit_for_bit_and_on_another_mesh(tmp_path):
             assert_equal_trees(weights, whole)
         for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(whole), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def engine_of_a_process():
+    """In a host that sees two devices."""
+    assert jax.device_count() == 2
+    model = MODELS["qwen2"]
+    rules = devices.rules_on(MeshSettings(tensor=2), 0)
+    graphdef = family_of(model).abstract_weights(model, rules)[0]
+    return engine_for(graphdef, model, tokenizer(), SHAPES, rules)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_replicas_in_processes_have_devices_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(test_deterministic, "make_engine", engine_of_a_process)
+    place = functools.partial(ProcessPlacement, devices_per_host=2, first_device=4)
+    whole, log = orchestrated(
+        parts_of("qwen2", "qwen2 split"), tmp_path / "a", staleness=1, num_replicas=2
+    )
+    weights, other = orchestrated(
+        parts_of("qwen2", "qwen2 split"), tmp_path / "b", staleness=1, num_replicas=2, place=place
+    )
+    assert other.trained == log.trained
+    assert_equal_trees(weights, whole)

@@ -20,6 +20,9 @@ class ProcessReplicas:
     """Replicas in processes of this machine."""
 
     replicas_per_process: int = 1
+    # accelerators of each process, after those of the trainer: --replica-mesh needs as many for a
+    # mesh; 0: whatever JAX finds there
+    devices_per_process: int = 0
     cores: tuple[int, ...] = ()  # process i runs on core cores[i % len] alone; () for anywhere
     single_threaded: bool = False  # XLA's CPU programs use one thread
 
