@@ -18,6 +18,8 @@ _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
     "max_new_tokens": "of a response, in training and evaluation",
     "dtype": "of computing and sampling, such as bfloat16; masters stay float32",
     "lora": "a rank: adapters of it are trained over frozen weights",
+    "mesh.fsdp": "devices that weights and rows are cut over; as well --mesh.tensor, .expert and "
+    ".data, and --replica-mesh.* (docs/devices.md)",
     "seed": "of fresh weights, problems and samples",
     "evaluation.num_problems": "held-out problems of a domain, posed after each stage",
     "engine.slots_per_replica": "samples that are written at the same time",

@@ -81,8 +81,8 @@ def visible_devices(first: int, count: int) -> dict[str, str]:
         if first + count > len(names):
             raise ConfigError(
                 f"a process is to see devices {first} to {first + count - 1} of "
-                f"CUDA_VISIBLE_DEVICES={listed}, which names {len(names)}. Ask for fewer processes, "
-                "or fewer devices of each."
+                f"CUDA_VISIBLE_DEVICES={listed}, which names {len(names)}. Ask for fewer "
+                "processes, or fewer devices of each."
             )
         cuda = ",".join(names[number] for number in chosen)
     else:
