@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from numpy.typing import ArrayLike, NDArray
 
 NUM_RESAMPLES = 4000
@@ -182,7 +182,7 @@ def over_runs(estimates: Sequence[Estimate]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
     values_R = np.array([estimate.value for estimate in estimates])
-    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(estimates) - 1)
+    quantile = scipy.special.stdtrit(len(estimates) - 1, (1 + CONFIDENCE) / 2)  # Student
     between = quantile * values_R.std(ddof=1) / np.sqrt(len(estimates))
     within = np.mean([(estimate.high - estimate.low) / 2 for estimate in estimates])
     value, half = float(values_R.mean()), float(np.hypot(between, within))

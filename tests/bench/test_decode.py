@@ -7,6 +7,7 @@ import pytest
 from loong_jax.bench import decode, versus
 from loong_jax.testing import tiny
 
+pytestmark = pytest.mark.slow
 LOAD = decode.Load(
     num_requests=3,
     prompt_length=4,
@@ -33,7 +34,6 @@ def result():
     return json.loads(json.dumps(figures)), lines
 
 
-@pytest.mark.slow
 def test_every_part_is_measured(result):
     figures, lines = result
     assert {e["seconds"] > 0 for e in figures["engine"].values()} == {True}

@@ -120,7 +120,8 @@ def test_blocks():
     ],
 )
 def test_hostile_texts_cost_little(text):
+    """By tags, and by a form with tags of both kinds, of one kind, with a box and without any."""
     start = time.thread_time()
-    for form in (None, *FORMS.values()):
-        read(text, form)
-    assert time.thread_time() - start < 8
+    for name in (None, "tagged", "think", "boxed", "plain"):
+        read(text, FORMS.get(name))
+    assert time.thread_time() - start < 5

@@ -20,6 +20,7 @@ from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
 from loong_jax.testing import tiny
+from tests.sweeps import thinned
 
 PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"
 
@@ -205,7 +206,7 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
 # --- exports -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["ShardWritten:2", "FileMoved:2"])
+@pytest.mark.parametrize("point", thinned(["ShardWritten:2", "FileMoved:2"], 1))
 def test_an_export_killed_by_a_signal_goes_on(tmp_path, capsys, point):
     assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
     arguments = ["export-hf", str(tmp_path / "ours"), str(tmp_path / "out"), "--max-shard-gb"]

@@ -18,10 +18,12 @@ import jax
 import numpy as np
 import pytest
 
+from loong_jax import cli
 from loong_jax.data import json_files
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.testing import tiny_hf
+from tests import xla_flags
 from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -79,7 +81,7 @@ def place(request, tmp_path):
 def loong(place, *words, wanted=None):
     """Runs a command to its end; with `wanted`, kills it once that file is there, and again."""
     command = [sys.executable, "-m", "loong_jax.cli", *map(str, words)]
-    environment = {**os.environ, "XLA_FLAGS": ""}
+    environment = {**os.environ, "XLA_FLAGS": xla_flags.NOT_OPTIMIZED}
     if wanted is not None:
         first = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True)
         deadline_s = time.monotonic() + 900
@@ -137,7 +139,7 @@ def test_one_command_each_and_killed_in_each(place):
 
 
 @families("qwen2")
-def test_the_tutorial_runs_as_printed(place):
+def test_the_tutorial_runs_as_printed(place, monkeypatch):
     """Save that its training is cut short by overrides."""
     blocks = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)
     (example,) = (block for block in blocks if "--start-from $MODEL" in block)
@@ -148,7 +150,8 @@ def test_the_tutorial_runs_as_printed(place):
         ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
         ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
     }
+    monkeypatch.chdir(place)
     for line in example.splitlines()[1:]:
         _, *words = line.replace("$MODEL", "hf").split()
-        loong(place, *words, *short.get(tuple(words[:2]), []))
+        assert cli.main([*words, *short.get(tuple(words[:2]), [])]) == 0
     assert (place / "exported/tokenizer.json").exists()

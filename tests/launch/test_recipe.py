@@ -56,20 +56,20 @@ STAGED = tuple(
 )
 
 
-@pytest.fixture(params=STAGED)
+@pytest.fixture(scope="module", params=STAGED)
 def name(request):
     return request.param
 
 
-@pytest.fixture
-def recipe(name, tmp_path):
+@pytest.fixture(scope="module")
+def recipe(name, tmp_path_factory):
     made = recipes.get_recipe(name)()
     if not isinstance(made.problems, FileProblems):
         return sizes.fitted(made, TEXTS)
     lines = (
         {"prompt": f"{n}+{n}=", "gold": str(2 * n), "solution": f"{n} and {n}"} for n in range(500)
     )
-    file = json_files.write_jsonl(tmp_path / "mine.jsonl", lines)
+    file = json_files.write_jsonl(tmp_path_factory.mktemp(name) / "mine.jsonl", lines)
     made = dataclasses.replace(made, problems=FileProblems(file=file))
     return sizes.fitted(made, TEXTS)
 
@@ -85,6 +85,7 @@ def session_of(recipe):
     return session
 
 
+@pytest.fixture(scope="module")
 def longest_prompts(recipe):
     """Tokens of the longest prompt of each domain, by the encoding that the replicas use."""
     session, encode = session_of(recipe), replica.prompt_encoder(TOKENIZER)
@@ -121,21 +122,19 @@ def test_its_model_initialises(recipe):
         assert size == pytest.approx(1e6, rel=0.2)  # "a reasoner of a million parameters"
 
 
-def test_its_prompts_and_responses_fit_the_engine(recipe):
+def test_its_prompts_and_responses_fit_the_engine(recipe, longest_prompts):
     engine = recipe.engine
-    longest = longest_prompts(recipe)
-    assert max(longest.values()) <= engine.prefill_length
+    assert max(longest_prompts.values()) <= engine.prefill_length
     for settings in [recipe.evaluation, *stages_of(recipe, RlStage)]:
-        needed = max(longest.values()) + settings.sampling.max_new_tokens
+        needed = max(longest_prompts.values()) + settings.sampling.max_new_tokens
         assert needed <= min(engine.cache_length, recipe.model.max_position)
         assert not settings.sampling.is_truncated
     assert engine.shapes.cache_length == engine.cache_length  # and the shapes hold together
 
 
-def test_its_rollouts_fit_the_rows_they_train_in(recipe):
-    longest = longest_prompts(recipe)
+def test_its_rollouts_fit_the_rows_they_train_in(recipe, longest_prompts):
     for stage in stages_of(recipe, RlStage):
-        prompt = max(longest[domain] for domain in stage.domains or longest)
+        prompt = max(longest_prompts[domain] for domain in stage.domains or longest_prompts)
         assert prompt + stage.sampling.max_new_tokens <= stage.row_length
         assert stage.group_size <= recipe.engine.prefill_members
         assert stage.group_size <= recipe.engine.slots_per_replica

@@ -10,6 +10,7 @@ from flax import nnx
 
 from loong_jax.models import moe, parameters
 from loong_jax.models.moe.convert import names
+from tests.models.moe.test_model import call
 from tests.peers import longcat_models
 from tests.sweeps import thinned
 
@@ -33,13 +34,6 @@ def pair(request, tmp_path_factory):
 def split(model):
     graphdef, state = nnx.split(model, graph=False)
     return graphdef, nnx.to_pure_dict(state)
-
-
-def call(graphdef, method="__call__"):
-    def function(weights, *args, **kwargs):
-        return getattr(nnx.merge(graphdef, nnx.State(weights)), method)(*args, **kwargs)
-
-    return jax.jit(function)
 
 
 def random_tokens(model, rows, length=LENGTH, seed=3):

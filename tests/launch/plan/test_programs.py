@@ -9,20 +9,26 @@ from loong_jax.launch.plan import analytic, counts, plan, programs
 from loong_jax.models.dense import DenseConfig, abstract_weights
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.launch.plan.asking import asked, make_request
+from tests.sweeps import thinned
 
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "--topology v5e:1x1 --mode train",
-        "--topology v5e:2x2 --mode train --mesh data=4",
-        "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
-        "--topology v5e:1x1 --mode prefill",
-        "--topology v5e:2x2 --mode prefill --mesh tensor=4",
-        "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
-        "--topology v5e:1x1 --mode decode",
-        "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
-    ],
+    thinned(
+        [
+            "--topology v5e:1x1 --mode train",
+            "--topology v5e:2x2 --mode train --mesh data=4",
+            "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
+            "--topology v5e:1x1 --mode prefill",
+            "--topology v5e:2x2 --mode prefill --mesh tensor=4",
+            "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
+            "--topology v5e:1x1 --mode decode",
+            "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
+        ],
+        2,
+        5,
+        6,
+    ),
 )
 def test_no_mesh_axis_is_needed(line):
     """Weights rest cut over fsdp and expert, and need not where these have one device."""

@@ -158,13 +158,15 @@ def test_the_hidden_z_loss_follows_the_equation_and_survives_massive_activations
     assert float(gradient[0, 0, 0]) < 0
 
 
-@pytest.mark.parametrize("counting", [balance.CountChoices(), CountTokens()], ids=str)
-def test_sharded_statistics_and_losses_equal_single_device(counting):
+def test_sharded_statistics_and_losses_equal_single_device():
     rules = ShardingRules(mesh=make_mesh(data=2, expert=2, context=2))
     _, weights = fresh()
     graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
     placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
-    loss = DeviceBalance(num_groups=2, weight=1.0, counting=counting)
+    kinds = [
+        DeviceBalance(num_groups=2, weight=1.0, counting=counting)
+        for counting in (balance.CountChoices(), CountTokens())
+    ]
 
     @jax.jit
     def on_mesh(weights):
@@ -172,12 +174,12 @@ def test_sharded_statistics_and_losses_equal_single_device(counting):
             jnp.asarray(TOKENS), mask=jnp.asarray(MASK)
         )
         mask = rules.place(jnp.asarray(MASK), "act_batch", "act_length")
-        losses = balance.device_balance_loss(output, CONFIG, loss, mask)
+        losses = [balance.device_balance_loss(output, CONFIG, loss, mask) for loss in kinds]
         return losses, balance.hidden_z_loss(output.hidden, mask), output.score_sum
 
     losses, z_loss, score_sum = on_mesh(placed)
     mask = jnp.asarray(MASK)
-    expected = balance.device_balance_loss(output(), CONFIG, loss, mask)
+    expected = [balance.device_balance_loss(output(), CONFIG, loss, mask) for loss in kinds]
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     expected = balance.hidden_z_loss(output().hidden, mask)
     np.testing.assert_allclose(z_loss, expected, rtol=1e-5)

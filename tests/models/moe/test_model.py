@@ -47,6 +47,7 @@ def fresh(config=CONFIG):
     return graphdef, perturbed(weights)
 
 
+@functools.cache
 def call(graphdef, method="__call__"):
     """A compiled method of the model, as a function of weights and arguments."""
 
@@ -248,6 +249,7 @@ def test_unrolled_layers_change_neither_loss_nor_gradient():
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(a).max()))
 
 
+@functools.cache
 def loss_and_gradient(graphdef):
     def loss(weights, tokens, mask):
         output = nnx.merge(graphdef, nnx.State(weights))(tokens, mask=mask)

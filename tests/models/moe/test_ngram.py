@@ -15,17 +15,11 @@ from loong_jax.models.moe import ngram
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing import tiny
 from tests.models.moe import reference
+from tests.models.moe.test_model import call
 
 EOS = 5
 NGRAM = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=EOS)
 CONFIG = tiny.smallest_config(ngram=NGRAM, num_layers=1)
-
-
-def call(graphdef, method="__call__"):
-    def function(weights, *args, **kwargs):
-        return getattr(nnx.merge(graphdef, nnx.State(weights)), method)(*args, **kwargs)
-
-    return jax.jit(function)
 
 
 def tokens_with_ends(rows, length, vocab_size=CONFIG.vocab_size):

@@ -50,7 +50,14 @@ def test_there_are_many_kinds_of_defects():
     assert set(resyn_defects.CHANGES) >= resyn_defects.LOOPHOLES
 
 
-@pytest.mark.parametrize("name", resyn_defects.CHANGES)
+# what would pay for something else than solving; the others break modules as test_gates does
+@pytest.mark.parametrize(
+    "name",
+    thinned(
+        resyn_defects.CHANGES,
+        *(n for n, name in enumerate(resyn_defects.CHANGES) if name in resyn_defects.LOOPHOLES),
+    ),
+)
 @pytest.mark.parametrize("family", thinned(["rotate", "subset_sum", "walk"], 0))
 def test_no_planted_defect_of_code_passes_the_gates(pair, family, name):
     title = f"x [{family}-a1]"
