@@ -262,6 +262,7 @@ def merge_help_text() -> str:
             "Fuses experts that were trained from one base, leaf by leaf. Writes the weights to",
             "OUTPUT/checkpoints, and what happened to each tensor to OUTPUT/fusion.json. From",
             "directories of safetensors files to one more of them in the memory of three tensors.",
+            "Base and experts may be of two kinds: a model, and runs that began with it.",
             "",
             f"methods: {', '.join(METHODS)}",
             "",
@@ -301,10 +302,12 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert
+    from loong_jax.launch import convert, sources
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
-    convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    source = sources.find_weights(chosen.source)
+    assert isinstance(source, Path)
+    convert.export_hf(source, chosen.destination, max_shard_bytes=max_shard_bytes)
     return 0
 
 
