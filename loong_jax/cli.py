@@ -8,6 +8,8 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 import loong_jax
 from loong_jax import interrupts, logs, process, remote
@@ -24,9 +26,15 @@ class Command:
     usage: str
     summary: str
     run: Callable[[Arguments], int]
-    resumes: bool = False  # the same command goes on from what an interrupted one saved
+    # of the words after it: what is there once the same command goes on from what is saved
+    saves: Callable[[Arguments], Path] | None = None
     reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
     loads: tuple[str, ...] = ()  # the same, of what may be a URL instead
+
+
+def command() -> NoReturn:
+    """`loong`: runs the command of this process, and ends it."""
+    interrupts.leave(main())
 
 
 def main(arguments: Arguments | None = None) -> int:
@@ -60,9 +68,13 @@ def main(arguments: Arguments | None = None) -> int:
     except KeyboardInterrupt as error:
         terminated = isinstance(error, interrupts.Terminated)
         what = "terminated" if terminated else "interrupted"
-        further = "; the same command goes on from what is saved" if COMMANDS[name].resumes else ""
-        print(f"loong {name}: {what}{further}", file=sys.stderr)
-        return 143 if terminated else 130
+        saves = COMMANDS[name].saves
+        if saves is not None and saves(rest).exists():
+            what += "; the same command goes on from what is saved"
+        elif saves is not None:
+            what += "; nothing was saved yet"
+        print(f"loong {name}: {what}", file=sys.stderr)
+        return interrupts.TERMINATED if terminated else interrupts.INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -127,7 +139,8 @@ def help_text() -> str:
         "",
         "`loong COMMAND --help` says more. Any command takes --log-level debug|info|warning|error",
         "(or LOONG_LOG). LOONG_TRACEBACK=1 shows where an error arose. Ctrl-C and SIGTERM let a",
-        "command clean up; the exit status is then 130 or 143.",
+        "command clean up; the exit status is then 130 or 143. `loong serve` lets running requests",
+        "end, and its exit status is then 0.",
     ]
     return "\n".join(lines)
 
@@ -249,6 +262,7 @@ def merge_help_text() -> str:
             "Fuses experts that were trained from one base, leaf by leaf. Writes the weights to",
             "OUTPUT/checkpoints, and what happened to each tensor to OUTPUT/fusion.json. From",
             "directories of safetensors files to one more of them in the memory of three tensors.",
+            "Base and experts may be of two kinds: a model, and runs that began with it.",
             "",
             f"methods: {', '.join(METHODS)}",
             "",
@@ -288,10 +302,12 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert
+    from loong_jax.launch import convert, sources
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
-    convert.export_hf(chosen.source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    source = sources.find_weights(chosen.source)
+    assert isinstance(source, Path)
+    convert.export_hf(source, chosen.destination, max_shard_bytes=max_shard_bytes)
     return 0
 
 
@@ -581,12 +597,18 @@ def doctor(arguments: Arguments) -> int:
     return 0 if room.is_healthy(checks) else 1
 
 
+def _of_run(words: Arguments) -> Path:
+    """What `loong train` writes first."""
+    run_dir, left = _take("--run-dir", _take("--profile-steps", words)[1])
+    return Path(run_dir or f"runs/{''.join(left[:1]).rpartition(':')[2]}", "config.json")
+
+
 COMMANDS = {
     "train": Command(
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run=train,
-        resumes=True,
+        saves=_of_run,
         reads=("--problems", "--data", "--from"),
         loads=("--start-from", "--teacher", "--tokenizer"),
     ),
@@ -622,7 +644,7 @@ COMMANDS = {
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run=import_hf,
-        resumes=True,
+        saves=lambda words: Path(*words[1:2], ".import"),
         loads=("",),
     ),
     "import-gguf": Command(
@@ -635,14 +657,14 @@ COMMANDS = {
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run=export_hf,
-        resumes=True,
+        saves=lambda words: Path(*words[1:2], ".loong_export"),
         reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run=curate,
-        resumes=True,
+        saves=lambda words: Path(_take("--output", words)[0] or "", "config.json"),
         reads=("--input", "--against"),
     ),
     "verify": Command(
@@ -670,4 +692,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

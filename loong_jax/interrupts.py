@@ -4,10 +4,14 @@ Slurm, Kubernetes and clouds send SIGTERM some seconds before they take a machin
 """
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
+
+INTERRUPTED, TERMINATED = 130, 143  # exit statuses after SIGINT and SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
@@ -39,10 +43,17 @@ def handled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """The handler of SIGTERM after the block is that before it, whatever a library set inside."""
+    """The handler of SIGTERM after the block is that before it, whatever a library set inside.
+
+    A library that took SIGTERM for an exit meanwhile raised SystemExit with its number.
+    """
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            raise Terminated from None
+        raise
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)
@@ -74,6 +85,22 @@ def let_through(*, holds: bool = True) -> None:
     if waited is not None:
         _holds = False
         raise waited
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process; after a signal at once, with its Ray.
+
+    Threads may compile or sample then, and an interpreter that is taken down under them crashes.
+    """
+    if status not in (INTERRUPTED, TERMINATED):
+        sys.exit(status)
+    if (ray := sys.modules.get("ray")) is not None:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _on_signal(number: int, _: Any) -> None:

@@ -68,9 +68,9 @@ class ImportGgufOptions:
 class ExportHfOptions:
     """Writes a checkpoint of ours in the published layout: config.json and safetensors files.
 
-    SRC is what import-hf made, a stage of a run, or the directory of its checkpoints. An export
-    that was killed is started over when the same command runs again. Example:
-    loong export-hf runs/quickstart/stages/general exported
+    SRC is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong merge`
+    made, or a directory of checkpoints. An export that was killed is started over when the same
+    command runs again. Example: loong export-hf runs/quickstart exported
     """
 
     source: _Source  # weights of ours and their config

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -73,24 +74,69 @@ def test_a_signal_in_the_last_step_is_not_lost():
     assert ended_by(loop) is interrupts.Terminated
 
 
-WITH_RAY = """
-import os, signal
+COMMAND = """
+import atexit, dataclasses, os, signal, sys, threading, time
+from pathlib import Path
 from loong_jax import cli
-from loong_jax.verifiers.ray_start import start_ray
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
 
 def run(arguments):
-    start_ray(num_cpus=1)
-    os.kill(os.getpid(), signal.SIGTERM)
+{body}
     raise AssertionError
 
-cli.COMMANDS["train"] = cli.Command(usage="", summary="", run=run, resumes=True)
-raise SystemExit(cli.main(["train"]))
+cli.COMMANDS["train"] = dataclasses.replace(cli.COMMANDS["train"], run=run)
+sys.argv = ["loong", "train", *sys.argv[1:]]
+cli.command()
 """
+GOES_ON = "loong train: terminated; the same command goes on from what is saved\n"
+NOTHING_YET = "loong train: terminated; nothing was saved yet\n"
 
 
-def test_a_command_with_ray_ends_in_one_line():
+def ended(body, *words, cwd=None):
+    """Exit status and standard error of a command of that body."""
     done = subprocess.run(
-        [sys.executable, "-c", WITH_RAY], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 143
-    assert done.stderr == "loong train: terminated; the same command goes on from what is saved\n"
+        [sys.executable, "-c", COMMAND.replace("{body}", textwrap.indent(body, "    ")), *words],
+        capture_output=True, text=True, check=False, timeout=120, cwd=cwd,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [("rl",), ("own.py:rl",), ("--run-dir", "runs/rl")])
+def test_what_is_said_of_going_on_is_true(tmp_path, words):
+    assert ended("terminate()", *words, cwd=tmp_path) == (143, NOTHING_YET)
+    (tmp_path / "runs/rl").mkdir(parents=True)
+    (tmp_path / "runs/rl/config.json").write_text("{}")
+    assert ended("terminate()", *words, cwd=tmp_path) == (143, GOES_ON)
+
+
+def test_no_thread_meets_an_interpreter_that_is_taken_down(tmp_path):
+    """A thread that only ends with the process, and a crash where JAX ends its programs."""
+    body = """
+threading.Thread(target=time.sleep, args=(3600,)).start()
+atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+terminate()
+"""
+    assert ended(body, "rl", cwd=tmp_path) == (143, NOTHING_YET)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from loong_jax.verifiers import ray_start\nray_start.start_ray(num_cpus=1)\nterminate()",
+        # while it starts: its own handler is there, and so are processes
+        """
+from ray._private import node
+from loong_jax.verifiers import ray_start
+start = node.Node.start_ray_processes
+def started(self):
+    start(self)
+    terminate()
+node.Node.start_ray_processes = started
+ray_start.start_ray(num_cpus=1)
+""",
+    ],
+)
+def test_a_command_with_ray_ends_in_one_line(body, tmp_path):
+    assert ended(body, "rl", cwd=tmp_path) == (143, NOTHING_YET)

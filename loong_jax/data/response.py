@@ -10,6 +10,7 @@ import re
 from typing import Literal, NamedTuple
 
 from loong_jax.data import fences
+from loong_jax.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
@@ -107,6 +108,14 @@ FORMS = {
         ResponseForm(name="completion", stop=("\n",), prompt="completion"),
     )
 }
+
+
+def form_named(name: str) -> ResponseForm:
+    """ConfigError where there is none of that name."""
+    if name not in FORMS:
+        raise ConfigError(f"--form {name} is unknown. Choose one of: {', '.join(FORMS)}.")
+    return FORMS[name]
+
 
 # Thinking of other families, which texts of unknown origin may have.
 THINKING = (

@@ -6,8 +6,9 @@ stages can later be compared problem by problem.
 """
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -209,6 +210,21 @@ class EvaluationResult:
                 f"{path} is missing or not an evaluation ({error!r}). If the stage is of this "
                 "run, delete its done.json, and the same `loong train` command evaluates it again."
             ) from error
+
+
+def counted(
+    show: Callable[[int, int], None], settings: EvaluationSettings, num_problems: Iterable[int]
+) -> Callable[[int, int], None]:
+    """Progress of a sampler as one count of all groups that an evaluation draws.
+
+    `num_problems` are those of each domain, which are sampled, greedily too, and some once more.
+    """
+    total, done = 0, itertools.count(1)
+    for number in num_problems:
+        has_more = settings.pass_at > settings.samples_per_problem
+        more = min(number, settings.num_pass_at_problems) if has_more else 0
+        total += number * (1 + settings.greedy) + more
+    return lambda *_: show(next(done), total)
 
 
 def evaluate(

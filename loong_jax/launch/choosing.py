@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax import configs, environments, remote
-from loong_jax.data.response import FORMS
+from loong_jax.data import response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.launch import own_problems, recipes, sources
@@ -106,9 +106,7 @@ def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
 def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     name, start = value_of("--form", arguments), value_of("--start-from", arguments)
     if name is not None:
-        if name not in FORMS:
-            raise ConfigError(f"--form {name} is unknown. Choose one of: {', '.join(FORMS)}.")
-        recipe = dataclasses.replace(recipe, form=FORMS[name])
+        recipe = dataclasses.replace(recipe, form=response.form_named(name))
     if (names := value_of("--tools", arguments)) is not None:
         given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)

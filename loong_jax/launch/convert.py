@@ -97,6 +97,9 @@ def write_record(
     """Writes model.json of weights that were made from those in `like`, of the same model."""
     before = _model_record(like) or {}
     told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
+    if not before and published.is_published(like):
+        found = HfCheckpoint(like)
+        told = {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
     _write_record(destination, config, hf_config=hf_config, **told)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from loong_jax import configs
-from loong_jax.data import json_files, problem_files
+from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
@@ -60,7 +60,10 @@ class EvalOptions:
     num_verifiers: int = 2  # processes that judge
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     tokenizer: AnyPath | None = None  # as of `loong serve`
-    chat_style: prompts.ChatStyle | None = None  # instead of the form of the run or the model
+    # of responses, as of `loong train`: longcat, think, think-answer, boxed, plain, completion,
+    # tagged; that of the run or the model unless given
+    form: str | None = None
+    chat_style: prompts.ChatStyle | None = None  # of prompts, instead of what the form says
     json: Path | None = None  # all figures, with the counts of every problem
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
@@ -74,6 +77,8 @@ class EvalOptions:
             raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
+        if self.form is not None:
+            response.form_named(self.form)
 
 
 def evaluate(options: EvalOptions) -> int:
@@ -85,11 +90,11 @@ def evaluate(options: EvalOptions) -> int:
     source = sources.find(options.run_dir)
     serving = serve_options(options)
     tokenizer = serve.find_tokenizer(serving, source)
-    form = find_texts(recipe, tokenizer).form
-    encode = prompt_encoder(options, recipe, tokenizer)
+    texts = find_texts(options, recipe, tokenizer)
+    encode = prompt_encoder(options, texts)
     drawn = sampling_of(options, recipe)
-    if recipe is None and options.chat_style is None:
-        drawn = dataclasses.replace(drawn, stops=form_of(tokenizer).stop)
+    if options.form is not None or (recipe is None and options.chat_style is None):
+        drawn = dataclasses.replace(drawn, stops=texts.form.stop)
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
@@ -108,10 +113,12 @@ def evaluate(options: EvalOptions) -> int:
                 weights,
                 seed=options.seed,
                 encode_prompt=encode,
-                agent=None if recipe is None else texts_with(recipe, tokenizer).agent,
-                progress=advance,
+                agent=texts.agent,
+                progress=evaluation.counted(
+                    advance, settings_of(options, drawn, 1), map(len, problems.values())
+                ),
             )
-            judge = Judge(FormedPool(pool, form))
+            judge = Judge(FormedPool(pool, texts.form))
             domains, samples = {}, []
             for domain, posed in problems.items():
                 result, shown = evaluation.evaluate(
@@ -120,7 +127,7 @@ def evaluate(options: EvalOptions) -> int:
                     {domain: posed},
                     settings_of(options, drawn, len(posed)),
                     stage=source.weights.name,
-                    form=form,
+                    form=texts.form,
                 )
                 domains |= result.domains
                 samples += shown
@@ -248,28 +255,26 @@ def serve_options(options: EvalOptions) -> serve.ServeOptions:
     )
 
 
-def find_texts(recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
+def find_texts(options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
     """As the recipe reads and writes them, or the model where there is no recipe."""
+    given = None if options.form is None else response.form_named(options.form)
     if recipe is None:
-        return Texts(tokenizer=tokenizer, form=form_of(tokenizer))
-    return texts_with(recipe, tokenizer)
+        return Texts(tokenizer=tokenizer, form=given or form_of(tokenizer))
+    return texts_with(dataclasses.replace(recipe, form=given or recipe.form), tokenizer)
 
 
-def prompt_encoder(
-    options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer
-) -> EncodePrompt:
+def prompt_encoder(options: EvalOptions, texts: Texts) -> EncodePrompt:
     """Prompts as the recipe poses them, or in the style asked for.
 
     The encoder raises ConfigError for text without tokens.
     """
-    texts = find_texts(recipe, tokenizer)
 
     def encode(problem: Problem):
         try:
             if options.chat_style is None:
                 return texts.prompt(problem)
             message = prompts.Message("user", problem.prompt)
-            return prompts.chat_ids(tokenizer, [message], options.chat_style)
+            return prompts.chat_ids(texts.tokenizer, [message], options.chat_style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"

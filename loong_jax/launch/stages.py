@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from loong_jax import interrupts
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
+from loong_jax.eval import evaluation
 from loong_jax.launch import placement, samples, starting
 from loong_jax.launch.profiling import StepProfile
 from loong_jax.launch.recipe import (
@@ -506,12 +507,17 @@ def _evaluate(
         progress.finish(name)
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
-    started_s = time.monotonic()
+    started_s, asked = time.monotonic(), session.recipe.evaluation
+    posed = [len(session.held_out(d, asked.side, asked.num_problems)) for d in domains]
     result, samples = session.evaluate(
         weights,
         stage=name,
         domains=domains,
-        progress=lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} problems"),
+        progress=evaluation.counted(
+            lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} groups"),
+            asked,
+            posed,
+        ),
     )
     result.save(own)
     json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)

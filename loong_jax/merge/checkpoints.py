@@ -1,9 +1,11 @@
 """Merging checkpoints on disk: what `loong merge` does.
 
 Directories of safetensors files are merged from disk to disk, leaf by leaf (`published`). Our own
-checkpoints are restored, merged and saved whole, because Orbax restores and saves them whole.
+checkpoints are restored, merged and saved whole, because Orbax restores and saves them whole; where
+one of the inputs is of ours, so are the others read, and what is written.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -19,7 +21,8 @@ from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
 from loong_jax.merge.methods import LongcatFusion, Method
 from loong_jax.merge.tree import BatchAxes, PathRules, Weights
-from loong_jax.models.hf import files, unfinished
+from loong_jax.models import parameters
+from loong_jax.models.hf import HfCheckpoint, files, unfinished
 from loong_jax.remote import AnyPath, RemotePath
 
 Load = Callable[[Path], Weights]
@@ -33,7 +36,8 @@ class MergeConfig:
     # run, stage, checkpoints, or directory or URL of safetensors files of the common ancestor
     base: AnyPath
     experts: tuple[AnyPath, ...]  # the same for each expert
-    output: Path  # directory for fusion.json and checkpoints/, or for safetensors files
+    # directory for fusion.json and checkpoints/, or for safetensors files where all inputs are such
+    output: Path
     names: tuple[str, ...] = ()  # of the experts; the last parts of their paths that differ
     weights: tuple[float, ...] = ()  # of the experts; equal unless given
     importances: tuple[AnyPath, ...] = ()  # of the experts' weights, where the method needs them
@@ -80,17 +84,24 @@ def merge_checkpoints(
 ) -> dict[str, Any]:
     """Fuses leaf by leaf, saves with the report beside the weights; returns the report.
 
-    `load` and `save` are of our own checkpoints unless given. Safetensors files are merged from
-    disk to disk, where every matrix is a tensor of its own. Raises CheckpointError where a
-    checkpoint is missing, or the output already holds a fusion or other weights.
+    `load` and `save` are of checkpoints unless given. Safetensors files alone are merged from disk
+    to disk, where every matrix is a tensor of its own. Raises CheckpointError where a checkpoint is
+    missing, or the output already holds a fusion or other weights. No empty output is left.
     """
     target = config.output / published.REPORT
     if target.exists() and not (config.output / unfinished.MARK).exists():
         raise CheckpointError(f"{target} exists. Give another output, or delete that fusion.")
+    inputs = (config.base, *config.experts, *config.importances)
+    is_new = not config.output.exists()
     files.make_directory(config.output)
-    if load is None and published.is_published(config.base):
-        return _merge_published(config)
-    return _merge_restored(config, load, save, batch_axes)
+    try:
+        if load is None and all(map(published.is_published, inputs)):
+            return _merge_published(config, inputs)
+        return _merge_restored(config, load, save, batch_axes)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # holds something
+                config.output.rmdir()
 
 
 def _merge_restored(
@@ -132,7 +143,7 @@ def _local(path: AnyPath) -> Path:
     if isinstance(path, RemotePath):
         raise CheckpointError(
             f"{path} is a URL, and checkpoints of ours are merged from directories. Copy it to one,"
-            " or let base and experts all hold safetensors files."
+            " or let base and experts all hold safetensors files: `loong export-hf RUN OUT`."
         )
     return path
 
@@ -149,14 +160,8 @@ def _refuse_weights(output: Path) -> None:
             )
 
 
-def _merge_published(config: MergeConfig) -> dict[str, Any]:
-    directories = (config.base, *config.experts, *config.importances)
-    if others := [str(path) for path in directories if not published.is_published(path)]:
-        raise CheckpointError(
-            f"{config.base} holds safetensors files and {others} do not. Merge directories of one"
-            " kind; `loong export-hf` writes safetensors."
-        )
-    opened = [published.PublishedWeights(path) for path in directories]
+def _merge_published(config: MergeConfig, inputs: Sequence[AnyPath]) -> dict[str, Any]:
+    opened = [published.PublishedWeights(path) for path in inputs]
     try:
         base, *rest = opened
         leaves = [one.leaves for one in rest]
@@ -213,11 +218,17 @@ def summarise(report: Mapping[str, Any]) -> str:
 
 
 def load_weights(path: Path, *, masters: bool = False) -> Weights:
-    """A stage's final weights, else those of its latest checkpoint; or a bare checkpoint's.
+    """A stage's final weights, else those of its latest checkpoint; or a bare checkpoint's, or
+    those of safetensors files with their config.json.
 
     With `masters`, leaves that the same step was also saved of in float32 come in that precision:
     under "masters", in the form of the weights, or in the optimizer's state.
     """
+    if published.is_published(path):
+        stored = HfCheckpoint(path)
+        return parameters.as_tree(
+            {n: stored.read(n, tuple((0, k) for k in a.shape)) for n, a in stored.shapes.items()}
+        )
     from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
 
     directory, *others = weight_directories(path)

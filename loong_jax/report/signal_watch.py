@@ -50,21 +50,23 @@ class SignalWatch:
 def describe(groups: Sequence[Group]) -> str:
     """What the answers of groups without a signal have in common, and what to do about it."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    outcomes = collections.Counter(r.verdict.outcome for r in rollouts if r.verdict)
+    verdicts = [r.verdict for r in rollouts if r.verdict and r.finish_reason != "length"]
+    outcomes = collections.Counter(verdict.outcome for verdict in verdicts)
     graded = outcomes["correct"] + outcomes["wrong"]
-    reasons = collections.Counter(r.verdict.reason for r in rollouts if r.verdict)
+    reasons = collections.Counter(verdict.reason for verdict in verdicts)
     reasons.pop("", None)
     cut = sum(r.finish_reason == "length" for r in rollouts)
     said = (
-        f"none of {len(groups)} groups in a row can teach: all answers to a problem got the same "
-        f"reward. {outcomes['correct']} of {graded} graded answers were right"
+        f"none of {len(groups)} groups in a row can teach: all rewarded answers to a problem got "
+        f"the same reward. {outcomes['correct']} of {graded} answers that ended were right"
     )
     if outcomes["ungradable"]:
         said += f", {outcomes['ungradable']} more could not be graded"
     if reasons:
         reason, count = reasons.most_common(1)[0]
         said += f"; the most frequent reason is {reason!r} ({count})"
-    said += f"; {cut} of {len(rollouts)} reached the limit of tokens. "
+    said += f"; {cut} of all {len(rollouts)} were cut off at the limit of tokens, which no verdict "
+    said += "makes up for. "
     if graded and outcomes["correct"] >= 0.9 * graded:
         return said + "Pose harder problems; the run ends by itself where all are solved."
     if cut >= 0.5 * len(rollouts):

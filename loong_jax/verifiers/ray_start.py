@@ -1,8 +1,12 @@
 """Connecting to Ray, or starting a lean one on this machine."""
 
+import contextlib
 import logging
 import os
+import signal
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0  # for a cluster that is named to answer
 _MAX_STARTS = 4  # Ray gives up after 30 s, which a busy machine may need for its processes
+_HOME = os.fsencode(os.path.dirname(ray.__file__))  # that of the programs it starts
 OBJECT_STORE_BYTES = 80 * 2**20  # requests are small: the least that Ray takes is 75 MiB
 
 # Read by Ray when it starts: no statistics sent, and no idle worker started ahead for each CPU.
@@ -53,20 +58,46 @@ def _start(address: str | None, num_cpus: int | None) -> None:
         return
     for left in reversed(range(_MAX_STARTS)):
         try:
-            ray.init(
-                address="local",
-                num_cpus=num_cpus or os.cpu_count(),
-                num_gpus=0,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **quiet,
-            )
+            with _whole_or_ended():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus or os.cpu_count(),
+                    num_gpus=0,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **quiet,
+                )
             break
         except Exception as error:  # Ray has no class for this one
             if not left or "timed out during startup" not in str(error):
                 raise
             logger.warning("Ray did not start in its 30 s and is started again: %s", error)
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _whole_or_ended() -> Iterator[None]:
+    """Ends the processes of a start that failed, which Ray leaves until this process ends."""
+    before = _programs()
+    try:
+        yield
+    except BaseException:
+        for pid in _programs() - before:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        raise
+
+
+def _programs(proc: Path = Path("/proc")) -> set[int]:
+    """Children of this process that run a program of Ray's."""
+    found = set()
+    for entry in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid() and _HOME in (entry / "cmdline").read_bytes():
+                found.add(int(entry.name))
+    return found
 
 
 def _place(address: str) -> tuple[str, int] | None:

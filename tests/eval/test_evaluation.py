@@ -1,5 +1,6 @@
 """Evaluation with a policy whose chances are known, and paired comparison of two of them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from loong_jax.data.response import render_response
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import compare
-from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, evaluate
+from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, counted, evaluate
 from loong_jax.rollout.records import Rollout, SamplingSettings
 from loong_jax.verifiers import verdict as verdicts
 
@@ -218,3 +219,21 @@ def test_controls_stand_beside_the_real_run(tmp_path):
     assert table["continued SFT"]["over_all_runs"] is None
     assert noise["real_minus_control"]["ci95"][0] > 0.2
     assert more["real_minus_control"]["ci95"][0] > 0
+
+
+def test_the_count_of_an_evaluation_rises_to_the_end():
+    """Over samples, greedy ones and those of pass@k, and over domains of different sizes."""
+    posed = {"stem": problems("stem", 60), "logic": problems("logic", 15)}
+    for settings in (SETTINGS, dataclasses.replace(SETTINGS, greedy=False, pass_at=4)):
+        shown, policy = [], Policy(0.5)
+        progress = counted(lambda *at: shown.append(at), settings, map(len, posed.values()))  # noqa: B023
+
+        def sample(problems, num_samples, sampling):
+            for number in range(len(problems)):
+                progress(number + 1, len(problems))  # noqa: B023
+            return policy.sample(problems, num_samples, sampling)  # noqa: B023
+
+        for domain, part in posed.items():
+            asked = dataclasses.replace(settings, num_problems=len(part))
+            evaluate(sample, policy.verify, {domain: part}, asked, stage="sft")
+        assert shown == [(number + 1, len(shown)) for number in range(len(shown))]

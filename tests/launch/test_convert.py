@@ -19,6 +19,7 @@ from loong_jax.launch import convert, recipes, sources, stages
 from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
+from loong_jax.rl import checkpoint
 from loong_jax.testing import tiny
 from tests.sweeps import thinned
 
@@ -306,6 +307,45 @@ def test_a_merge_takes_no_half_export_and_writes_beside_none(tmp_path, monkeypat
         arguments += ["--output", str(tmp_path / output)]
         assert cli.main(["merge", "linear", *arguments]) == 1
         assert "export that was not finished" in capsys.readouterr().err
+
+
+def test_a_merge_of_a_published_base_and_experts_of_ours(tmp_path):
+    """As of one kind; the result is a checkpoint like any other, and exported as the base was."""
+    convert.import_hf(PUBLISHED, tmp_path / "base")
+    weights = checkpoints.load_weights(tmp_path / "base")
+    for step, name in enumerate(("a", "b"), start=1):
+        convert.import_hf(PUBLISHED, tmp_path / name)
+        moved = jax.tree.map(lambda w, step=step: w + np.asarray(step, w.dtype), weights)
+        checkpoint.save(tmp_path / name / "weights", 1, {"weights": moved})
+    experts = [str(tmp_path / name) for name in ("a", "b")]
+    for base, output in ((PUBLISHED, "mixed"), (tmp_path / "base", "ours")):
+        words = ["--base", str(base), "--experts", *experts, "--output", str(tmp_path / output)]
+        assert cli.main(["merge", "linear", *words]) == 0
+    mixed, ours = (checkpoints.load_weights(tmp_path / name) for name in ("mixed", "ours"))
+    jax.tree.map(np.testing.assert_array_equal, mixed, ours)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (mixed, weights)), strict=True))
+    assert exported(tmp_path / "mixed", tmp_path / "one") == exported(
+        tmp_path / "ours", tmp_path / "other"
+    )
+
+
+def test_an_export_of_a_run_is_of_its_last_finished_stage(tmp_path):
+    recipe = dataclasses.replace(recipes.get_recipe("rl")(), model=HfCheckpoint(PUBLISHED).config)
+    configs.open_run(recipe, tmp_path / "run")
+    stage = tmp_path / "run" / "stages" / "rl"
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    shutil.copytree(tmp_path / "ours" / "weights", stage / "weights")
+    assert cli.main(["export-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
+    (stage / "done.json").write_text("{}")
+    assert cli.main(["export-hf", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert contents(tmp_path / "out") == contents(PUBLISHED)
+
+
+def test_a_merge_that_is_refused_leaves_no_directory(tmp_path):
+    (tmp_path / "empty").mkdir()
+    words = ["--base", str(PUBLISHED), "--experts", str(tmp_path / "empty")]
+    assert cli.main(["merge", "linear", *words, "--output", str(tmp_path / "runs/m")]) == 1
+    assert not (tmp_path / "runs/m").exists()
 
 
 def test_an_export_refuses_a_config_of_others_in_one_line(tmp_path, capsys):

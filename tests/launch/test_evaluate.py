@@ -87,7 +87,7 @@ def test_misuse_is_refused(imported, tmp_path):
         evaluate.choose_problems(options, None, Console(file=io.StringIO()))
     with pytest.raises(ConfigError, match=r"temperature=0\.0"):
         evaluate.sampling_of(dataclasses.replace(options, temperature=0.0), None)
-    encode = evaluate.prompt_encoder(EvalOptions(run_dir=Path("x")), None, AsciiTokenizer())
+    encode = evaluate.prompt_encoder(options, evaluate.find_texts(options, None, AsciiTokenizer()))
     problem = held_out(recipes.get_recipe("quickstart")(), "stem", "test", 1)[0]
     with pytest.raises(ConfigError, match="cannot read"):
         encode(dataclasses.replace(problem, prompt="\u2207"))
@@ -95,6 +95,21 @@ def test_misuse_is_refused(imported, tmp_path):
     with pytest.raises(ConfigError, match=r"long has a prompt of 9\d\d tokens.*max_position=1024"):
         evaluate.room_for({"stem": [problem, long]}, encode, 256, 1024)
     assert evaluate.room_for({"stem": [problem, long]}, encode, 1, 1024) == len(encode(long)) + 1
+
+
+def test_a_form_is_chosen_by_its_name():
+    """Whatever that of the run or of the model is."""
+    (problem,) = held_out(recipes.get_recipe("quickstart")(), "stem", "test", 1)
+    tokenizer = AsciiTokenizer()
+    for recipe in (None, recipes.get_recipe("quickstart")()):
+        options = EvalOptions(run_dir=Path("x"), form="boxed")
+        found = evaluate.find_texts(options, recipe, tokenizer)
+        asked = tokenizer.decode(evaluate.prompt_encoder(options, found)(problem))
+        assert (found.form.name, "\\boxed{}" in asked) == ("boxed", True)
+        usual = evaluate.find_texts(dataclasses.replace(options, form=None), recipe, tokenizer)
+        assert usual.form.name == "tagged"
+    with pytest.raises(ConfigError, match="--form haiku is unknown"):
+        EvalOptions(run_dir=Path("x"), form="haiku")
 
 
 def test_of_a_runs_own_file_what_it_held_out_is_posed(tmp_path):

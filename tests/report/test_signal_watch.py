@@ -43,7 +43,7 @@ def test_what_it_says_is_what_the_answers_have_in_common():
     text = describe([WRONG] * 64)
     for part in (
         "none of 64 groups",
-        "0 of 512 graded answers",
+        "0 of 512 answers that ended",
         "'value' (512)",
         "easier problems",
     ):
@@ -55,7 +55,12 @@ def test_what_it_says_is_what_the_answers_have_in_common():
         cut = [dataclasses.replace(r, **changes) for r in WRONG.rollouts]
         return [WRONG.replace_rollouts(tuple(cut))]
 
-    assert "max_new_tokens" in describe(all_are(finish_reason="length"))
+    cut = all_are(finish_reason="length", verdict=verdict.correct(), reward=None)
+    assert "max_new_tokens" in describe(cut)
+    # what was right and cut off counts with those that were cut off alone, as in its reward
+    text = describe([*cut, WRONG])
+    assert "0 of 8 answers that ended were right" in text
+    assert "8 of all 16 were cut off" in text
     unreadable = describe(all_are(verdict=verdict.ungradable("timeout"), reward=None))
     assert "8 more could not be graded" in unreadable
     assert "'timeout' (8)" in unreadable

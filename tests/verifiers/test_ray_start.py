@@ -1,6 +1,7 @@
 """Starting Ray, or connecting to it: late starts, addresses that are wrong, one Ray a process."""
 
 import socket
+import subprocess
 import types
 
 import pytest
@@ -95,3 +96,30 @@ def test_a_process_has_one_ray(monkeypatch):
     for address in ("127.0.0.1:6380", "10.0.0.9:6379", "ray://10.0.0.9:10001"):
         with pytest.raises(ConfigError, match=r"is connected to 127.0.0.1:6379"):
             ray_start.start_ray(address)
+
+
+def test_a_start_that_failed_leaves_no_process(monkeypatch):
+    """Nor does it end others of this process: of an earlier start, or none of Ray's."""
+    home = ray_start._HOME.decode()
+
+    def sleeper(name):
+        return subprocess.Popen([name, "3600"], executable="/bin/sleep")
+
+    kept = [sleeper(f"{home}/gcs_server"), sleeper("other")]
+    left = []
+
+    class Slow(BusyRay):
+        def init(self, **options):
+            if self.errors:
+                left.append(sleeper(f"{home}/gcs_server"))
+            super().init(**options)
+
+    monkeypatch.setattr(ray_start, "ray", Slow(SLOW, SLOW))
+    try:
+        assert ray_start.start_ray()
+        assert [one.poll() is not None for one in left] == [True, True]
+        assert [one.poll() for one in kept] == [None, None]
+    finally:
+        for one in (*kept, *left):
+            one.kill()
+            one.wait()
