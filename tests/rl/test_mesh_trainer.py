@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.array import ArrayImpl
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models.dense import DenseConfig
@@ -27,6 +28,9 @@ from loong_jax.rl import (
     trainer,
 )
 from loong_jax.rl.policy_model import policy_of
+from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
 from loong_jax.testing.toy_policy import toy_group
 
@@ -238,3 +242,27 @@ def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
     ]
     assert sizes
     assert max(size for size in sizes if size != state) < whole
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_publishing_on_a_mesh_brings_no_weight_to_the_host(monkeypatch, name):
+    policy, weights = policy_on(name, True)
+    state = trainer.initial_state(policy, ADAM, weights)
+    graphdef = family_of(MODELS[name]).abstract_weights(MODELS[name], policy.rules)[0]
+    shapes = EngineConfig(num_slots=8, cache_length=32, prefill_lengths=(16,), prefill_members=8)
+    engine = engine_for(graphdef, MODELS[name], AsciiTokenizer(), shapes, policy.rules)
+    store, seen = VersionStore(max_staleness=0), []
+    to_numpy = ArrayImpl.__array__
+
+    def watched(array, *args, **kwargs):
+        seen.append(array.size)
+        return to_numpy(array, *args, **kwargs)
+
+    monkeypatch.setattr(ArrayImpl, "__array__", watched)
+    store.put(0, trainer.publisher(policy)(state.weights))
+    loaded = engine.load_params(store.get(0))
+    assert len(seen) == len(jax.tree.leaves(loaded))  # a checksum of each
+    assert max(seen) == 1
+    for there, here in zip(jax.tree.leaves(store.get(0)), jax.tree.leaves(loaded), strict=True):
+        for one, other in zip(there.addressable_shards, here.addressable_shards, strict=True):
+            assert one.data.unsafe_buffer_pointer() == other.data.unsafe_buffer_pointer()
