@@ -154,10 +154,8 @@ def _listed(hidden_BTD, tokens_BT, place_FN, source_FN):
     parts = len(place_FN)
     hidden_FSD = hidden_BTD.reshape(parts, -1, hidden_BTD.shape[-1])
     hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source_FN)
-    token_FN = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill"))(
-        tokens_BT.reshape(parts, -1), place_FN
-    )
-    return hidden_FND, token_FN
+    take = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill", fill_value=0))
+    return hidden_FND, take(tokens_BT.reshape(parts, -1), place_FN)
 
 
 def _unlisted(tokens_BT, place_FN, value_FN):
@@ -173,9 +171,7 @@ def _at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Ar
     if sharding.mesh.empty:
         return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     # words may be cut over devices, of which one has the token
-    is_token = (
-        jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == token[..., None]
-    )
+    is_token = jnp.arange(logits.shape[-1]) == token[..., None]
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
 
 

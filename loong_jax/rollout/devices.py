@@ -19,7 +19,7 @@ from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.rollout.engine import Params
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.speculation import DraftedCache
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, launch
 
 Cache = Any  # arrays [*, *, B, S, *]
 WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
@@ -116,7 +116,7 @@ class OnMesh(OneDevice):
         return jax.eval_shape(lambda: self._make(batch, capacity))
 
     def load(self, weights: Params) -> Params:
-        return jax.device_put(weights, self._shardings)
+        return launch(self._mesh, jax.device_put, weights, self._shardings)
 
     def bring(self, tree: Any) -> Any:
         leaf = next((leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)), None)
