@@ -171,7 +171,8 @@ def _at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Ar
     if sharding.mesh.empty:
         return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     # words may be cut over devices, of which one has the token
-    is_token = jnp.arange(logits.shape[-1]) == token[..., None]
+    word = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    is_token = word == token[..., None]
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
 
 
