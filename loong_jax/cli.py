@@ -155,6 +155,7 @@ def train(arguments: Arguments) -> int:
     profiled, words = _take("--profile-steps", arguments)
     if profiled is not None:
         os.environ["LOONG_PROFILE"] = profiled
+    is_dry, words = "--dry-run" in words, [word for word in words if word != "--dry-run"]
     name, *rest = words
     if name.startswith("-"):
         name, rest = None, words
@@ -184,6 +185,9 @@ def train(arguments: Arguments) -> int:
     config = chosen.config
     if found.is_new:
         config = choosing.finished(config, found.config, rest)
+    if is_dry:
+        run.show_memory(config, chosen.only)
+        return 0
     run.train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 

@@ -198,8 +198,12 @@ class ShardingRules:
         if self.mesh is None:
             return compiled
 
+        def lower(*args, **kwargs):
+            with self.scope():
+                return compiled.lower(*args, **kwargs)
+
         call: Any = functools.partial(launch, self.mesh, compiled)
-        call.lower = compiled.lower
+        call.lower = lower
         return call
 
     def put_rows(self, tree: Any) -> Any:

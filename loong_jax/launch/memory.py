@@ -11,19 +11,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.table import Table
 
+from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
 from loong_jax.launch import devices
 from loong_jax.launch.placement import engine_shapes
 from loong_jax.launch.recipe import Recipe, RlStage, SftStage
+from loong_jax.launch.texts import texts_of
 from loong_jax.models.families import family_of
-from loong_jax.rl import lora, trainer
-from loong_jax.rl.policy_model import CHUNK_LOGITS, policy_of
+from loong_jax.rl import lora, sft, trainer
+from loong_jax.rl.batching import TrajectoryBatch
+from loong_jax.rl.policy_model import CHUNK_LOGITS, PolicyModel, policy_of
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 GB = 1e9
+_GRADIENTS = "gradients"
 
 
 class Need(NamedTuple):
@@ -41,16 +47,38 @@ def needs(recipe: Recipe, name: str) -> list[Need]:
     return list(_needs(recipe, recipe.stages[name]))
 
 
+def compiled_needs(recipe: Recipe, name: str) -> list[Need]:
+    """As `needs`, with what the compiled programs ask for in place of the estimates.
+
+    A step's program is compiled for micro-batches whose every token is predicted, the replicas' for
+    blocks of all slots.
+    """
+    stage: Any = recipe.stages[name]
+    counted = [need for need in needs(recipe, name) if not need.is_estimate]
+    if isinstance(stage, SftStage):  # whose step makes gradients within
+        counted = [need for need in counted if need.what != _GRADIENTS]
+    return counted + list(_compiled(recipe, stage))
+
+
 def total(found: list[Need]) -> float:
     """Bytes on the fullest device."""
     return max(sum(need.trainer for need in found), sum(need.replica for need in found))
 
 
-def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
-    shares, model = devices.shares_of(recipe), recipe.model
-    rules = shares.trainer
+class _Trained(NamedTuple):
+    """What a stage trains and publishes, as shapes that know where they lie."""
+
+    policy: PolicyModel
+    weights: Any
+    state: trainer.TrainState
+    frozen: Any  # () for nothing
+    published: Any
+
+
+def _trained(recipe: Recipe, stage: Any, rules: ShardingRules) -> _Trained:
+    model = recipe.model
     graphdef, weights = family_of(model).abstract_weights(model, rules)
-    policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, None
+    policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, ()
     with rules.scope():
         if stage.lora is not None:
             frozen = weights
@@ -59,15 +87,21 @@ def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
             policy = lora.lora_policy(policy, stage.lora)
         initial = functools.partial(trainer.initial_state, policy, stage.optimizer)
         state = jax.eval_shape(initial, trained)
-        published = jax.eval_shape(policy.published, weights)
+        return _Trained(policy, weights, state, frozen, jax.eval_shape(policy.published, weights))
+
+
+def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
+    shares = devices.shares_of(recipe)
+    rules = shares.trainer
+    _, weights, state, frozen, published = _trained(recipe, stage, rules)
     masters = _bytes(state.weights, rules)
     yield Need("weights that train, float32", masters, 0, "--mesh.fsdp, --lora")
     moments = _bytes(state.optimizer_state, rules)
     yield Need(
         "moments of the optimizer", moments, 0, "--mesh.fsdp, --STAGE.optimizer.moments-dtype"
     )
-    yield Need("gradients", masters, 0, "--mesh.fsdp, --lora")
-    if frozen is not None:
+    yield Need(_GRADIENTS, masters, 0, "--mesh.fsdp, --lora")
+    if frozen:
         yield Need("frozen weights", _bytes(frozen, rules), 0, "--dtype bfloat16, --mesh.fsdp")
     if isinstance(stage, RlStage):
         yield from _of_rl(recipe, stage, shares, weights, published)
@@ -110,6 +144,98 @@ def _of_rl(
         max((_cache_bytes(recipe, other) for other in apart), default=0.0),
         "--engine.slots-per-replica, --engine.cache-length, --engine.pages, --engine.num-replicas",
     )
+
+
+def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
+    shares = devices.shares_of(recipe)
+    rules = shares.trainer
+    made = _trained(recipe, stage, rules)
+    state, frozen = _placed((made.state, made.frozen), rules)
+    batch = _batch(recipe, stage, made.policy)
+    if isinstance(stage, RlStage):
+        programs = trainer.make_programs(
+            made.policy,
+            stage.objective,
+            stage.optimizer,
+            stage.scheduler.max_staleness,
+            stage.replays_routing,
+            stage.shares_prompts,
+        )
+        with rules.scope():
+            begun = _placed(jax.eval_shape(programs.begin, state.weights), rules)
+            number, whole = jnp.float32(1), jnp.int32(1)
+            scalars = (whole, number, number, whole, frozen)
+            step = programs.accumulate.lower(state.weights, begun, batch, *scalars)
+            space = max(_space(step), _space(programs.update.lower(state, begun)))
+    else:
+        with rules.scope():
+            step = sft.make_train_step(made.policy, stage.optimizer).lower(state, batch, frozen)
+            space = _space(step)
+    less = "--STAGE.rows, --STAGE.row-length, --model.remat layer, --mesh.*"
+    yield Need("working space of a step", space, 0, less)
+    if not isinstance(stage, RlStage):
+        return
+    decoding = {True: 0.0, False: 0.0}
+    for other in set(shares.replicas):
+        graphdef, sharded = family_of(recipe.model).abstract_weights(recipe.model, other)
+        shapes = engine_shapes(recipe, other)
+        engine = engine_for(graphdef, recipe.model, texts_of(recipe).tokenizer, shapes, other)
+        is_here = _overlap(other, rules)
+        block = engine.lower_block(_in_dtypes(sharded, made.published))
+        decoding[is_here] = max(decoding[is_here], _space(block))
+    less = "--engine.slots-per-replica, --engine.cache-length"
+    yield Need("working space of a block of decoding", decoding[True], decoding[False], less)
+
+
+def _space(lowered: Any) -> float:
+    return float(lowered.compile().memory_analysis().temp_size_in_bytes)
+
+
+def _batch(recipe: Recipe, stage: SftStage | RlStage, policy: PolicyModel) -> Any:
+    """The shapes of a micro-batch."""
+    rules = policy.rules
+    parts, shape = rules.parts("act_batch"), (stage.rows, stage.row_length)
+
+    def rows(dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=rules.spec("act_batch"))
+
+    integers, numbers = rows(jnp.int32, *shape), rows(jnp.float32, *shape)
+    places = rows(jnp.int32, parts, math.prod(shape) // parts)
+    listed = Predicted(places, places) if policy.states is not None else None
+    mask = rows(bool, *shape)
+    if isinstance(stage, SftStage):
+        fields = dict(tokens=integers, loss_mask=mask, segment_ids=integers, positions=integers)
+        return fields | ({"predicted": listed} if sft.lists_tokens(policy) else {})
+    replays = stage.replays_routing
+    chosen = getattr(recipe.model, "num_chosen", 0)
+    shares = listed is not None and policy.sees_parents and stage.shares_prompts is not False
+    return TrajectoryBatch(
+        tokens=integers,
+        segment_ids=integers,
+        positions=integers,
+        loss_mask=mask,
+        engine_logprob=numbers,
+        behavior_logprob=numbers,
+        advantage=numbers,
+        version_lag=integers,
+        reference_logprob=None if stage.objective.kl is None else numbers,
+        routing=rows(jnp.int32, *shape, recipe.model.num_layers, chosen) if replays else None,
+        parent_ids=integers if shares and not replays else None,
+        predicted=listed,
+    )
+
+
+def _placed(tree: Any, rules: ShardingRules) -> Any:
+    """Shapes on the devices of the mesh that they were derived for."""
+    mesh = rules.mesh
+    if mesh is None:
+        return tree
+
+    def place(leaf: Any) -> jax.ShapeDtypeStruct:
+        spec = getattr(leaf.sharding, "spec", PartitionSpec())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, tree)
 
 
 def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) -> Iterator[Need]:

@@ -88,6 +88,17 @@ def train(
         _train(recipe, run_dir, needed, given, only=only, source=source)
 
 
+def show_memory(recipe: Recipe, only: str | None = None) -> None:
+    """What every stage that trains, or `only` one, needs of a device, its programs compiled."""
+    devices.leave_to_replicas(recipe)
+    recipe = starting.with_given_model(recipe)
+    recipe = sizes.fitted(recipe, texts_of(recipe))
+    for name, stage in recipe.stages.items():
+        if isinstance(stage, SftStage | RlStage) and only in (None, name):
+            found = memory.compiled_needs(recipe, name)
+            Console().print(memory.table(name, found, memory.limit_of_devices()))
+
+
 def _show_memory(recipe: Recipe, names: Sequence[str]) -> None:
     """What a device needs, of the stage that needs most; ConfigError where it cannot hold that."""
     limit = memory.limit_of_devices()

@@ -54,6 +54,7 @@ _STAGES: Mapping[type, Mapping[str, str]] = {
 _RUN = {
     "--run-dir DIR": "where the run lives; with it alone a run goes on",
     "--only STAGE": "runs one stage alone",
+    "--dry-run": "compiles the programs and says what memory a device needs; trains nothing",
     "--from RUN": "takes finished stages from another run",
     "--profile-steps N": "traces N training steps into stages/*/profile, for TensorBoard",
     "--log-level LEVEL": "debug, info, warning or error",

@@ -57,6 +57,11 @@ class OneDevice:
         """Arrays that every device is to hold as they are."""
         return tree
 
+    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
+        """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
+        del spec
+        return jax.eval_shape(lambda: tree)
+
     def compile(
         self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
     ) -> Callable[..., Any]:
@@ -125,6 +130,10 @@ class OnMesh(OneDevice):
 
     def whole(self, tree: Any) -> Any:
         return jax.device_put(tree, NamedSharding(self._mesh, WHOLE))
+
+    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
+        place = NamedSharding(self._mesh, spec)
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place), tree)
 
     def compile(
         self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()

@@ -105,6 +105,13 @@ class PagedEngine(SlotEngine):
         slots, drafts = self.devices.whole((self._empty_slots(), self._no_drafts()))
         return PagedState(DecodeState(pool, slots, drafts), book, {})
 
+    def lower_block(self, params: Params) -> jax.stages.Lowered:
+        pool = self._abstract_state(self.pages.num_pages, self.pages.page_size)
+        num_slots, length = self.config.num_slots, self.config.cache_length
+        slots = np.zeros(num_slots, np.int32)
+        table = np.zeros((num_slots, length // self.pages.page_size), np.int32)
+        return self._decode_pages.lower(params, pool, slots, table)
+
     def _label(
         self,
         prompts: Sequence[np.ndarray],

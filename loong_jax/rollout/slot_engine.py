@@ -135,6 +135,17 @@ class SlotEngine:
         slots, drafts = self.devices.whole((self._empty_slots(), self._no_drafts()))
         return DecodeState(cache, slots, drafts)
 
+    def lower_block(self, params: Params) -> jax.stages.Lowered:
+        """The program of a block of all slots; `params` are `jax.ShapeDtypeStruct`."""
+        size = self.config.num_slots, self.config.cache_length
+        return self._decode.lower(params, self._abstract_state(*size))
+
+    def _abstract_state(self, rows: int, capacity: int) -> DecodeState:
+        devices = self.devices
+        slots = jax.eval_shape(lambda: (self._empty_slots(), self._no_drafts()))
+        cache = devices.abstract(devices.abstract_cache(rows, capacity), devices.caches)
+        return DecodeState(cache, *devices.abstract(slots, WHOLE))
+
     def _no_drafts(self) -> jax.Array | None:
         return jnp.zeros(2, jnp.int32) if self.config.speculation else None
 

@@ -89,3 +89,16 @@ def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
     memory.refuse_too_much("rl_stem", found, 1e12)
     with pytest.raises(ConfigError, match="4 devices for the trainer and 2 replicas 4 each, 12 in"):
         memory.needs(dataclasses.replace(recipe, replica_mesh=MeshSettings(fsdp=4)), "rl_stem")
+
+
+@pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
+def test_programs_are_compiled_for_what_they_need(on_mesh):
+    mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
+    recipe = recipe_on(mesh).with_stage("rl_stem", rows=4, row_length=96)
+    shapes = dict(slots_per_replica=8, prefill_members=8, cache_length=96, prefill_length=32)
+    engine = dataclasses.replace(recipe.engine, pages=None, narrow_slots=(), **shapes)
+    found = memory.compiled_needs(dataclasses.replace(recipe, engine=engine), "rl_stem")
+    assert not any(need.is_estimate for need in found)
+    spaces = {need.what: need.trainer for need in found[-2:]}
+    assert list(spaces) == ["working space of a step", "working space of a block of decoding"]
+    assert min(spaces.values()) > 1e5
