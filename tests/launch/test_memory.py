@@ -91,6 +91,7 @@ def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
         memory.needs(dataclasses.replace(recipe, replica_mesh=MeshSettings(fsdp=4)), "rl_stem")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
 def test_programs_are_compiled_for_what_they_need(on_mesh):
     mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
