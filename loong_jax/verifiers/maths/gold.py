@@ -4,16 +4,9 @@ import dataclasses
 import functools
 import re
 
-from loong_jax.verifiers.maths import extract, names
+from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    CostError,
-    Node,
-    ParseError,
-    strip_labels,
-    walk,
-)
+from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
 from loong_jax.verifiers.maths.wording import choices, dates, phrases
 
@@ -41,6 +34,8 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
     span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
     body = _bare(span.text if span else text)
+    if not body.isascii():
+        body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
     if kind is None:
@@ -69,7 +64,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
 
 def _of_kind(node: Node, kind: str | None) -> Node:
     """Brackets as what the record says they are: [-3, 3] alone may be an interval or a list."""
-    inner = strip_labels(node)
+    inner = node.unlabelled
     if inner.head not in ("bracket", "tuple"):
         return node
     if kind == "interval" and len(inner.args) == 2:
@@ -153,7 +148,7 @@ def clear_caches() -> None:
 
 def type_of(node: Node) -> str:
     """The declared type of a parsed gold."""
-    node = strip_labels(node)
+    node = node.unlabelled
     head = node.head
     if head in ("quantity", "degree"):
         return "quantity"
@@ -171,5 +166,5 @@ def type_of(node: Node) -> str:
         return head
     if head in BARE_LISTS or head == "pm":
         return "list"
-    is_number = all(n.head not in ("symbol", "apply") for n in walk(node))
+    is_number = all(n.head not in ("symbol", "apply") for n in node.walk())
     return "number" if is_number else "expression"

@@ -205,6 +205,8 @@ class MathVerifier:
         for count, span in enumerate(extract.spans(answer_text)):
             if count == worded.MAX_CANDIDATES:
                 break
+            if span.rule == "count" and reference.kind in ("list", "set", "tuple"):
+                continue
             if span.rule == "letter" and reference.readings[0].head != "symbol":
                 continue  # that of an option, whose value is asked for
             if " ".join(span.text.split()) == " ".join(reference.text.split()):

@@ -100,7 +100,7 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
                 return verdict.correct(evidence) if same else verdict.wrong("value", evidence)
             continue
         if reference.kind == "date":
-            if (said := _by_date(reference, span, evidence)) is not None:
+            if span.rule != "number" and (said := _by_date(reference, span, evidence)) is not None:
                 return said
             continue
         answer = phrases.yes_or_no(span.text)
@@ -120,10 +120,25 @@ def by_words(reference: Gold, answer_text: str) -> Verdict | None:
             continue
         if any(phrases.concludes(given, other) for other in phrases.synonyms_of(wanted)):
             return verdict.correct(evidence)
-        if span.rule in ("whole", "sentence") and phrases.is_said_of(
-            phrases.bare(reference.text), span.text
-        ):
-            return verdict.correct(evidence)
+    is_marked = spans[0].rule in ("boxed", "letter", "label", "phrase")
+    clause = spans[0].text if is_marked else extract.last_clause(answer_text)
+    if is_marked and reference.kind != "date":
+        return None
+    evidence = f"words (clause): {clause}"
+    if reference.kind == "choice":
+        letter = choices.mentioned(clause)
+        return None if letter is None else _verdict(letter.casefold() == wanted, evidence)
+    if reference.kind == "date":
+        return _by_date(reference, extract.Span(dates.last_mention(clause), "clause"), evidence)
+    if wanted in ("yes", "no", "true", "false"):
+        concluded = phrases.conclusion(clause)
+        answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
+        same = answer == phrases.yes_or_no(reference.text)
+        return None if answer is None else _verdict(same, evidence)
+    if phrases.is_said_of(phrases.bare(reference.text), clause) or any(
+        phrases.is_told(other, clause) for other in phrases.synonyms_of(wanted)
+    ):
+        return verdict.correct(evidence)
     return None
 
 

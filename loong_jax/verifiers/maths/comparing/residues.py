@@ -11,17 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    CostError,
-    Node,
-    heads,
-    number,
-    strip_labels,
-    substitute,
-    symbols,
-    walk,
-)
+from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
 from loong_jax.verifiers.maths.forms import kinds, lists, naming
 
 MAX_ITEMS = 64
@@ -53,15 +43,15 @@ def of_gold(node: Node) -> Classes | None:
 def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
         return False
-    found = heads(node)
+    found = node.heads
     if "modular" in found or node.head == "builder" or INTEGERS in kinds.domains(node):
         return True
-    if not ("degree" in found or kinds.PI in walk(node)):
+    if not ("degree" in found or kinds.PI in node.walk()):
         return False
     items = node.args if node.head in BARE_LISTS else (node,)
     return all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
-        for i in map(strip_labels, items)
+        for i in (item.unlabelled for item in items)
     )
 
 
@@ -70,7 +60,7 @@ def of(node: Node) -> Classes | None:
     domains = kinds.domains(node)
     if domains and INTEGERS not in domains:
         return None
-    node = strip_labels(node)
+    node = node.unlabelled
     if node.head == "builder":
         value, condition = node.args
         is_whole = condition.head == "chain" and condition.args[0] == ("in",)
@@ -92,7 +82,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
     found: list[tuple[str | None, Class]] = []
     period: Fraction | None = None
     moduli: set[Fraction] = set()
-    for item in reversed([strip_labels(item) for item in items]):
+    for item in reversed([item.unlabelled for item in items]):
         if item.head == "modular":
             item, given = item.args
             period = _rational(given)
@@ -114,7 +104,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
 
 def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | None:
     found: list[tuple[str | None, Class]] = []
-    for item in map(strip_labels, items):
+    for item in (item.unlabelled for item in items):
         name = None
         if item.head == "chain":
             if not naming.is_assignment(item) or item.args[1].head != "symbol":
@@ -122,7 +112,7 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
             if len(item.args[0]) > 1:
                 return None
             name, item = item.args[1].args[0], item.args[2]
-        free = symbols(item)
+        free = item.symbols
         if len(free) != 1 or not free <= _PARAMETERS or name in free:
             return None
         for value in lists.spread(item):
@@ -164,7 +154,7 @@ def _real(node: Node) -> Fraction | None:
 
 
 def _rational(node: Node) -> Fraction | None:
-    value = values.real_value(node) if not symbols(node) else None
+    value = values.real_value(node) if not node.symbols else None
     return Fraction(value) if isinstance(value, (int, Fraction)) else None
 
 
@@ -210,7 +200,7 @@ def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list
 
 def is_open(node: Node) -> bool:
     """Whether a remainder is left to work out: 42 mod 5."""
-    found = [values.real_value(x) if not symbols(x) else None for x in node.args]
+    found = [values.real_value(x) if not x.symbols else None for x in node.args]
     return isinstance(found[0], int) and isinstance(found[1], int) and 0 < found[1] <= abs(found[0])
 
 
@@ -219,7 +209,7 @@ def residue(node: Node) -> Node:
     inner, modulus = node.args
     if inner.head != "chain" or set(inner.args[0]) - {"==", "="}:
         return inner
-    given = [values.real_value(x) if not symbols(x) else None for x in (*inner.args[1:], modulus)]
+    given = [values.real_value(x) if not x.symbols else None for x in (*inner.args[1:], modulus)]
     if not all(isinstance(x, int) for x in given) or not given[-1]:
         return inner
     is_true = all((x - given[0]) % given[-1] == 0 for x in given[:-1])  # type: ignore[operator]

@@ -10,10 +10,11 @@ from loong_jax.verifiers.maths.extract import (
     markdown,
     mentions,
     prose,
+    remarks,
     statements,
 )
 from loong_jax.verifiers.maths.extract.statements import Span
-from loong_jax.verifiers.maths.reading import parameters
+from loong_jax.verifiers.maths.reading import sides
 from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
@@ -43,7 +44,7 @@ def spans(text: str) -> Iterator[Span]:
     body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
     if (apart := markdown.set_apart(body)) is not None:
         body = "\n".join(apart)
-    if (clause := parameters.at_end(body)) is not None:
+    if (clause := sides.at_end(body)) is not None:
         body, domain = clause
     line = body.rpartition("\n")[2].strip() if apart is not None else ""
     for span in _unboxed(body, line):
@@ -89,6 +90,14 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             return
         yield from last_maths.spans(span.text)
     if not found:
+        sentence = prose.last_sentence(body)[-MAX_WHOLE:]
+        if mentions.is_tried(sentence):
+            return
+        if (term := prose.end_of_sequence(sentence)) is not None:
+            yield Span(term, "count")
+        if (count := remarks.count_before(sentence)) is not None:
+            yield from (Span(said.text, "count") for said in last_maths.spans(count))
+        body = remarks.without_remarks(body)
         concluded = phrases.conclusion(prose.last_sentence(body))
         if phrases.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
@@ -118,6 +127,13 @@ def _with_shorter(span: Span) -> Iterator[Span]:
     yield span
     if (bare := prose.without_aside(span.text)) is not None:
         yield Span(bare, span.rule)
+
+
+def last_clause(text: str) -> str:
+    """The last sentence without the remarks that end it."""
+    body = markdown.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
+    clause = prose.last_sentence(remarks.without_remarks(closing.without_comments(body)))
+    return clause if len(clause) <= MAX_WHOLE else ""
 
 
 def last_sentence(text: str) -> str:

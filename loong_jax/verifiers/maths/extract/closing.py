@@ -45,7 +45,7 @@ _NOT_OF_ANSWER = re.compile(  # "twice the answer is", "if the answer is", "the 
 )
 _CHANGED_ANSWER = re.compile(
     r"\b(?:plus|minus|times|divided|multiplied|squared|cubed|increased|decreased|reduced|doubled|"
-    r"tripled|halved|modulo)\b",
+    r"tripled|halved|modulo|fails?|wrong|incorrect|excluded|eliminated)\b",
     re.IGNORECASE,
 )
 _AFTERWARDS = re.compile(  # what says of the answer that it is good, and where it stands

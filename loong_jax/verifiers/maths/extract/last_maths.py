@@ -9,7 +9,7 @@ from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
     r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+)?"
+    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+|(?::\d+)+)?"
     r"(?:\s?(?:\\?%|percent\b|pct\b|[°\u2030\u2031]|degrees\b))?"
 )
 _PIECE = re.compile(
@@ -39,7 +39,9 @@ _APART_FROM = "|".join(  # commands that a number may follow and be no part of
 )
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _NEGATED = re.compile(
-    r"(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z"
+    r"(?:(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|"
+    r"\w+\s+(?:in|to|for|on|at)\s+)?|\bno\s+\w+\s+(?:in|at|for|on)\s+|"
+    r"\b(?:outside|fails?\s+(?:for|at|when))\s+)\Z"
 )
 _LEFT_OUT = re.compile(  # "everything except 5", but not "no solution other than 5"
     r"(?!.*\b(?:no|none|nothing|not|never)\b).*\b(?:everything\s+but|except(?:\s+for)?|other\s+than)"
@@ -60,6 +62,11 @@ _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
 _SIGN_AFTER = re.compile(
     r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|\.?\u2026|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
 )
+_FROM = re.compile(
+    r"\bfrom\s+\$?-?\d[\d.,]*\$?\s*%?(?:\s[A-Za-z°]+){0,2}\s+(?:up\s+|down\s+)?to\s+\$?\Z|"
+    r"从\s*-?\d[\d.,]*\s*[^\d,.;]{0,12}[到至为]\s*\Z"
+)
+_BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
     rf"\b(?:{closing.OPERATION}|divisible\s+by|(?:lies|is|falls|comes)\s+(?:near|close)(?:\s+to)?|"
@@ -68,6 +75,9 @@ _OPERATED = re.compile(
 )
 _OPERATED_AFTER = re.compile(
     rf"\$?\s*(?:(?:{'|'.join(sorted(names.CHANGING_WORDS))})\b|"
+    r"(?:\w+\s+){0,3}(?:(?:(?:do|does|is|are|would|will|can)\s*(?:not|n't)|cannot)\s+(?:be\s+)?(?:suffice|"
+    r"enough|sufficient|work)\b|(?:is|are|was|were|would\s+be)\s+(?:too\s+(?:few|many|little|much)|more\s+than"
+    r"\s+enough)\b)|"
     r"or\s+not\b|(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
     r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
     r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
@@ -88,9 +98,13 @@ def spans(body: str) -> Iterator[Span]:
         return
     if _OPERATED.search(_words_before(body, matches[-1].start())):
         return  # half of 24
-    if _OPERATED_AFTER.match(body[matches[-1].end() :][:30]):
+    if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
         return  # 24 factorial
     start, end = matches[-1].span()
+    if _FROM.search(body, max(0, start - 60), start):
+        return  # from 60 to 66
+    if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
+        return
     if mentions.is_bound(body, start) or mentions.is_premise(body, start):
         return
     if matches[-1][5] and mentions.is_mentioned(body, start, end):
@@ -107,10 +121,14 @@ def spans(body: str) -> Iterator[Span]:
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)
+    rule = "number" if run[-1][5] else "formula"
     contents = [_content(match) for match in run]
+    if (between := _BETWEEN.search(body, max(0, run[0].start() - 20), run[0].start())) is not None:
+        if between[1] and len(contents) == 2:
+            yield Span(f"({', '.join(contents)})", rule)
+        return
     if len(set(contents)) == 1:
         contents = contents[:1]
-    rule = "number" if run[-1][5] else "formula"
     if len(contents) == 1:
         after = body[run[-1].end() : run[-1].end() + 40]
         unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", after)

@@ -23,6 +23,7 @@ _NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
 _PREMISE = re.compile(
     r"\W*(?:(?:now|first|here|and|so|but|next|recall|note|notice|remember|because|since)\s+(?:that\s+)?)?"
     r"(?:given\b|we\s+(?:know|are\s+(?:told|given|asked)|were\s+(?:told|given|asked))\b|"
+    r"(?:so\s+)?let(?:'s|\s+us)\s+(?:try|say|take|test)\b|try\b|(?:how|what)\s+about\b|what\s+if\b|"
     r"it\s+(?:is|was)\s+(?:given|known)\b|you\s+(?:said|told|gave|asked)\b|suppose\b|assum(?:e|ing)\b|"
     r"the\s+(?:problem|question|statement|exercise|text)\s+(?:says|states|asks|gives|tells)\b)"
     r"(?!.*(?:[,;:]|\b(?:so|then|thus|hence|therefore)\b))",
@@ -67,6 +68,12 @@ def is_pleasantry(body: str, start: int) -> bool:
     return _PLEASANT.match(_before(body, start)) is not None
 
 
+def is_tried(sentence: str) -> bool:
+    """Whether a sentence asks, or supposes what it says: "How about 12?"."""
+    asks = sentence.endswith("?") and _NUMBER.search(sentence) is not None
+    return asks or _PREMISE.match(sentence) is not None
+
+
 def is_relative(text: str) -> bool:
     """Whether a text begins with a number that is a distance: "7 less than the total"."""
     number = _NUMBER.match(text)
@@ -81,7 +88,8 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
         return True
     if not line.strip(" (") and _numbers_lines(body, start - len(line)):
         return True
-    if _NEIGHBOUR.search(before) and not _WORD.search(_rest(after)):
+    is_neighbour = _NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
+    if is_neighbour and not prose.unit_after(body, end):
         return True
     if _RELATIVE.match(after) and _OF_ANSWER.search(before):
         return True

@@ -10,7 +10,8 @@ MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _STATES = re.compile(
     r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
-    r"\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
+    r"\b(?:is|are|was|were|has the coordinates|equals?|be|"
+    r"becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
     r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
     r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
     r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"
@@ -54,6 +55,20 @@ _COUNTED = re.compile(
 _OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
 _HOLDS = re.compile(  # "the inequality holds for all real numbers"
     r"\b(?:holds?|true|valid|satisfied|defined|works?)\s+(?:for|on|over)\s+(?=(?:all|every|any)\b)",
+    re.IGNORECASE,
+)
+_ONLY = re.compile(  # "only x = 5 works"
+    r"\bonly\s+(\$[^$]+\$|[a-z]\s?=\s?-?[\d.]+|-?\d[\d.,/]*)\s+(?:checks?|works?|fits?|remains?|survives?|"
+    r"satisf\w+|qualif\w+|is\s+(?:valid|possible|admissible|positive|acceptable|left|a\s+solution))\b"
+)
+_SEQUENCE = re.compile(r"(?:-?\d[\d.]*(?:,\s*(?:and\s+)?|\s+and\s+)){4,}(-?\d[\d.]*)[.\s]*\Z")
+_GROWS = re.compile(
+    r"\b(?:each|every|sequence|terms|doubl\w+|tripl\w+|halv\w+|adding|subtracting|multiplying|pattern)\b",
+    re.IGNORECASE,
+)
+_SET_OF = re.compile(
+    r"\b(?:values?|possib\w+|could|one of|solutions?|roots?|divisors?|factors?|primes?|answers?|or|"
+    r"options?|multiples|elements|numbers)\b",
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
@@ -123,6 +138,9 @@ def stated(text: str) -> Iterator[str]:
     if (everywhere := _HOLDS.search(sentence)) is not None:
         yield _OF_LETTER.sub("", sentence[everywhere.end() :])
         return
+    if (kept := _ONLY.search(sentence)) is not None:
+        yield kept[1]
+        return
     verbs = list(_STATES.finditer(sentence))
     if not verbs:
         said = _ANNOUNCED.fullmatch(sentence)
@@ -146,9 +164,17 @@ def stated(text: str) -> Iterator[str]:
         yield said
 
 
+def end_of_sequence(sentence: str) -> str | None:
+    """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
+    row = _SEQUENCE.search(sentence)
+    before = "" if row is None else sentence[: row.start()]
+    is_growing = _GROWS.search(before) and not _SET_OF.search(before) and "=" not in before
+    return row[1] if row is not None and is_growing else None
+
+
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
-    unit = _unit_after(text, end)
+    unit = unit_after(text, end)
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:
@@ -156,7 +182,7 @@ def with_unit_after(content: str, text: str, end: int) -> str:
     return content + unit
 
 
-def _unit_after(text: str, end: int) -> str:
+def unit_after(text: str, end: int) -> str:
     match = _UNIT.match(text[end : end + 60])
     if match is None:
         return ""

@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import (
-    COLLECTIONS,
-    Node,
-    heads,
-    negate,
-    strip_labels,
-    symbols,
-)
+from loong_jax.verifiers.maths.expression import COLLECTIONS, Node, negate
 from loong_jax.verifiers.maths.forms import kinds, naming
 
 ELLIPSIS = Node("symbol", ("...",))
@@ -29,7 +22,7 @@ def grouped(gold: Node, answer: Node) -> Node:
         or names_ != names_[:size_] * (len(names_) // size_)
     ):
         return answer
-    if not all(strip_labels(i).head == "tuple" and len(i.args) == size_ for i in gold.args):
+    if not all(i.unlabelled.head == "tuple" and len(i.args) == size_ for i in gold.args):
         return answer
     values_ = [naming.right_side(item) for item in answer.args]
     rows = [tuple(values_[i : i + size_]) for i in range(0, len(values_), size_)]
@@ -39,11 +32,11 @@ def grouped(gold: Node, answer: Node) -> Node:
 def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
     """An expression without the values that its unknowns may not have: x + 1, x != 1."""
     first, *rest = items
-    allowed = symbols(first)
+    allowed = first.symbols
     if first.head == "chain" or not rest:
         return items
-    for item in map(strip_labels, rest):
-        if item.head != "chain" or item.args[0] != ("!=",) or not symbols(item.args[1]) & allowed:
+    for item in (item.unlabelled for item in rest):
+        if item.head != "chain" or item.args[0] != ("!=",) or not item.args[1].symbols & allowed:
             return items
     return (first,)
 
@@ -85,7 +78,7 @@ def flat(node: Node) -> tuple[Node, ...]:
 
 def spread(node: Node) -> tuple[Node, ...]:
     """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
-    if node.head in (*COLLECTIONS, "matrix") or "pm" not in heads(node):
+    if node.head in (*COLLECTIONS, "matrix") or "pm" not in node.heads:
         return (node,)
     return with_sign(node, 1), with_sign(node, -1)
 

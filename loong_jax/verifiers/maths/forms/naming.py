@@ -2,20 +2,12 @@
 
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths.expression import (
-    Node,
-    number,
-    render,
-    strip_labels,
-    symbol,
-    symbols,
-    walk,
-)
+from loong_jax.verifiers.maths.expression import Node, number, render, symbol
 from loong_jax.verifiers.maths.forms import kinds
 
 
 def names_something(node: Node) -> bool:
-    node = strip_labels(node)
+    node = node.unlabelled
     if node.head in ("symbol", "apply") or kinds.is_derivative(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
@@ -27,13 +19,13 @@ def names_something(node: Node) -> bool:
 
 def names_ratio(node: Node) -> bool:
     """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
-    if node.head not in ("ratio", "div") or {n.head for n in walk(node)} - {
+    if node.head not in ("ratio", "div") or {n.head for n in node.walk()} - {
         node.head,
         "symbol",
         "mul",
     }:
         return False
-    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in symbols(node))
+    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in node.symbols)
 
 
 def names_function(left: Node, gold: Node, right: Node) -> bool:
@@ -42,15 +34,15 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
         return False
     name, argument = left.args
     base = kinds.without_accent(name.args[0]).partition("_")[0]
-    if name.args[0] in symbols(gold) | symbols(right):
+    if name.args[0] in gold.symbols | right.symbols:
         return False
     if argument.head == "chain":  # P(X = k)
-        variables = {v for v in symbols(argument) if not v[:1].isupper()}
-        return base in ("P", "Pr") and variables <= symbols(gold)
+        variables = {v for v in argument.symbols if not v[:1].isupper()}
+        return base in ("P", "Pr") and variables <= gold.symbols
     if argument.head not in ("symbol", "mul"):
         return False
     is_name = base in _FUNCTION_NAMES or (len(base) == 1 and base.isupper())
-    return is_name and bool(symbols(argument)) and symbols(argument) <= symbols(gold)
+    return is_name and bool(argument.symbols) and argument.symbols <= gold.symbols
 
 
 def names_measure(left: Node) -> bool:
@@ -72,7 +64,7 @@ def with_products_of(other: Node, node: Node) -> Node:
     args = tuple(with_products_of(other, a) if isinstance(a, Node) else a for a in node.args)
     if node.head == "apply" and len(args) == 2:
         name = symbol(str(node.args[0]))
-        if name in set(walk(other)):
+        if name in set(other.walk()):
             return Node("mul", (name, args[1]))
     return Node(node.head, args)
 
@@ -91,7 +83,7 @@ def with_plain_equals(node: Node) -> Node:
 
 
 def is_assignment(node: Node) -> bool:
-    node = strip_labels(node)
+    node = node.unlabelled
     return (
         node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
     )
@@ -119,12 +111,12 @@ def may_rename(name: Node, other: Node) -> bool:
 
 
 def left_side(node: Node) -> str | None:
-    node = strip_labels(node)
+    node = node.unlabelled
     return render(node.args[1]) if is_assignment(node) else None
 
 
 def right_side(node: Node) -> Node:
-    return strip_labels(node).args[-1] if is_assignment(node) else node
+    return node.unlabelled.args[-1] if is_assignment(node) else node
 
 
 def order_of_point(names: Sequence[str]) -> list[str] | None:
@@ -146,7 +138,7 @@ def with_name_of(gold: Node, answer: Node) -> Node:
         return answer
     name, variable = left.args
     is_argument = variable.head == "symbol" and variable.args[0] in ("x", "t", "s")
-    if name.head != "symbol" or not is_argument or not symbols(variable) <= symbols(right):
+    if name.head != "symbol" or not is_argument or not variable.symbols <= right.symbols:
         return answer
     return Node("chain", (("=",), name, right))
 

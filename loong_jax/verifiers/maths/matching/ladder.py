@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import lines, real_sets
-from loong_jax.verifiers.maths.expression import Node, is_constant
+from loong_jax.verifiers.maths.comparing import real_sets
+from loong_jax.verifiers.maths.expression import Node
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
@@ -28,13 +28,13 @@ class Matcher:
 def equal(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     outcome = values.equal(gold, answer, matcher.tolerance)
     if outcome is True:
-        matcher.rung = "numeric" if is_constant(gold) else "identity"
+        matcher.rung = "numeric" if gold.is_constant else "identity"
         return True
     if outcome is False:
         renamed = renaming.renamed_constant(gold, answer) or renaming.with_constants(gold, answer)
         if renamed is not None and values.equal(*renamed, matcher.tolerance):
             return True
-        matcher.rung = "numeric" if is_constant(gold) else "identity"
+        matcher.rung = "numeric" if gold.is_constant else "identity"
         others = renaming.renamed(gold, answer)
         return any(values.equal(gold, other) for other in others) or renaming.absorbed(gold, answer)
     if kinds.needs_symbolic(gold) or kinds.needs_symbolic(answer):
@@ -62,7 +62,7 @@ def real_set(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if gold.head == "tuple" and answer.head == "bracket":
         return False
     matcher.rung = "numeric"
-    return lines.equal(left, right)
+    return real_sets.equal(left, right)
 
 
 def alike(gold: Node, answer: Node) -> bool | None:

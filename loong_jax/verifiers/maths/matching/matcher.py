@@ -4,15 +4,8 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import (
-    ellipses,
-    families,
-    finite_sets,
-    real_sets,
-    residues,
-    vectors,
-)
-from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node, heads, strip_labels
+from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, residues, vectors
+from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
 from loong_jax.verifiers.maths.forms import kinds, lists, naming
 from loong_jax.verifiers.maths.matching import ladder, measured, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Matcher
@@ -43,7 +36,7 @@ def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if kinds.denies(answer_label):
         matcher.note = f"the answer says of it: {' '.join(answer_label)}"
         return False
-    gold, answer = strip_labels(gold), strip_labels(answer)
+    gold, answer = gold.unlabelled, answer.unlabelled
     if gold.head in _FINITE and answer.head in _FINITE:
         gold, answer = _listed(gold), _listed(answer)
     if gold.head == "modular":
@@ -66,11 +59,11 @@ def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         return ladder.real_set(matcher, gold, answer)
     if gold.head in COLLECTIONS:
         return several.collection(matcher, gold, answer)
-    if gold.head in ("add", "mul", "div", "neg") and "matrix" in heads(gold):
+    if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
         gold = vectors.matrix_of(gold) or gold
     if gold.head == "matrix":
         return several.matrix(matcher, gold, answer)
-    if gold.head not in COLLECTIONS and "pm" in heads(gold):
+    if gold.head not in COLLECTIONS and "pm" in gold.heads:
         return several.collection(matcher, Node("list", lists.spread(gold)), answer)
     if gold.head == "ratio":
         return several.ratio(matcher, gold, answer)
@@ -82,4 +75,4 @@ Matcher.match = _match
 
 def _listed(node: Node) -> Node:
     """A rule that builds a finite set as the set of its elements."""
-    return (finite_sets.elements(node) if node.head == "builder" else None) or node
+    return (families.elements(node) if node.head == "builder" else None) or node

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths.expression import ONE, Node, heads, number, strip_labels, symbols
-from loong_jax.verifiers.maths.forms import naming, quotients
+from loong_jax.verifiers.maths.expression import ONE, Node, number
+from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
@@ -30,7 +30,7 @@ def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         converted = as_quantity(answer)
         if converted is not None and converted.args[1].dimensions == unit.dimensions:
             answer = converted
-        elif answer.head in ("percent", "degree") or symbols(answer) - symbols(value):
+        elif answer.head in ("percent", "degree") or answer.symbols - value.symbols:
             return False
         else:
             return ladder.equal(matcher, value, answer)  # the unit was asked for
@@ -56,7 +56,7 @@ def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
 
 def sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
     """3 hours and 5 minutes is one quantity; any other list is no value."""
-    parts = [strip_labels(item) for item in items]
+    parts = [item.unlabelled for item in items]
     if gold.head != "quantity" or not all(part.head == "quantity" for part in parts):
         return False
     if len({part.args[1].dimensions for part in parts}) != 1:
@@ -92,7 +92,7 @@ def kelvins(node: Node) -> Node | None:
         node = node.args[2]
     given = scale(node)
     value = node.args[0]
-    if symbols(value):
+    if value.symbols:
         return None
     if given == "K":
         return Node("mul", (value, number(node.args[1].factor)))
@@ -114,7 +114,7 @@ def _with_unit(node: Node) -> tuple[Node, Unit] | None:
         return args[0], args[1]
     if head == "symbol":
         return (ONE, UNITS[args[0]]) if args[0] in UNITS else None
-    if not symbols(node) and "quantity" not in heads(node):
+    if not node.symbols and "quantity" not in node.heads:
         return node, NOTHING
     if head == "pow":
         found, exponent = _with_unit(args[0]), args[1]
@@ -133,5 +133,5 @@ def _with_unit(node: Node) -> tuple[Node, Unit] | None:
         values_.append(part[0])
         unit = unit.times(part[1], -1 if head == "div" and index else 1)
     if head == "mul":
-        return quotients.product(*values_), unit
+        return kinds.product(*values_), unit
     return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

@@ -11,9 +11,6 @@ from loong_jax.verifiers.maths.expression import (
     ZERO,
     CostError,
     Node,
-    heads,
-    strip_labels,
-    symbols,
 )
 from loong_jax.verifiers.maths.forms import lists, naming
 from loong_jax.verifiers.maths.matching import ladder
@@ -35,14 +32,14 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             return ladder.real_set(matcher, gold, answer)
         else:
             return False
-    answer = strip_labels(answer)
+    answer = answer.unlabelled
     if gold.head == "tuple" and answer.head == "call" and answer.args[0] in _POINTS:
         answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
     answer = lists.grouped(gold, answer)
-    if answer.head not in COLLECTIONS and "pm" in heads(answer):
+    if answer.head not in COLLECTIONS and "pm" in answer.heads:
         answer = Node("list", lists.spread(answer))
     if gold.head == "tuple":
-        parts = vectors.components(answer, len(items), symbols(gold))
+        parts = vectors.components(answer, len(items), gold.symbols)
         answer = answer if parts is None else Node("tuple", parts)
     if gold == EMPTY:
         return answer == EMPTY
@@ -170,7 +167,7 @@ def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         answer = answer.args[-1]
     matrix = vectors.matrix_of(answer)
     if matrix is None and 1 in vectors.size(gold):
-        parts = vectors.components(answer, max(vectors.size(gold)), symbols(gold))
+        parts = vectors.components(answer, max(vectors.size(gold)), gold.symbols)
         matrix = None if parts is None else vectors.shaped(list(parts), vectors.size(gold))
     if matrix is None:
         return False

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import left_sides
+from loong_jax.verifiers.maths.reading import sides
 
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
@@ -175,7 +175,7 @@ def prepare(text: str) -> str:
     text = _in_pieces(text)
     if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
-    text = left_sides.spelled_out(plain(text).strip())
+    text = sides.spelled_out(plain(text).strip())
     if "!=" in text:
         text = _FACTORIAL_IS.sub("! =", text)
     if "const" in text:
@@ -193,7 +193,7 @@ def prepare(text: str) -> str:
     if "\\ne" in text or "!=" in text:
         text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = _GLUED.sub(r"\g<0> ", left_sides.left_out(text))
+        text = _GLUED.sub(r"\g<0> ", sides.left_out(text))
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)

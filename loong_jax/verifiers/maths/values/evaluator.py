@@ -13,8 +13,8 @@ from typing import Any
 import mpmath
 
 from loong_jax.verifiers.maths.expression import CostError, Node
-from loong_jax.verifiers.maths.values import functions, powers
-from loong_jax.verifiers.maths.values.powers import MAX_EXACT_BITS, Undefined, Value
+from loong_jax.verifiers.maths.values import functions
+from loong_jax.verifiers.maths.values.functions import MAX_EXACT_BITS, Undefined, Value
 
 BUDGET = 400_000  # steps of some 100 ns
 
@@ -46,9 +46,9 @@ class Evaluator:
         self.common_log = common_log  # log without a base is the decadic one
         self.max_bits = 0  # of any exact value met
 
-    power = powers.power
-    small = powers.small
-    moderate = powers.moderate
+    power = functions.power
+    small = functions.small
+    moderate = functions.moderate
 
     def pay(self, steps: float) -> None:
         self.budget -= int(steps) + 1

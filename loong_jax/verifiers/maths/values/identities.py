@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths.expression import Node, heads, symbols, walk
+from loong_jax.verifiers.maths.expression import Node
 from loong_jax.verifiers.maths.values import numbers
+from loong_jax.verifiers.maths.values.functions import Undefined, Value
 from loong_jax.verifiers.maths.values.numbers import EXACT, Tolerance
-from loong_jax.verifiers.maths.values.powers import Undefined, Value
 
 MIN_FIXED = 3  # points at which what is fixed has its value
 _WHOLE_NAMES = frozenset("nkmjN")
@@ -24,7 +24,7 @@ def equal_functions(
     ordered = sorted(names)
     compared = 0
     has_branches = all(_is_real_logarithmic(node) for node in (gold, answer))
-    is_real = all(Node("constant", ("i",)) not in walk(node) for node in (gold, answer))
+    is_real = all(Node("constant", ("i",)) not in node.walk() for node in (gold, answer))
     for trial in range(len(POINTS)):
         bindings = bindings_at(ordered, trial)
         outcome = _compare_at(gold, answer, bindings, common_log, signed=trial >= FIRST_SIGNED)
@@ -45,9 +45,9 @@ def equal_functions(
 
 def _is_real_logarithmic(node: Node) -> bool:
     """Whether it has logarithms of its symbols and no imaginary number of its own."""
-    parts = list(walk(node))
+    parts = list(node.walk())
     return Node("constant", ("i",)) not in parts and any(
-        part.head == "call" and part.args[0] in ("ln", "log") and symbols(part) for part in parts
+        part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
     )
 
 
@@ -77,13 +77,13 @@ def _identical_on_integers(
 
 
 def _needs_integers(node: Node) -> bool:
-    found = heads(node)
+    found = node.heads
     if found & {"sum", "product"}:
         return True
     return any(
         (n.head == "call" and n.args[0] in ("sin", "cos", "floor", "ceiling", "mod", "gcd", "lcm"))
         or (n.head == "pow" and n.args[0].head == "number" and n.args[0].args[0] < 0)
-        for n in walk(node)
+        for n in node.walk()
     )
 
 
@@ -122,7 +122,7 @@ def _compare_at(
 
 def constant_ratio(gold: Node, answer: Node) -> int | None:
     """Sign of the constant that gold is times answer; 0 where there is none, None if unknown."""
-    names = sorted(symbols(gold) | symbols(answer))
+    names = sorted(gold.symbols | answer.symbols)
     ratios = []
     for trial in range(len(POINTS)):
         bindings = bindings_at(names, trial)
@@ -153,7 +153,7 @@ def constant_ratio(gold: Node, answer: Node) -> int | None:
 def is_fixed(node: Node) -> bool:
     """Whether an expression has one real value, whatever its symbols are."""
     seen = []
-    names = sorted(symbols(node))
+    names = sorted(node.symbols)
     for trial in range(len(POINTS)):
         try:
             value, evaluator = numbers.evaluate(
@@ -172,37 +172,20 @@ def is_fixed(node: Node) -> bool:
 
 # Values of the symbols, by trial: positive, then with signs. Of up to four symbols no two have the
 # same sign in both of the last: |xy| is not xy.
-POINTS = (
-    ("1273/1009", "719/1013", "2111/997", "389/641", "1789/773", "503/881", "1301/499", "271/563"),
-    ("311/1031", "1613/607", "863/1019", "2243/811", "421/947", "1129/557", "173/769", "1931/983"),
-    (
-        "-1249/983",
-        "887/1021",
-        "-433/1033",
-        "1657/701",
-        "-613/859",
-        "1483/673",
-        "347/991",
-        "-991/467",
-    ),
-    (
-        "641/1049",
-        "-1907/853",
-        "-1063/617",
-        "-277/1039",
-        "1321/709",
-        "787/1051",
-        "-1543/911",
-        "-659/521",
-    ),
+POINTS = tuple(
+    tuple(map(Fraction, row.split()))
+    for row in (
+        "1273/1009 719/1013 2111/997 389/641 1789/773 503/881 1301/499 271/563",
+        "311/1031 1613/607 863/1019 2243/811 421/947 1129/557 173/769 1931/983",
+        "-1249/983 887/1021 -433/1033 1657/701 -613/859 1483/673 347/991 -991/467",
+        "641/1049 -1907/853 -1063/617 -277/1039 1321/709 787/1051 -1543/911 -659/521",
+    )
 )
 FIRST_SIGNED, MIXED = 2, 3  # in the latter alone the first two symbols differ in sign
 
 
 def bindings_at(names: Sequence[str], trial: int) -> dict[str, Value]:
-    return {
-        name: Fraction(POINTS[trial][(7 * i + i // 8) % 8]) + i // 8 for i, name in enumerate(names)
-    }
+    return {name: POINTS[trial][(7 * i + i // 8) % 8] + i // 8 for i, name in enumerate(names)}
 
 
 def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None:
@@ -212,7 +195,7 @@ def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None
     """
     if gold == answer:
         return True
-    names = symbols(gold) | symbols(answer)
+    names = gold.symbols | answer.symbols
     verdict = _equal_at(gold, answer, names, tolerance, common_log=False)
     if verdict is not True and _has_bare_log(gold) and _has_log(answer):
         verdict = _equal_at(gold, answer, names, tolerance, common_log=True) or verdict
@@ -220,11 +203,11 @@ def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None
 
 
 def _has_bare_log(node: Node) -> bool:
-    return any(n.head == "call" and n.args[0] == "log" and len(n.args) == 2 for n in walk(node))
+    return any(n.head == "call" and n.args[0] == "log" and len(n.args) == 2 for n in node.walk())
 
 
 def _has_log(node: Node) -> bool:
-    return any(n.head == "call" and n.args[0] == "log" for n in walk(node))
+    return any(n.head == "call" and n.args[0] == "log" for n in node.walk())
 
 
 def _equal_at(

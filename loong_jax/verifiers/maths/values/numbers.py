@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from loong_jax.verifiers.maths.expression import Node, walk
+from loong_jax.verifiers.maths.expression import Node
 from loong_jax.verifiers.maths.values.evaluator import Evaluator
-from loong_jax.verifiers.maths.values.powers import Undefined, Value
+from loong_jax.verifiers.maths.values.functions import Undefined, Value
 
 FLOAT_DIGITS, LONG_DIGITS = 15, 10
 FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
@@ -51,7 +51,7 @@ def between(
 
 
 def num_digits(node: Node) -> int:
-    return max((n.args[1] for n in walk(node) if n.head == "number"), default=0)
+    return max((n.args[1] for n in node.walk() if n.head == "number"), default=0)
 
 
 def _literal(node: Node) -> tuple[Fraction, int] | None:

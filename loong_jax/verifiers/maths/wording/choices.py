@@ -50,6 +50,11 @@ _ABOUT_OPTIONS = re.compile(
     r"\s+(?:only|(?:are|is)\s+(?:true|correct|right))\Z",
     re.IGNORECASE,
 )
+_OPTION = re.compile(
+    r"(?<![A-Za-z])(?i:option|choice|answer|graph|figure|only|for|with|pick|choose|is|be)\s*\(?[A-H](?!['A-Za-z])|"
+    r"\A[A-H] is (?:the only|correct|right|true)"
+)
+_LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
 
@@ -92,6 +97,16 @@ def chosen(sentence: str) -> str | None:
     """B of "So I choose B", the sentence that ends a response."""
     found = _CHOSEN.match(sentence) or _CONCLUDED.search(sentence)
     return None if found is None else found[1]
+
+
+def mentioned(clause: str) -> str | None:
+    """B of "this matches option B": the only option that a clause names, denying nothing."""
+    clause = clause.removeprefix("A ")
+    named = _OPTION.search(clause)
+    letters = set(_LONE_LETTER.findall(clause))
+    rest = clause.lower().replace("only", "")
+    is_denied = phrases.DENIAL.search(rest) or phrases.SUPPOSED.search(rest)
+    return letters.pop() if named and len(letters) == 1 and not is_denied else None
 
 
 def _only_letter_in_brackets(text: str) -> str | None:

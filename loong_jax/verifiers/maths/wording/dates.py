@@ -26,6 +26,27 @@ _HOURS = {"noon": (12, 0, 0), "midday": (12, 0, 0), "12 noon": (12, 0, 0), "midn
 _STANDS_FOR_ITSELF = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{2}/\d{2}")
 
 
+_MENTION = re.compile(
+    rf"(?:{'|'.join(_MONTHS)})\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?|"
+    rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
+    r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
+)
+_BESIDE = re.compile(
+    r"\b(?:after|before|from|since|than|until|between|past|of)\s+(?:the\s+)?\Z|\b(?:not|or|if|could|either)\b"
+)
+
+
+def last_mention(clause: str) -> str:
+    """The last date or time of day that a clause names as its own; else nothing."""
+    clause = phrases.normal(clause)
+    found = list(_MENTION.finditer(clause))
+    if not found or _BESIDE.search(clause[: found[-1].start()]):
+        return ""
+    half = {"in the morning": " am", "in the afternoon": " pm", "in the evening": " pm"}
+    after = clause[found[-1].end() :].strip()
+    return found[-1][0] + next((half[words] for words in half if after.startswith(words)), "")
+
+
 def is_date(text: str) -> bool:
     """Whether a gold is a date or a time of day and no sum, quotient or ratio of numbers."""
     bare = text.strip(" $")
