@@ -22,7 +22,12 @@ PRODUCTS, QUOTIENTS = _SETS["PRODUCTS"], _SETS["QUOTIENTS"]
 _PHRASES = {name: frozenset(phrases) for name, phrases in TABLES["phrases"].items()}
 NOTHING, EVERYTHING = _PHRASES["NOTHING"], _PHRASES["EVERYTHING"]
 WORDS_OF_VALUES = _PHRASES["WORDS_OF_VALUES"]
-FUNCTIONS, RELATIONS = by_word("functions"), by_word("relations")
+RELATIONS = by_word("relations")
+FUNCTIONS = {
+    word: entry.partition("=")[0].partition("|")[0]
+    for entry in TABLES["functions"]["SPELLINGS"].split()
+    for word in entry.rpartition("=")[2].split("|")
+}
 INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}
@@ -35,4 +40,14 @@ JOIN_WORDS = {"and": "and", "or": "or", "either": "", "both": "", "maybe": "or",
 MULTIPLIERS = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9,
                "trillion": 10**12, "dozen": 12, "dozens": 12, "millions": 10**6,
                "thousands": 10**3, "billions": 10**9}  # fmt: skip
-GREEK_LETTERS = TABLES["greek_letters"]
+
+
+def _pairs(table: str) -> dict[str, str]:
+    """Characters and what LaTeX writes for them, commands with a space on either side."""
+    words = TABLES["characters"][table].split()
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {character: f" {text} " if text[0] == "\\" else text for character, text in pairs}
+
+
+GREEK_LETTERS = _pairs("GREEK_LETTERS")
+CHARACTERS = str.maketrans(_pairs("PAIRS") | TABLES["odd_characters"])

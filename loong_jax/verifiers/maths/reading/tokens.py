@@ -30,7 +30,6 @@ _SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_TRANSLATE = {ord(character): text for character, text in names.TABLES["characters"].items()}
 
 
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
@@ -45,11 +44,11 @@ def plain(text: str) -> str:
     text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
     text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
     text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
-    text = text.translate(_TRANSLATE)
+    text = text.translate(names.CHARACTERS)
     for name in names.GREEK_LETTERS:
         if name in text:
             text = text.replace(name, names.GREEK_LETTERS[name])
-    return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
+    return unicodedata.normalize("NFKC", text).translate(names.CHARACTERS)
 
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
