@@ -74,6 +74,20 @@ class JudgeVerifier:
         )
         return dataclasses.replace(judged, cost_s=time.perf_counter() - start)
 
+    def rescue(self, rule: Verdict, question: str, gold: str, response_text: str) -> Verdict:
+        """What the judge makes of an answer that rules did not accept; the ledger keeps both."""
+        judged = self.judge_response(question, gold, response_text)
+        answer = gate.extracted(response_text)
+        self.judge.ledger.record(
+            question=question,
+            gold=gold,
+            answer=answer if isinstance(answer, str) else "",
+            rule=rule,
+            judged=judged,
+            model=self.judge.client.endpoint.model,
+        )
+        return combine(rule, judged, "rescue")
+
     def score(self, question: str, rubric_text: str, response_text: str) -> Score:
         """Share of a rubric's weight that a response meets; VerifierError for a malformed rubric.
 

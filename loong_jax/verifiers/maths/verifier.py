@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -10,23 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, gold, worded
-from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, number, render
-from loong_jax.verifiers.maths.gold import Gold
-from loong_jax.verifiers.maths.matching import Matcher
-from loong_jax.verifiers.maths.reading import numerals, readings
+from loong_jax.verifiers.maths import gold, judging
+from loong_jax.verifiers.maths.expression import CostError
 from loong_jax.verifiers.maths.symbolic import SymbolicLost, SymbolicServer
 from loong_jax.verifiers.maths.values import LONG_DIGITS, Tolerance
-from loong_jax.verifiers.maths.wording import choices, formulas, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
     from loong_jax.environments.problem import Problem
 
 MAX_EVIDENCE_CHARS = 300
+_SETTLED = frozenset({"no answer", "no gold", "format"})  # nothing is there to be compared
 MAX_RESPONSE_CHARS = 500_000  # far beyond any response that was meant to be read
-_IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
-_MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
 
 
 class MathVerifier:
@@ -85,9 +79,9 @@ class MathVerifier:
         self._symbolic = SymbolicServer(cpu_s=symbolic_cpu_s)
         self._last_rung = None
         if judge is not None:
-            from loong_jax.verifiers.maths import last_rung  # reads answers as this room does
+            from loong_jax.verifiers.judge import JudgeVerifier  # reads answers as this room does
 
-            self._last_rung = last_rung.LastRung(judge)
+            self._last_rung = JudgeVerifier(**judge)
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:
         """Judges a response to `problem.gold`; its arguments may give `type` and `tolerance`."""
@@ -118,8 +112,9 @@ class MathVerifier:
             judged = verdict.ungradable("cost", "nested too deeply")
         except SymbolicLost as error:
             judged = verdict.ungradable("symbolic", str(error))
-        if self._last_rung is not None:
-            judged = self._last_rung.ask(judged, question, gold_text, answer_text)
+        is_open = not judged.is_correct and judged.reason not in _SETTLED
+        if self._last_rung is not None and is_open and gold_text is not None:
+            judged = self._last_rung.rescue(judged, question, gold_text, answer_text)
         return dataclasses.replace(
             judged,
             evidence=judged.evidence[:MAX_EVIDENCE_CHARS],
@@ -167,28 +162,6 @@ class MathVerifier:
             return verdict.wrong("no answer", "the response is empty")
         if len(answer_text) > MAX_RESPONSE_CHARS:
             return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
-        reference = gold.read_gold(gold_text, kind)
-        if extract.gives_up(answer_text) and not extract.gives_up(reference.text):
-            return verdict.wrong("no answer", "the response gives up or asks back")
-        if kind in (None, "choice") and (option := choices.lettered(reference.text)) is not None:
-            letter, text = option
-            said = worded.by_letter(letter, text, answer_text)
-            if isinstance(said, Verdict):
-                return said
-            return self._judge(text, said, None, tolerance, conventions)
-        formula = formulas.read(reference.text, is_gold=True) if kind is None else None
-        if formula is not None and (said := worded.by_truth(formula, answer_text)) is not None:
-            return said
-        if kind is None and (said := worded.by_notation(reference, answer_text)) is not None:
-            return said
-        if reference.kind in ("choice", "text", "date"):
-            said = worded.by_words(reference, answer_text)
-            if said is not None:
-                return said
-            if not reference.readings:
-                return verdict.wrong("value", f"not {reference.text!r} in words")
-        elif not reference.readings:
-            return self._unread_gold(reference, answer_text)
         limits = self._tolerance
         if tolerance:
             limits = dataclasses.replace(limits, absolute=Fraction(str(tolerance)))
@@ -197,100 +170,7 @@ class MathVerifier:
             "symbolic": self._symbolic.budget(),
             "conventions": conventions,
         }
-        return self._by_value(reference, answer_text, settings)
-
-    def _by_value(self, reference: Gold, answer_text: str, settings: Mapping[str, Any]) -> Verdict:
-        unread: ParseError | None = None
-        looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
-        for count, span in enumerate(extract.spans(answer_text)):
-            if count == worded.MAX_CANDIDATES:
-                break
-            if span.rule == "count" and reference.kind in ("list", "set", "tuple"):
-                continue
-            if span.rule == "letter" and reference.readings[0].head != "symbol":
-                continue  # that of an option, whose value is asked for
-            if " ".join(span.text.split()) == " ".join(reference.text.split()):
-                return verdict.correct(f"exact ({span.rule}): {span.text}")
-            try:
-                answers = _roman(reference, span) or readings.of(span.text)
-            except ParseError as error:
-                unread = unread or error
-                looked_like_maths |= (
-                    count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
-                )
-                if span.rule == "boxed":
-                    break
-                continue
-            if reference.kind == "choice" and all(node.head == "labelled" for node in answers):
-                return verdict.wrong("value", f"a word begins with the letter: {span.text}")
-            judged = _match(reference, answers, span, settings)
-            if span.rule == "boxed" and reference.kind in ("list", "set"):
-                last = judged
-            if judged.is_correct or span.rule != "boxed" or last is None:
-                return last if last is not None and not judged.is_correct else judged
-        if last is not None:
-            return last
-        if unread is None:
-            return verdict.wrong("no answer", "the response states none")
-        if looked_like_maths:
-            return verdict.ungradable("unparsed", str(unread))
-        return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
-
-    def _unread_gold(self, reference: Gold, answer_text: str) -> Verdict:
-        """A gold that the parser does not know: only the same text answers it."""
-        wanted = phrases.normal(reference.text)
-        for span in extract.spans(answer_text):
-            if (
-                _squeezed(span.text) == _squeezed(reference.text)
-                or phrases.normal(span.text) == wanted
-            ):
-                return verdict.correct(f"exact ({span.rule}): {span.text}")
-        return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
-
-
-def _match(
-    reference: Gold, answers: tuple[Node, ...], span: extract.Span, settings: Mapping[str, Any]
-) -> Verdict:
-    outcomes: list[tuple[bool | None, Matcher, Node]] = []
-    for wanted in reference.readings:
-        for given in answers:
-            matcher = Matcher(**settings)
-            outcome = matcher.match(wanted, given)
-            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
-            if outcome and _may_be_set(wanted, reference.text, given, span.text):
-                outcome, matcher.note = None, "braces may hold a set, and the other is in order"
-            if outcome:
-                return verdict.correct(evidence)
-            outcomes.append((outcome, matcher, given))
-    undecided = [o for o in outcomes if o[0] is None]
-    outcome, matcher, given = (undecided or outcomes)[0]
-    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
-    if matcher.note:
-        evidence += f"; {matcher.note}"
-    if outcome is None:
-        return verdict.ungradable("undecided", evidence)
-    return verdict.wrong("value", evidence)
-
-
-def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:
-    """Whether one is a point and the other a list in plain braces, which LaTeX would not show."""
-    if {wanted.head, given.head} != {"tuple", "list"}:
-        return False
-    items, text = (given, given_text) if given.head == "list" else (wanted, wanted_text)
-    is_named = all(item.head == "chain" for item in items.args)  # {x: 1, y: 2}
-    return not is_named and _IN_BRACES.fullmatch(text) is not None
-
-
-def _roman(reference: Gold, span: extract.Span) -> tuple[Node, ...]:
-    """XIV alone, for a gold that is a whole number."""
-    wanted = reference.readings[0]
-    is_whole = wanted.head == "number" and isinstance(wanted.args[0], int)
-    value = numerals.roman(span.text) if is_whole else None
-    return () if value is None else (number(value),)
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+        return judging.verdict_of(gold.read_gold(gold_text, kind), answer_text, kind, settings)
 
 
 def _conventions(question: str) -> frozenset[str]:

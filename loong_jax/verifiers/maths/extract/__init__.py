@@ -7,8 +7,13 @@ Every search is bounded: at most `MAX_TAIL` characters from the end are looked a
 `last_maths` each look for one kind; `refusals` says whether a response gives up or asks back.
 """
 
-from loong_jax.verifiers.maths.extract.candidates import MAX_TAIL, last_clause, last_sentence, spans
+from loong_jax.verifiers.maths.extract.candidates import (
+    Candidates,
+    last_clause,
+    last_sentence,
+    spans,
+)
 from loong_jax.verifiers.maths.extract.refusals import gives_up
 from loong_jax.verifiers.maths.extract.statements import Span, statement
 
-__all__ = ["MAX_TAIL", "Span", "gives_up", "last_clause", "last_sentence", "spans", "statement"]
+__all__ = ["Candidates", "Span", "gives_up", "last_clause", "last_sentence", "spans", "statement"]

@@ -1,5 +1,6 @@
 """Candidates of a response, the most trusted first."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -17,10 +18,26 @@ from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import sides
 from loong_jax.verifiers.maths.wording import choices, phrases
 
+MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
+
+
+class Candidates:
+    """The first candidates of a response, found when they are asked for, and once."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self._found: list[Span] = []
+        self._rest = itertools.islice(spans(text), MAX_CANDIDATES)
+
+    def __iter__(self) -> Iterator[Span]:
+        yield from self._found
+        for span in self._rest:
+            self._found.append(span)
+            yield span
 
 
 def spans(text: str) -> Iterator[Span]:
