@@ -86,7 +86,6 @@ def _after_box(said: Span) -> Span | None:
 
 def _unboxed(body: str, line: str) -> Iterator[Span]:
     """Candidates of a response without boxes; `line` is the last one where it stands apart."""
-    body = prose.without_denied_aside(body)
     if "hope" in body or "[Note" in body:
         body = _POLITENESS.sub("", body)
     body = closing.without_comments(body)
@@ -105,7 +104,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if mentions.is_relative(span.text):
             return
-        yield from last_maths.spans(span.text)
+        yield from last_maths.spans(remarks.without_remarks(span.text))
     if not found:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
         if mentions.is_tried(sentence):
@@ -138,12 +137,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
 
 
 def _with_shorter(span: Span) -> Iterator[Span]:
-    """A span without its reason, as it is, and without an explanation in brackets."""
-    if (bare := prose.without_reason(span.text)) is not None:
-        yield Span(bare, span.rule)
+    """A span without the remarks that end it, and as it is."""
+    if (bare := remarks.without_remarks(span.text)) != span.text:
+        yield Span(bare.strip(" *"), span.rule)
     yield span
-    if (bare := prose.without_aside(span.text)) is not None:
-        yield Span(bare, span.rule)
 
 
 def last_clause(text: str) -> str:

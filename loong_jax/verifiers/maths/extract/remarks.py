@@ -21,17 +21,16 @@ _HAS_VALUE = re.compile(
     r"faces|shows|points|becomes|ends|describes|represents|lies)\s+\w",
     re.IGNORECASE,
 )
+_TURNS = r"so|thus|hence|therefore|but|wait|actually|answer|result|instead"
+_TURN = re.compile(
+    rf"\b(?:{_TURNS})\b|=>|\\implies|\\Rightarrow|所以|因此|故|从而|于是", re.IGNORECASE
+)
 _CONCLUDES = re.compile(
-    r"\b(?:so|thus|hence|therefore|then|now|giving|leaving|leaves|makes?|gives?|means?|total|"
-    r"altogether|answer|result|yields?|implies|but|if|wait|actually|or)\b|=>|\\implies|\\Rightarrow|"
-    r"所以|因此|故|从而|于是|得",
+    rf"{_TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
+    r"yields?|implies|if|or|fails?)\b|得",
     re.IGNORECASE,
 )
-_AMENDS = re.compile(
-    r"\b(?:so|thus|hence|therefore|answer|but|wait|actually|wrong|mistake|instead|not|fails?)\b|"
-    r"所以|因此|故|不",
-    re.IGNORECASE,
-)
+_AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _COMPARED = (  # ", three times as much as her 15", ", an hour before noon", ", 3 hours of driving"
     r"(?:exactly|just|only|about|nearly|almost)?\s*(?:(?:an?|one|two|three|four|five|half|twice|"
     r"thrice|[\d.,/]+%?)\b[^,;.]{0,40}?|\w+er\s|more |less |fewer )"
@@ -45,7 +44,7 @@ _TAIL = re.compile(  # what may begin a remark inside a sentence
     r",\s*(?:而?不是|而非|不等于))|"
     r"(?P<clause>,\s+(?:which(?!\s+(?:means|gives|leaves|makes|yields|implies|equals|I|we|are|"
     r"corresponds|is\s+(?!also|twice|half|not|what|why|more|less|because|how))\b)|who|of which|"
-    r"as(?! a | an | the | well| follows)|with(?!\s+(?:multiplicity|an? (?:remainder|rest)))|"
+    r"as(?! a | an | the | well| follows)|where|or (?=about|approx|roughly)|with(?!\s+(?:multiplicity|an? (?:remainder|rest)))|"
     r"attained|achieved|reached|assumed|occurring|taken|having|being|including|counting|namely|"
     r"followed by|rejecting|discarding|ignoring|excluding|perpendicular|parallel|orthogonal|about|"
     r"approximately|roughly|compared|measured|rounded|assuming|using|according|corresponding|by|"
@@ -104,7 +103,14 @@ def _cut(sentence: str) -> int | None:
     for tail in _TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup
-        if not _HAS_VALUE.search(head) or (kind != "aside" and _CONCLUDES.search(rest)):
+        gives_reason = kind in ("reason", "aside") or tail[0].strip(", ")[:5] in (
+            "as",
+            "where",
+            "which",
+        )
+        if not (_HAS_VALUE.search(head) or len(head.split()) < 4):
+            continue
+        if (_TURN if gives_reason else _CONCLUDES).search(rest):
             continue
         ends = _ENDS_ON_VALUE.search(head) is not None
         if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
