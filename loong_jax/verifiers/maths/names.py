@@ -11,6 +11,12 @@ def by_word(table: str) -> dict[str, str]:
     return {word: key for key, words in TABLES[table].items() for word in words.split()}
 
 
+def measures(table: str) -> dict[str, str]:
+    """What each word of a table of units is."""
+    entries = (entry.partition("=") for entry in TABLES["measures"][table].split(";"))
+    return {word: text.strip() for words, _, text in entries for word in words.split()}
+
+
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}
 GREEK, ACCENTS, WRAPPERS = _SETS["GREEK"], _SETS["ACCENTS"], _SETS["WRAPPERS"]
 PREFIX_FUNCTIONS, TEXT_WRAPPERS = _SETS["PREFIX_FUNCTIONS"], _SETS["TEXT_WRAPPERS"]

@@ -38,9 +38,9 @@ def _unit(text: str) -> Unit:
     return Unit(Fraction(factor), tuple(sorted((m[1], int(m[2] or 1)) for m in found if m)))
 
 
-_METRIC = {name: _unit(text) for name, text in names.TABLES["metric_units"].items()}
-_WORDS = names.by_word("metric_words")
-_OTHERS = {word: _unit(text) for word, text in names.by_word("other_units").items()}
+_METRIC = {name: _unit(text) for name, text in names.measures("METRIC").items()}
+_WORDS = names.measures("METRIC_WORDS")
+_OTHERS = {word: _unit(text) for word, text in names.measures("OTHERS").items()}
 _PREFIXES = {"k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "d": "0.1", "c": "0.01", "m": "1e-3",
              "u": "1e-6", "μ": "1e-6", "n": "1e-9", "p": "1e-12"}  # fmt: skip
 _WORD_PREFIXES = {"kilo": "k", "mega": "M", "giga": "G", "centi": "c", "milli": "m", "deci": "d",
