@@ -53,20 +53,11 @@ def read(node: Node) -> Family | None:
     if len(free) != 1 or not free <= _PARAMETERS or free & set(names):
         return None
     (parameter,) = free
-    ends = [_affine(part, parameter) for part in parts]
-    if None in ends:
+    ends = [end for part in parts if (end := values.affine(part, parameter)) is not None]
+    if len(ends) < len(parts) or not all(values.is_exact(x) for end in ends for x in end):
         return None
-    start, step = zip(*(end for end in ends if end is not None), strict=True)
+    start, step = (tuple(map(Fraction, row)) for row in zip(*ends, strict=True))
     return Family(names, start, step, parameter, domains) if any(step) else None
-
-
-def _affine(part: Node, name: str) -> tuple[Fraction, Fraction] | None:
-    at = [values.real_value(substitute(part, name, number(k))) for k in (0, 1, 2, 5)]
-    if not all(isinstance(value, (int, Fraction)) for value in at):
-        return None
-    zero, one, two, five = (Fraction(value) for value in at)  # type: ignore[arg-type]
-    step = one - zero
-    return (zero, step) if (two - zero, five - zero) == (2 * step, 5 * step) else None
 
 
 def equal(gold: Family, answer: Family) -> bool | None:

@@ -165,14 +165,11 @@ def affine_root(gap: Node, name: str) -> Node | None:
 
 
 def _root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
-    at: list[Any] = [values.real_value(substitute(gap, name, number(x))) for x in (0, 1, 2)]
-    if any(value is None for value in at):
-        return None
-    slope = values.gap(at[1], at[0])
-    if slope == 0 or abs(values.gap(values.gap(at[2], at[1]), slope)) > abs(slope) * 1e-20:
+    found = values.affine(gap, name)
+    if found is None or not found[1]:
         return None
     start, end = (substitute(gap, name, number(x)) for x in (0, 1))
-    return Node("div", (start, difference(start, end))), slope
+    return Node("div", (start, difference(start, end))), found[1]
 
 
 def point(at: Node) -> RealSet:

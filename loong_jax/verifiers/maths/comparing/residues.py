@@ -126,16 +126,11 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
 
 
 def _affine(value: Node, name: str) -> Class | None:
-    at = [_real(substitute(value, name, number(k))) for k in (0, 1, 2, 5)]
-    zero, one, two, five = at
-    if zero is None or one is None or two is None or five is None:
+    found = values.affine(value, name)
+    if found is None or not found[1]:
         return None
-    period = one - zero
-    if not period or any(
-        abs(there - zero - k * period) > _EQUAL for there, k in ((two, 2), (five, 5))
-    ):
-        return None
-    return Class(zero, abs(period))
+    offset, period = map(values.rational, found)
+    return Class(offset, abs(period))
 
 
 def _by_parity(value: Node, name: str) -> list[Class] | None:
@@ -144,13 +139,6 @@ def _by_parity(value: Node, name: str) -> list[Class] | None:
     halves = (twice, Node("add", (twice, number(1))))
     found = [_affine(substitute(value, name, half), name) for half in halves]
     return None if None in found else [one for one in found if one is not None]
-
-
-def _real(node: Node) -> Fraction | None:
-    value = values.real_value(node)
-    if value is None:
-        return None
-    return Fraction(value) if isinstance(value, (int, Fraction)) else values.as_fraction(value)
 
 
 def _rational(node: Node) -> Fraction | None:

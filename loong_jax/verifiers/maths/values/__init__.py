@@ -10,8 +10,10 @@ from loong_jax.verifiers.maths.values.numbers import (
     EXACT,
     LONG_DIGITS,
     Tolerance,
-    as_fraction,
+    affine,
     gap,
+    is_exact,
+    rational,
     real_value,
 )
 
@@ -19,10 +21,12 @@ __all__ = [
     "EXACT",
     "LONG_DIGITS",
     "Tolerance",
-    "as_fraction",
+    "affine",
     "constant_ratio",
     "equal",
     "gap",
+    "is_exact",
     "is_fixed",
+    "rational",
     "real_value",
 ]
