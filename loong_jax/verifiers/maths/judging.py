@@ -14,7 +14,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, dates, formulas, groups, phrases
+from loong_jax.verifiers.maths.wording import chemistry, choices, dates, notations, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -77,13 +77,13 @@ def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
 
 
 def _by_truth(gold_text: str, spans: Candidates) -> Verdict | None:
-    formula = formulas.read(gold_text, is_gold=True)
+    formula = notations.read_formula(gold_text, is_gold=True)
     if formula is None:
         return None
 
     def decide(text: str) -> Outcome:
-        given = formulas.read(text)
-        return None if given is None else formulas.equivalent(formula, given)
+        given = notations.read_formula(text)
+        return None if given is None else notations.equivalent(formula, given)
 
     return _first(spans, "truth table", decide)
 
@@ -91,12 +91,12 @@ def _by_truth(gold_text: str, spans: Candidates) -> Verdict | None:
 def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     """Verdict on groups, formulas of chemistry and times of day."""
     text = reference.text
-    group = groups.read(text) if groups.is_named(text) else None
+    group = notations.read_group(text) if notations.may_be_group(text) else None
     chemical = chemistry.read(text) if group is None else None
     time_of_day = dates.clock(text) if reference.kind == "ratio" else None
 
     def decide(text: str) -> Outcome:
-        if group is not None and (other := groups.read(text)) is not None:
+        if group is not None and (other := notations.read_group(text)) is not None:
             return group == other
         if chemical is not None and (given := chemistry.read(text)) is not None:
             same = chemistry.equal(chemical, given)

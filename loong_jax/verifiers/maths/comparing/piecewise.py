@@ -15,7 +15,7 @@ from loong_jax.verifiers.maths import names, values
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.comparing.real_sets import RealSet
 from loong_jax.verifiers.maths.expression import CostError, Node, difference, number, substitute
-from loong_jax.verifiers.maths.reading.pieces import OTHERWISE, Branch
+from loong_jax.verifiers.maths.reading.brackets import OTHERWISE, Branch
 
 MAX_COMPARED = 256  # pairs of values
 _STEPS = frozenset(("floor", "ceiling", "mod", "sign", "gcd", "lcm", "arg", "re", "im"))

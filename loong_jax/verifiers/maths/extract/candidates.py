@@ -9,7 +9,6 @@ from loong_jax.verifiers.maths.extract import (
     closing,
     last_maths,
     markdown,
-    mentions,
     prose,
     remarks,
     statements,
@@ -102,12 +101,12 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             return
     for span in found:
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
-        if mentions.is_relative(span.text):
+        if last_maths.is_relative(span.text):
             return
         yield from last_maths.spans(remarks.without_remarks(span.text))
     if not found:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
-        if mentions.is_tried(sentence):
+        if last_maths.is_tried(sentence):
             return
         if (term := prose.end_of_sequence(sentence)) is not None:
             yield Span(term, "count")

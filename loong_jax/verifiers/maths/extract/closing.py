@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths.extract import markdown, mentions
+from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.wording import choices, phrases
@@ -65,6 +65,14 @@ _CHECKS = re.compile(  # what only checks or explains, to the end
     r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
     re.DOTALL | re.IGNORECASE,
 )
+PLEASANT = re.compile(
+    r"\W*(?:let me know|please|i hope|hope|would you|if you|feel free|do you|thanks?|thank you|"
+    r"happy|good luck|is there|does (?:that|this)|anything else|done|q\.?e\.?d|"
+    r"i(?:'m| am) (?:confident|sure|certain)|this is|that is|that's|"
+    r"this (?:matches|agrees|checks))\b",
+    re.IGNORECASE,
+)
+_SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 _DOUBTED = re.compile(
     r"\b(?:not|no|never|wrong|incorrect|false|unknown|unclear|undefined|un\w+able|different|other|"
@@ -88,7 +96,7 @@ def spans(body: str) -> Iterator[Span]:
     ]
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
-        if mentions.is_pleasantry(body, match.start()):
+        if is_pleasantry(body, match.start()):
             continue
         end = _sentence_end(body, match.end())
         if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
@@ -189,3 +197,14 @@ def _sentence_end(body: str, start: int) -> int:
         ):
             return match.start()
     return len(body)
+
+
+def is_pleasantry(body: str, start: int) -> bool:
+    """Whether what begins at `start` is in a sentence that ends a conversation."""
+    return PLEASANT.match(sentence_before(body, start)) is not None
+
+
+def sentence_before(body: str, start: int) -> str:
+    """The sentence of what begins at `start`, up to it."""
+    found = _SENTENCE_START.search(body, 0, start)
+    return body[found.end() if found else 0 : start]

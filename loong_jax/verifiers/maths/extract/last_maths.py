@@ -1,10 +1,14 @@
-"""The last formula or number of a response, with those before it that belong to one list."""
+"""The last formula or number of a response, with those before it that belong to one list.
+
+A number that a sentence only mentions is none: a label ("Page 12"), a citation ("[3]"), a premise
+("given that there are 12"), a bound ("at least 44"), a step, or what a question tries.
+"""
 
 import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.extract import closing, mentions, prose, statements
+from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
@@ -84,6 +88,40 @@ _OPERATED_AFTER = re.compile(
     r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
+_LABEL = re.compile(
+    r"\b(?:problems?|questions?|exercises?|steps?|cases?|sections?|chapters?|parts?|pages?|theorems?|"
+    r"lemmas?|propositions?|corollar(?:y|ies)|definitions?|examples?|equations?|eqs?|figures?|figs?|"
+    r"tables?|lines?|items?|notes?|references?|refs?|versions?|levels?|rules?|appendix|methods?|"
+    r"attempts?|paragraphs?|footnotes?|tasks?|volumes?|vol)\b\.?\s*(?:[(\[#]\s*|no\.\s*)?"
+    r"(?:\d+\s+of\s+)?\Z",
+    re.IGNORECASE,
+)
+_CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
+_A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
+_PREMISE = re.compile(
+    r"\W*(?:(?:now|first|here|and|so|but|next|recall|note|notice|remember|because|since)\s+(?:that\s+)?)?"
+    r"(?:given\b|we\s+(?:know|are\s+(?:told|given|asked)|were\s+(?:told|given|asked))\b|"
+    r"(?:so\s+)?let(?:'s|\s+us)\s+(?:try|say|take|test)\b|try\b|(?:how|what)\s+about\b|what\s+if\b|"
+    r"the\s+next\s+step\b|it\s+(?:only\s+)?remains\s+to\b|"
+    r"it\s+(?:is|was)\s+(?:given|known)\b|you\s+(?:said|told|gave|asked)\b|suppose\b|assum(?:e|ing)\b|"
+    r"the\s+(?:problem|question|statement|exercise|text)\s+(?:says|states|asks|gives|tells)\b)"
+    r"(?!.*(?:[,;:]|\b(?:so|then|thus|hence|therefore)\b))",
+    re.IGNORECASE | re.DOTALL,
+)
+_BOUND = re.compile(
+    r"\b(?:at (?:least|most)|(?:no|not) (?:more|less|fewer|greater|larger|smaller) than|up to|"
+    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower) than|exceeds?|beyond|close to)"
+    r"\s+\$?\Z",
+    re.IGNORECASE,
+)
+_NEIGHBOUR = re.compile(
+    r"\b(?:after|before|following|preceding|past|above|below)\s+\Z", re.IGNORECASE
+)
+_RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
+_A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
+_OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])")
+_WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -105,9 +143,9 @@ def spans(body: str) -> Iterator[Span]:
         return  # from 60 to 66
     if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
         return
-    if mentions.is_bound(body, start) or mentions.is_premise(body, start):
+    if is_bound(body, start) or is_premise(body, start):
         return
-    if matches[-1][5] and mentions.is_mentioned(body, start, end):
+    if matches[-1][5] and is_mentioned(body, start, end):
         return
     if matches[-1][5] and prose.looks_like_code(prose.last_sentence(body)):
         return
@@ -195,3 +233,62 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
 
 def _content(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip().rstrip(",")
+
+
+def is_bound(body: str, start: int) -> bool:
+    """Whether what begins at `start` bounds something: "at least 44"."""
+    return _BOUND.search(body[max(0, start - 40) : start]) is not None
+
+
+def is_premise(body: str, start: int) -> bool:
+    """Whether what begins at `start` is told as known: "we know that one side is 5"."""
+    return _PREMISE.match(closing.sentence_before(body, start)) is not None
+
+
+def is_tried(sentence: str) -> bool:
+    """Whether a sentence asks, or supposes what it says: "How about 12?"."""
+    asks = sentence.endswith("?") and _A_NUMBER.search(sentence) is not None
+    return asks or _PREMISE.match(sentence) is not None
+
+
+def is_relative(text: str) -> bool:
+    """Whether a text begins with a number that is a distance: "7 less than the total"."""
+    number = _A_NUMBER.match(text)
+    return number is not None and _RELATIVE.match(text[number.end() :]) is not None
+
+
+def is_mentioned(body: str, start: int, end: int) -> bool:
+    """Whether the number at `start` to `end` is in a sentence that does not end by stating it."""
+    before, after = closing.sentence_before(body, start), body[end:]
+    line = body[body.rfind("\n", 0, start) + 1 : start]
+    if _LABEL.search(before) or (_CITED.search(before) and after.startswith("]")):
+        return True
+    if not line.strip(" (") and _numbers_lines(body, start - len(line)):
+        return True
+    is_neighbour = _NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
+    if is_neighbour and not prose.unit_after(body, end):
+        return True
+    if _RELATIVE.match(after) and _OF_ANSWER.search(before):
+        return True
+    return _goes_on(after)
+
+
+def _numbers_lines(body: str, start: int) -> bool:
+    """Whether the line at `start` and another one before it are numbered."""
+    own = _A_NUMBERED_LINE.match(body, start)
+    return own is not None and len(_A_NUMBERED_LINE.findall(body, 0, own.end())) > 1
+
+
+def _rest(after: str) -> str:
+    """What the sentence says behind the number."""
+    end = _SENTENCE_END.search(after)
+    return after[: end.start()] if end else after
+
+
+def _goes_on(after: str) -> bool:
+    """Whether other sentences follow than those that end a conversation."""
+    rest = after[len(_rest(after)) :].lstrip(".!?*`\n )$")
+    if not _WORD.search(rest):
+        return False
+    sentences = [s for s in prose.sentences(rest) if _WORD.search(s)]
+    return not all(closing.PLEASANT.match(sentence) for sentence in sentences)

@@ -12,7 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import pieces
+from loong_jax.verifiers.maths.reading import brackets
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 
@@ -73,7 +73,7 @@ def build(parser: Parser, name: str) -> Node:
     if name == "list":
         return Node("bracket", _unpacked(arguments))
     if name == "Piecewise":
-        return pieces.of_pairs(arguments)
+        return brackets.of_pairs(arguments)
     if name == "Poly" and arguments:
         return arguments[0]
     raise ParseError(f"{name} is nothing we know")
