@@ -181,19 +181,24 @@ def render(node: Node, limit: int = 80) -> str:
 
 
 _INFIX = {"add": " + ", "mul": "*", "div": "/", "pow": "**", "ratio": ":", "union": " U "}
-_AROUND = {"tuple": "()", "bracket": "[]", "set": "{}"}
+_AROUND = {"tuple": "()", "bracket": "[]", "set": "{}", **dict.fromkeys(BARE_LISTS, ("", ""))}
 
 
 def _render(item: Any, depth: int) -> str:
+    """Huge integers are named by their size: printing one takes time that grows as its square."""
+    if isinstance(item, Fraction) and item.denominator > 1:
+        return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
+    if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
+        return f"<integer of {item.numerator.bit_length()} bits>"
+    if isinstance(item, tuple):
+        return "[" + ", ".join(_render(part, 10) for part in item) + "]"
     if not isinstance(item, Node):
-        return _short(item)
+        return str(item)
     head, args = item
     if depth == 0:
         return "..."
-    if head == "number":
-        return _short(args[0])
-    if head in ("symbol", "constant", "text"):
-        return args[0]
+    if head in ("number", "symbol", "constant", "text"):
+        return _render(args[0], depth)
     parts = [_render(arg, depth - 1) for arg in args]
     if head in _INFIX:
         return "(" + _INFIX[head].join(parts) + ")"
@@ -203,26 +208,9 @@ def _render(item: Any, depth: int) -> str:
         return f"-{parts[0]}"
     if head in _AROUND:
         return _AROUND[head][0] + ", ".join(parts) + _AROUND[head][1]
-    if head in BARE_LISTS:
-        return ", ".join(parts)
     if head == "chain":
-        words = [parts[1]]
-        for operator, operand in zip(args[0], parts[2:], strict=True):
-            words += [operator, operand]
-        return " ".join(words)
+        pairs = zip(args[0], parts[2:], strict=True)
+        return " ".join([parts[1], *(word for pair in pairs for word in pair)])
     if head == "interval":
         return f"{'(' if args[2] else '['}{parts[0]}, {parts[1]}{')' if args[3] else ']'}"
     return f"{head}({', '.join(parts)})"
-
-
-def _short(value: Any) -> str:
-    """Huge integers are named by their size: printing one takes time that grows as its square."""
-    if isinstance(value, Fraction):
-        if value.denominator == 1:
-            return _short(value.numerator)
-        return f"{_short(value.numerator)}/{_short(value.denominator)}"
-    if isinstance(value, int) and value.bit_length() > 400:
-        return f"<integer of {value.bit_length()} bits>"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_render(item, 10) for item in value) + "]"
-    return str(value)

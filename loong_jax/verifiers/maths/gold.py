@@ -149,22 +149,17 @@ def clear_caches() -> None:
 def type_of(node: Node) -> str:
     """The declared type of a parsed gold."""
     node = node.unlabelled
-    head = node.head
-    if head in ("quantity", "degree"):
-        return "quantity"
-    if head == "percent":
-        return "percentage"
-    if head == "based":
-        return "base-n"
-    if head == "chain":
+    if node.head == "chain":
         return "equation" if set(node.args[0]) <= {"=", "~"} else "relation"
-    if real_sets.is_set(node):
+    if real_sets.is_set(node) or (node.head == "bracket" and len(node.args) == 2):
         return "interval"
-    if head == "bracket":
-        return "interval" if len(node.args) == 2 else "list"
-    if head in ("set", "tuple", "matrix", "ratio"):
-        return head
-    if head in BARE_LISTS or head == "pm":
-        return "list"
-    is_number = all(n.head not in ("symbol", "apply") for n in node.walk())
-    return "number" if is_number else "expression"
+    if node.head in _TYPE_OF_HEAD:
+        return _TYPE_OF_HEAD[node.head]
+    return "expression" if node.heads & {"symbol", "apply"} else "number"
+
+
+_TYPE_OF_HEAD = {
+    "quantity": "quantity", "degree": "quantity", "percent": "percentage", "based": "base-n",
+    "bracket": "list", "pm": "list", **dict.fromkeys(BARE_LISTS, "list"),
+    **{head: head for head in ("set", "tuple", "matrix", "ratio")},
+}  # fmt: skip

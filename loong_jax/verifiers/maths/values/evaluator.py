@@ -102,15 +102,10 @@ class Evaluator:
             raise Undefined(f"{args[0]} is not bound") from None
 
     def _constant(self, args):
-        name = args[0]
         context = self.context
-        if name == "pi":
-            return +context.pi
-        if name == "e":
-            return +context.e
-        if name == "i":
-            return context.mpc(0, 1)
-        return context.inf
+        if args[0] in ("pi", "e"):
+            return +getattr(context, args[0])
+        return context.mpc(0, 1) if args[0] == "i" else context.inf
 
     def _add(self, args):
         exact, rest = 0, None
@@ -191,7 +186,10 @@ class Evaluator:
             raise Undefined("a ratio of three")
         return self._div(args)
 
-    def _series(self, args, is_sum: bool):
+    def _product(self, args):
+        return self._sum(args, is_sum=False)
+
+    def _sum(self, args, is_sum: bool = True):
         variable, low, high, body = args
         low, high = self.value(low), self.value(high)
         if not isinstance(low, int) or not isinstance(high, int):
@@ -216,21 +214,9 @@ class Evaluator:
 
 _HUNDRED = Node("number", (100, 0))
 _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
-    "symbol": Evaluator._symbol,
-    "constant": Evaluator._constant,
-    "add": Evaluator._add,
-    "mul": Evaluator._mul,
-    "div": Evaluator._div,
-    "neg": Evaluator._neg,
-    "pow": Evaluator._pow,
-    "call": Evaluator._call,
-    "apply": Evaluator._apply,
-    "percent": Evaluator._percent,
-    "degree": Evaluator._degree,
-    "based": Evaluator._based,
-    "labelled": Evaluator._labelled,
-    "quantity": Evaluator._quantity,
-    "ratio": Evaluator._ratio,
-    "sum": lambda self, args: self._series(args, True),
-    "product": lambda self, args: self._series(args, False),
+    head: getattr(Evaluator, f"_{head}")
+    for head in str.split(
+        "symbol constant add mul div neg pow call apply percent degree based labelled quantity "
+        "ratio sum product"
+    )
 }

@@ -227,22 +227,15 @@ def _whole(function: Callable[..., int]) -> Callable[..., Value]:
     return whole
 
 
-def _floor(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, (int, Fraction)):
-        return math.floor(value)
-    return _integer(self, value, self.context.floor)
+def _whole_part(of_exact: Callable[[Any], int], name: str) -> Callable[..., Value]:
+    def whole_part(self: Evaluator, value: Value) -> Value:
+        if isinstance(value, (int, Fraction)):
+            return of_exact(value)
+        if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
+            raise Undefined("the whole part of such a value")
+        return int(getattr(self.context, name)(self.context.re(value)))
 
-
-def _ceiling(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, (int, Fraction)):
-        return math.ceil(value)
-    return _integer(self, value, self.context.ceil)
-
-
-def _integer(self: Evaluator, value: Value, function: Callable[[Any], Any]) -> int:
-    if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
-        raise Undefined("the whole part of such a value")
-    return int(function(self.context.re(value)))
+    return whole_part
 
 
 def _abs(self: Evaluator, value: Value) -> Value:
@@ -299,8 +292,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "lcm": _whole(math.lcm),
     "max": _extreme(max),
     "min": _extreme(min),
-    "floor": _floor,
-    "ceiling": _ceiling,
+    "floor": _whole_part(math.floor, "floor"),
+    "ceiling": _whole_part(math.ceil, "ceil"),
     "mod": _mod,
     "sign": _sign,
 }

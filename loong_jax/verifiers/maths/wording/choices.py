@@ -10,6 +10,7 @@ _CHOICE = re.compile(
 _WITH_TEXT = re.compile(  # C - the third, C (12)
     r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
 )
+_NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
 _SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
     r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
 )
@@ -60,35 +61,19 @@ _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
 def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
-    text = " ".join(
-        phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text))
-        .replace("{", "")
-        .replace("}", "")
-        .replace("$", "")
-        .replace("**", "")
-        .split()
-    )
-    if (concluded := _CONCLUDED.search(text.strip())) is not None:
-        return concluded[1]
-    if (right := _FOUND_RIGHT.search(text.strip())) is not None:
-        return right[1]
-    match = _CHOICE.match(text.strip())
-    if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text.strip())):
+    text = phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text)).replace("**", "")
+    text = " ".join(re.sub(r"[{}$]", "", text).split())
+    for rule in (_CONCLUDED, _FOUND_RIGHT):
+        if (found := rule.search(text)) is not None:
+            return found[1]
+    match = _CHOICE.match(text)
+    if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text)):
         return small[1].upper()
-    if match is None:
-        match = _WITH_TEXT.match(text.strip())
-    if match is None:
-        match = re.match(
-            r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])", text.strip()
-        )
-    if match is None:
-        match = _CHOSEN.match(text.strip())
+    match = match or _WITH_TEXT.match(text) or _NAMED.match(text) or _CHOSEN.match(text)
     if match is None:
         return _only_letter_in_brackets(text)
-    rest = text.strip()[match.end() :]
-    if _SECOND_LETTER.search(rest):
-        return None
-    if _REFUSED.match(rest):
+    rest = text[match.end() :]
+    if _SECOND_LETTER.search(rest) or _REFUSED.match(rest):
         return None  # "(D) is incorrect"
     return match[1]
 
