@@ -4,29 +4,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import COLLECTIONS, Node, negate
+from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node, negate
 from loong_jax.verifiers.maths.forms import kinds, naming
 
 ELLIPSIS = Node("symbol", ("...",))
 
 
+def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
+    """Names, and a row of values each time they come, of x = 1, y = 2, x = 3, y = 4."""
+    names = [name for item in items if (name := naming.left_side(item)) is not None]
+    size = len(set(names))
+    if len(names) < len(items) or size < 2 or len(names) == size or len(names) % size:
+        return None
+    rows = []
+    for i in range(0, len(names), size):
+        row = dict(zip(names[i : i + size], items[i : i + size], strict=True))
+        if len(row) < size:
+            return None
+        rows.append(tuple(naming.right_side(row[name]) for name in names[:size]))
+    return names[:size], rows
+
+
 def grouped(gold: Node, answer: Node) -> Node:
     """x = 1, y = 2, x = 3, y = 4 as two points, where the gold has points."""
-    is_list = answer.head in ("list", "or", "and")
-    names_ = [naming.left_side(item) for item in answer.args] if is_list else []
-    size_ = len(set(names_))
-    if (
-        size_ < 2
-        or len(names_) <= size_
-        or None in names_
-        or names_ != names_[:size_] * (len(names_) // size_)
-    ):
+    found = in_turns(answer.args) if answer.head in BARE_LISTS else None
+    golds = [item.unlabelled for item in gold.args]
+    if found is None or any(g.head != "tuple" or len(g.args) != len(found[0]) for g in golds):
         return answer
-    if not all(i.unlabelled.head == "tuple" and len(i.args) == size_ for i in gold.args):
-        return answer
-    values_ = [naming.right_side(item) for item in answer.args]
-    rows = [tuple(values_[i : i + size_]) for i in range(0, len(values_), size_)]
-    return Node("list", tuple(Node("tuple", row) for row in rows))
+    return Node("list", tuple(Node("tuple", row) for row in found[1]))
 
 
 def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:

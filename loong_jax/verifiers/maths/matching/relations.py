@@ -133,21 +133,11 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
 
 
 def _points(items: Sequence[Node]) -> Node | None:
-    """The points of p = 5, q = 2; p = 7, q = 2: names that come again in turns."""
-    if not all(map(naming.is_assignment, items)):
+    """The points of p = 5, q = 2; p = 7, q = 2, by their names in order."""
+    if (found := lists.in_turns(items)) is None:
         return None
-    names = [str(naming.left_side(item)) for item in items]
-    order = sorted(set(names))
-    size = len(order)
-    if size < 2 or len(names) == size or len(names) % size:
-        return None
-    rows = [dict(zip(names[i : i + size], items[i : i + size], strict=True))
-            for i in range(0, len(names), size)]  # fmt: skip
-    if any(len(row) < size for row in rows):
-        return None
-    return Node("list", tuple(
-        Node("tuple", tuple(naming.right_side(row[name]) for name in order)) for row in rows
-    ))  # fmt: skip
+    order = sorted(range(len(found[0])), key=found[0].__getitem__)
+    return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
 
 
 def _quotient(node: Node) -> Node:
