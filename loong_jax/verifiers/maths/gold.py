@@ -8,7 +8,7 @@ from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, dates, phrases
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 TYPES = tuple(
     str.split(
@@ -41,7 +41,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     if kind is None:
         if choices.is_choice(body) or choices.choices(body) is not None:
             return Gold(body, "choice", _readings(body))
-        if dates.is_date(body):
+        if choices.is_date(body):
             return Gold(body, "date", ())
         if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
@@ -53,7 +53,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
     except ParseError as error:
         problem = str(error)
-        if dates.date(body) is not None:
+        if choices.date(body) is not None:
             return Gold(body, "date", ())
     if not found:
         is_maths = "\\" in body.replace("\\text", "") or any(c in body for c in "=^<>+")

@@ -14,7 +14,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, dates, notations, phrases
+from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -93,7 +93,7 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     text = reference.text
     group = notations.read_group(text) if notations.may_be_group(text) else None
     chemical = chemistry.read(text) if group is None else None
-    time_of_day = dates.clock(text) if reference.kind == "ratio" else None
+    time_of_day = choices.clock(text) if reference.kind == "ratio" else None
 
     def decide(text: str) -> Outcome:
         if group is not None and (other := notations.read_group(text)) is not None:
@@ -103,7 +103,7 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
             if same or (chemical.is_sure and given.is_sure):
                 return "" if same is None else same
         if time_of_day is not None and _HALF_OF_DAY.search(text):
-            return _same_time(time_of_day, dates.clock(text))
+            return _same_time(time_of_day, choices.clock(text))
         return None
 
     is_notation = group is not None or chemical is not None or time_of_day is not None
@@ -156,7 +156,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         letter = choices.mentioned(clause)
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":
-        outcome = _same_date(reference.text, dates.last_mention(clause))
+        outcome = _same_date(reference.text, choices.last_mention(clause))
     elif wanted in _TRUTHS:
         concluded = phrases.conclusion(clause)
         answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
@@ -178,9 +178,9 @@ def _differ_in_case(wanted: str, given: str) -> bool:
 
 
 def _same_date(wanted_text: str, given_text: str) -> Outcome:
-    if (time_of_day := dates.clock(wanted_text)) is not None:
-        return _same_time(time_of_day, dates.clock(given_text))
-    wanted, given = dates.date(wanted_text), dates.date(given_text)
+    if (time_of_day := choices.clock(wanted_text)) is not None:
+        return _same_time(time_of_day, choices.clock(given_text))
+    wanted, given = choices.date(wanted_text), choices.date(given_text)
     if given is None or wanted is None:
         return None
     if wanted[1:] != given[1:] or (None not in (wanted[0], given[0]) and wanted[0] != given[0]):

@@ -26,19 +26,13 @@ MAX_RESPONSE_CHARS = 500_000  # far beyond any response that was meant to be rea
 class MathVerifier:
     """Judges mathematical answers by rules.
 
-    Deterministic unless a judge is configured, and safe to use from many threads. Nothing of a text
-    is ever evaluated: our own parser builds a tree, and only known arithmetic runs on it, within a
-    budget.
-
-    Gold first: the gold's type says what is extracted and compared, and the relation is not
-    symmetric. A gold with a unit accepts the number alone, a gold number accepts a name and a
-    unit around it, and an equation is not answered by one of its sides.
+    Deterministic unless a judge is configured, and safe in threads. Nothing of a text is ever
+    evaluated: our own parser builds a tree, and only known arithmetic runs on it, within a budget.
 
     Known false classes. Accepts: a wrong unit where the gold has none; log for ln; the only
     number of an unboxed sentence that is about something else. Rejects: decimals of fewer than
-    ten digits for values they only approximate; answers in a language whose words it does not
-    know. Ungradable: what costs too much to evaluate, what the parser does not know, and what
-    depends on a convention (28 % for a gold 28).
+    ten digits for values they only approximate; languages whose words it does not know. Ungradable:
+    what costs too much, what the parser does not know, conventions (28 % for a gold 28).
     """
 
     def __init__(
@@ -67,8 +61,7 @@ class MathVerifier:
             )
         if rounded_digits < 1:
             raise VerifierError(
-                f"rounded_digits={rounded_digits} is not at least 1. Leave it out for "
-                f"{LONG_DIGITS}."
+                f"rounded_digits={rounded_digits} is below 1. Leave it out for {LONG_DIGITS}."
             )
         self._tolerance = Tolerance(
             relative=Fraction(str(relative_tolerance)),
@@ -100,16 +93,15 @@ class MathVerifier:
         """Verdict on one pair; never raises for what a text holds.
 
         `tolerance` is absolute. `question` settles conventions: who asks for a number in base 5 or
-        for a percentage takes it without its mark; as a
-        probability 1:3 may be odds, else it is 1/3.
+        a percentage takes it without its mark; as a probability 1:3 may be odds, else it is 1/3.
         """
         start = time.perf_counter()
+        words = ("base", "percent", "probability")
+        conventions = frozenset(word for word in words if word in question.lower())
         try:
-            judged = self._judge(gold_text, answer_text, kind, tolerance, _conventions(question))
-        except CostError as error:
+            judged = self._judge(gold_text, answer_text, kind, tolerance, conventions)
+        except (CostError, RecursionError) as error:
             judged = verdict.ungradable("cost", str(error))
-        except RecursionError:
-            judged = verdict.ungradable("cost", "nested too deeply")
         except SymbolicLost as error:
             judged = verdict.ungradable("symbolic", str(error))
         is_open = not judged.is_correct and judged.reason not in _SETTLED
@@ -122,10 +114,7 @@ class MathVerifier:
         )
 
     def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify math`: `gold`, `answer`, perhaps more.
-
-        That is `type`, `tolerance` and `question`.
-        """
+        """Verdict of a line: `gold`, `answer`, and perhaps `type`, `tolerance` and `question`."""
         gold_text, answer_text = record.get("gold"), record.get("answer")
         if not isinstance(gold_text, (str, int, float)) or isinstance(gold_text, bool):
             return verdict.ungradable("record", "gold is missing or no text")
@@ -171,12 +160,6 @@ class MathVerifier:
             "conventions": conventions,
         }
         return judging.verdict_of(gold.read_gold(gold_text, kind), answer_text, kind, settings)
-
-
-def _conventions(question: str) -> frozenset[str]:
-    return frozenset(
-        word for word in ("base", "percent", "probability") if word in question.lower()
-    )
 
 
 def _options(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
-from loong_jax.verifiers.maths.forms import kinds, lists, naming
+from loong_jax.verifiers.maths.forms import kinds, naming
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512
@@ -94,7 +94,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
             if item.args[0] not in (("==",), ("=",)) or item.args[1].head != "symbol":
                 return None
             name, item = item.args[1].args[0], item.args[2]
-        for value in lists.spread(item):
+        for value in naming.spread(item):
             offset = _rational(value)
             if offset is None:
                 return None
@@ -115,7 +115,7 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
         free = item.symbols
         if len(free) != 1 or not free <= _PARAMETERS or name in free:
             return None
-        for value in lists.spread(item):
+        for value in naming.spread(item):
             letter = next(iter(free))
             one = _affine(value, letter)
             parts = [one] if one is not None else _by_parity(value, letter)

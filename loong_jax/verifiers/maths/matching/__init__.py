@@ -8,8 +8,8 @@ an equation states, `measured` what has a unit, `several` collections, matrices 
 
 from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, residues, vectors
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
-from loong_jax.verifiers.maths.forms import kinds, lists, naming
-from loong_jax.verifiers.maths.matching import ladder, measured, relations, several, single
+from loong_jax.verifiers.maths.forms import kinds, naming
+from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 _FINITE = frozenset(("set", "builder", "list", "and"))
@@ -28,9 +28,9 @@ def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     family = families.read(gold)
     if family is not None and (other := families.read(answer)) is not None:
         return families.equal(family, other)
-    scales = measured.scale(gold), measured.scale(answer)
+    scales = ladder.scale(gold), ladder.scale(answer)
     if all(scales) and scales[0] != scales[1]:
-        return measured.temperature(matcher, gold, answer)
+        return ladder.temperature(matcher, gold, answer)
     gold_label, answer_label = kinds.label(gold), kinds.label(answer)
     if kinds.labels_conflict(gold_label, answer_label):
         matcher.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
@@ -66,7 +66,7 @@ def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if gold.head == "matrix":
         return several.matrix(matcher, gold, answer)
     if gold.head not in COLLECTIONS and "pm" in gold.heads:
-        return several.collection(matcher, Node("list", lists.spread(gold)), answer)
+        return several.collection(matcher, Node("list", naming.spread(gold)), answer)
     if gold.head == "ratio":
         return several.ratio(matcher, gold, answer)
     return single.value(matcher, gold, answer)

@@ -15,7 +15,7 @@ from loong_jax.verifiers.maths.expression import (
     render,
     substitute,
 )
-from loong_jax.verifiers.maths.forms import kinds, lists, naming, renaming
+from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
@@ -134,7 +134,7 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
 
 def _points(items: Sequence[Node]) -> Node | None:
     """The points of p = 5, q = 2; p = 7, q = 2, by their names in order."""
-    if (found := lists.in_turns(items)) is None:
+    if (found := naming.in_turns(items)) is None:
         return None
     order = sorted(range(len(found[0])), key=found[0].__getitem__)
     return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
@@ -178,7 +178,7 @@ def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             return given is not None and several.collection(matcher, points, given)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         is_ordered = len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple")
-        if is_ordered and not any(map(naming.left_side, lists.flat(answer))):  # bare values
+        if is_ordered and not any(map(naming.left_side, naming.flat(answer))):  # bare values
             values = Node("tuple", tuple(map(naming.right_side, items)))
             return several.collection(matcher, values, answer)
         return several.collection(matcher, gold, answer)
@@ -195,7 +195,7 @@ def solves(curve: Node, halves: Node) -> bool:
     if curve.args[0] != ("=",) or halves.args[0] != ("=",) or halves.args[1].head != "symbol":
         return False
     name = halves.args[1].args[0]
-    roots = lists.spread(halves.args[2])
+    roots = naming.spread(halves.args[2])
     if len(roots) != 2 or name in halves.args[2].symbols or name not in curve.symbols:
         return False
     if len(curve.symbols) < 2 or values.equal(*roots) is not False:

@@ -12,8 +12,8 @@ from loong_jax.verifiers.maths.expression import (
     number,
     render,
 )
-from loong_jax.verifiers.maths.forms import kinds, lists, naming
-from loong_jax.verifiers.maths.matching import ladder, measured, several
+from loong_jax.verifiers.maths.forms import kinds, naming
+from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 
 
@@ -28,26 +28,26 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in answer.heads:
-        items = answer.args if answer.head in COLLECTIONS else lists.spread(answer)
+        items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
-            items = lists.without_restrictions(lists.without_repeats(list(items)))  # 24, 24
+            items = naming.without_restrictions(naming.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
             return matcher.match(gold, items[0])
         if answer.head == "bracket" or answer.head == "tuple":
             return False
-        return measured.sum_of_quantities(matcher, gold, items)
+        return ladder.sum_of_quantities(matcher, gold, items)
     if gold.head == "quantity":
-        return measured.quantity(matcher, gold, answer)
+        return ladder.quantity(matcher, gold, answer)
     if gold.head == "based" and (outcome := _bare_digits(matcher, gold, answer)) is not False:
         return outcome
     if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
     if answer.head == "quantity":
-        return measured.unasked_unit(matcher, gold, answer)
+        return ladder.unasked_unit(matcher, gold, answer)
     if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
-        pair = measured.as_quantity(gold), measured.as_quantity(answer)
+        pair = ladder.as_quantity(gold), ladder.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
-            return measured.quantity(matcher, pair[0], pair[1])
+            return ladder.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
         return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):

@@ -106,7 +106,7 @@ def _matrix(arguments: tuple[Node, ...]) -> Node:
         rows, columns, items = arguments[0].args[0], arguments[1].args[0], arguments[2].args
         if rows * columns != len(items):
             raise ParseError("the matrix has another size")
-            cells = [items[i * columns : (i + 1) * columns] for i in range(rows)]
+        cells = [items[i * columns : (i + 1) * columns] for i in range(rows)]
         arguments = (Node("bracket", tuple(Node("bracket", row) for row in cells)),)
     rows = _unpacked(arguments[:1])
     is_nested = all(row.head in ("bracket", "tuple") for row in rows)
