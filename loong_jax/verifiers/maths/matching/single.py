@@ -16,6 +16,8 @@ from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 
+_NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
+
 
 def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1] == UNNAMED:
@@ -67,15 +69,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             matcher.note = "the ratio may be odds"  # 1:3 as odds is a probability of 1/4
             return None
         return same
-    if answer.head in (
-        "chain",
-        "interval",
-        "union",
-        "builder",
-        "setminus",
-        "intersection",
-        "ratio",
-    ):
+    if answer.head in _NO_VALUES:
         return False
     if (
         answer.head == "percent"

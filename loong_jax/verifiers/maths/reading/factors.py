@@ -17,71 +17,56 @@ from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES
 
-_PARTS = {"\\permil": 1000, "\\textperthousand": 1000, "\\perthousand": 1000, "\\permyriad": 10_000}
+_SHARES = {  # after a number: of how many parts
+    **dict.fromkeys(("percent", "pct", "percentage", "per cent", "%", "\\%"), 100),
+    **dict.fromkeys(("permille", "permil", "per mille", "per mil", "pro mille", "pro mil"), 1000),
+    **dict.fromkeys(("\\permil", "\\textperthousand", "\\perthousand"), 1000),
+    "\\permyriad": 10_000,
+}
+_CONSTANTS = {
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), symbol("...")),
+}
+_ROUNDED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling")}
+_BARS = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+         "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm")}  # fmt: skip
 
 
 def factor(parser: Parser) -> Node:
     """A primary with what is written after it: powers, factorials, degrees, percent."""
-    return _with_postfixes(parser, parser.primary())
-
-
-def _with_postfixes(parser: Parser, node: Node) -> Node:
+    node = parser.primary()
     while True:
-        token = parser.token
-        if token.kind in ("word", "text"):
-            if token.text in ("percent", "pct", "percentage"):
+        text, is_sign = parser.token.text, parser.token.kind == "sign"
+        pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
+        if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
+            for _ in pair.split() or (text,):
                 parser.take()
-                node = Node("percent", (node,))
-            elif token.text == "per" and parser.peek().text == "cent":
-                parser.take()
-                parser.take()
-                node = Node("percent", (node,))
-            elif token.text in ("permille", "permil") or (
-                token.text in ("per", "pro") and parser.peek().text in ("mille", "mil")
-            ):
-                if parser.take().text in ("per", "pro"):
-                    parser.take()
-                node = Node("percent", (node, number(1000)))
-            elif token.text in ("rad", "radian", "radians"):
-                parser.take()
-                node = Node("mul", (node, number(1)))
-            elif token.text in ("degrees", "degree", "deg"):
-                parser.take()
-                node = numerals.degrees(parser, node)
-            else:
-                return node
-        elif token.text == "!" and token.kind == "sign":
+            node = Node("percent", (node,) if parts == 100 else (node, number(parts)))
+        elif text in ("rad", "radian", "radians"):
             parser.take()
-            node = call("double_factorial", node) if parser.accept("!") else call("factorial", node)
-        elif token.text in ("%", "\\%"):
-            parser.take()
-            node = Node("percent", (node,))
-        elif token.text in _PARTS:
-            parser.take()
-            node = Node("percent", (node, number(_PARTS[token.text])))
-        elif token.text == "\\degree":
+            node = Node("mul", (node, number(1)))
+        elif text in ("degrees", "degree", "deg", "\\degree"):
             parser.take()
             node = numerals.degrees(parser, node)
-        elif token.text in ("^", "**") and token.kind == "sign":
+        elif is_sign and text == "!":
+            parser.take()
+            node = call("double_factorial" if parser.accept("!") else "factorial", node)
+        elif is_sign and text in ("^", "**"):
             parser.take()
             node = _power(parser, node)
-        elif token.text == "'" and token.kind == "sign" and node.head == "number":
-            parts = 60 if not _double_prime(parser) else 3600  # of an angle
+        elif is_sign and text == "'" and node.head == "number":
+            parser.take()
+            parts = 3600 if parser.accept("'") else 60  # of an angle
             node = Node("degree", (Node("div", (node, number(parts))),))
-        elif token.text == "'" and token.kind == "sign" and node.head in ("symbol", "apply"):
+        elif is_sign and text == "'" and node.head in ("symbol", "apply"):
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
                 node = Node("apply", (node.args[0], *variables.in_brackets(parser)))
-        elif token.text == "_" and token.kind == "sign" and node.head in ("number", "tuple"):
+        elif is_sign and text == "_" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:
             return node
-
-
-def _double_prime(parser: Parser) -> bool:
-    parser.take()
-    return parser.accept("'")
 
 
 def _power(parser: Parser, base: Node) -> Node:
@@ -217,12 +202,9 @@ def _braces(parser: Parser) -> Node:
 def command(parser: Parser, token: Token) -> Node:
     text = token.text
     name = text[1:]
-    if text in words.FRACTIONS:
-        above, below = parser.argument(), parser.argument()
-        return Node("div", (above, below))
-    if text in words.BINOMIALS:
-        above, below = parser.argument(), parser.argument()
-        return call("binomial", above, below)
+    if text in (*words.FRACTIONS, *words.BINOMIALS):
+        pair = parser.argument(), parser.argument()
+        return Node("div", pair) if text in words.FRACTIONS else call("binomial", *pair)
     if text == "\\sqrt":
         degree = None
         if parser.accept("["):
@@ -239,33 +221,26 @@ def command(parser: Parser, token: Token) -> Node:
         return variables.function(parser, name)
     if name in names.GREEK:
         return variables.subscripted(parser, name)
-    if text in ("\\emptyset", "\\varnothing"):
-        return EMPTY
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if text == "\\mathbb":
         return _number_set(parser)
     if text in names.WRAPPERS:
-        if parser.at("{"):
-            return parser.argument()
-        return parser.primary()
+        return parser.argument() if parser.at("{") else parser.primary()
     if text in names.ACCENTS:
         return symbol(f"{name}({brackets.raw_argument(parser)})")
-    if text in ("\\ldots", "\\dots", "\\cdots", "\\vdots"):
-        return symbol("...")
     if text in ("\\{", "\\lbrace"):
         return brackets.braced_set(parser, ("\\}", "\\rbrace"))
     if text in ("\\langle",):
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")
         return Node("tuple", node.args) if node.head in ("list", "and") else node
-    if text in ("\\lfloor", "\\lceil"):
+    if text in _ROUNDED:
         node = parser.nested(parser.sum)
-        parser.expect("\\rfloor" if text == "\\lfloor" else "\\rceil")
-        return call("floor" if text == "\\lfloor" else "ceiling", node)
-    if text in ("\\lvert", "\\vert", "\\|", "\\lVert", "\\Vert"):
-        closing = {"\\lvert": "\\rvert", "\\lVert": "\\rVert"}.get(text, text)
-        return brackets.bars(
-            parser, closing, "norm" if text in ("\\|", "\\lVert", "\\Vert") else "abs"
-        )
+        parser.expect(_ROUNDED[text][0])
+        return call(_ROUNDED[text][1], node)
+    if text in _BARS:
+        return brackets.bars(parser, *_BARS[text])
     if text == "\\begin":
         return brackets.environment(parser)
     if text in integrals.BIG:
