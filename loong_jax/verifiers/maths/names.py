@@ -28,7 +28,11 @@ PRODUCTS, QUOTIENTS = _SETS["PRODUCTS"], _SETS["QUOTIENTS"]
 _PHRASES = {name: frozenset(phrases) for name, phrases in TABLES["phrases"].items()}
 NOTHING, EVERYTHING = _PHRASES["NOTHING"], _PHRASES["EVERYTHING"]
 WORDS_OF_VALUES = _PHRASES["WORDS_OF_VALUES"]
-RELATIONS = by_word("relations")
+RELATIONS = {
+    word: entry.partition(":")[0].strip()
+    for entry in TABLES["relations"]["SPELLINGS"].split(";")
+    for word in entry.partition(": ")[2].split()
+}
 FUNCTIONS = {
     word: entry.partition("=")[0].partition("|")[0]
     for entry in TABLES["functions"]["SPELLINGS"].split()

@@ -113,7 +113,7 @@ _PREDICATE = re.compile(
 )
 _ROWS = {
     form: {other: group.split("|")[0] for group in row.split() for other in group.split("|")}
-    for row in names.TABLES["rows"]
+    for row in names.TABLES["rows"].split(";")
     for form in row.replace("|", " ").split()
 }
 _NEIGHBOUR = re.compile(
@@ -210,7 +210,7 @@ def conclusion(sentence: str) -> str:
 
 _SYNONYMS = {
     normal(word): frozenset(map(normal, group.split("|")))
-    for group in names.TABLES["synonyms"]
+    for group in names.TABLES["synonyms"].split(";")
     for word in group.split("|")
 }
 _IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
