@@ -1,7 +1,6 @@
-"""Other languages, as tables: their words for an answer, units, magnitudes, yes, no, nothing.
+"""Other languages: a text is put into English before anything is looked for in it.
 
-A response and a gold are put into English before anything is looked for in them, so that nothing
-else knows other languages. Only what stands beside a number or announces an answer is translated.
+Only what stands beside a number or announces an answer is translated.
 """
 
 # ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about

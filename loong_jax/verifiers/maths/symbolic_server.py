@@ -1,7 +1,6 @@
 """The server of symbolic.py: builds sympy objects node by node and answers yes, no or unknown.
 
-sympy gets numbers and names only. No text is parsed here, by sympy or by anything else. A process
-per question tells its answer by its exit status, and is killed when its CPU time is spent.
+No text is parsed here, by sympy or by anything else. A process per question tells by its status.
 """
 
 import gc

@@ -1,8 +1,6 @@
-"""Units: what a word after a number measures, and how it is written: `km/h`, `J/(mol K)`.
+"""Units: a factor to base units and dimensions, and how they are written: `km/h`, `J/(mol K)`.
 
-A unit is a factor to base units and dimensions. Conversion is exact where the unit is defined
-exactly. Temperatures in degrees are names of their own: 5 °C is not 5 K, and no factor says how
-they relate.
+Degrees of temperature are names of their own: no factor says how 5 °C relates to 5 K.
 """
 
 import re

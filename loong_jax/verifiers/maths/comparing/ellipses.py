@@ -1,9 +1,8 @@
 """Sums and products with an ellipsis as what they stand for: 1 + 2 + ... + n is a sum over k.
 
-The general term is read off the end that names a parameter (n, or k in n(n-1)...(n-k+1)) and must
-give at least two of the terms written at the other end. With numbers alone, each number in the
-terms moves by a constant step (1/(1*2) + 1/(2*3) + ... + 1/(99*100)), or the terms themselves by a
-constant factor. What fits in two ways, or in none, is left as it is.
+The general term is read off the end that names a parameter and must give two of the terms written
+at the other end. With numbers alone, each number in the terms moves by a constant step, or the
+terms themselves by a constant factor. What fits in two ways, or in none, is left as it is.
 """
 
 import itertools

@@ -1,7 +1,6 @@
 """Sets by a rule: points with one parameter, and what a rule builds from a few integers.
 
-Over the integers two families p + t d are the same if their steps d agree up to sign and their
-starts differ by a whole multiple of d; over the reals, by any multiple.
+Families p + t d over the integers are the same if d agrees up to sign and p up to multiples of d.
 """
 
 import math

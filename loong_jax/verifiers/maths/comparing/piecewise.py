@@ -1,9 +1,7 @@
 """Functions in pieces, compared on every part of the line.
 
-The ends of all conditions cut the line into points and gaps. On each of them both functions must
-hold somewhere or nowhere, and every branch of one that holds must agree with every branch of the
-other: at a point by value, on a gap as functions. So neither the order of branches nor the words
-around conditions matter, and what two overlapping branches say differently agrees with nothing.
+The ends of all conditions cut the line into points and gaps. On each, every branch of one that
+holds must agree with every branch of the other: at a point by value, on a gap as functions.
 """
 
 import itertools

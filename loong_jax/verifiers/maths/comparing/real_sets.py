@@ -1,7 +1,6 @@
 """Sets of real numbers: intervals, unions, differences, inequalities in one unknown.
 
-Two sets are compared without building either: all their ends, in order, cut the line into points
-and gaps, and on each of those both sets hold or do not.
+All ends of two sets, in order, cut the line into points and gaps, on which both hold or do not.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Sets that repeat themselves: x = 3 (mod 7), x = 7k + 3, x = pi/2 + k pi.
 
-Each is a union of classes offset + period * Z. Two unions are the same if, once all periods are
-brought to a common one, they have the same offsets. So 3 (mod 7) is 10 (mod 7), and 3 or 10
-(mod 14), but not 3 (mod 14).
+Each is a union of classes offset + period * Z. Two are the same if, with all periods brought to a
+common one, they have the same offsets: 3 (mod 7) is 3 or 10 (mod 14).
 """
 
 import math

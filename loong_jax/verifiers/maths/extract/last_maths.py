@@ -1,7 +1,6 @@
 """The last formula or number of a response, with those before it that belong to one list.
 
-A number that a sentence only mentions is none: a label ("Page 12"), a citation ("[3]"), a premise
-("given that there are 12"), a bound ("at least 44"), a step, or what a question tries.
+A number only mentioned is none: a label ("Page 12"), a premise, a bound ("at least 44"), a try.
 """
 
 import re

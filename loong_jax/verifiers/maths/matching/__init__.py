@@ -1,9 +1,7 @@
 """Whether an answer matches a gold: by the kind of the gold, down the ladder of equality.
 
 The gold decides what is compared, and the relation is not symmetric: "x = 11" and "11 cm" answer
-the gold 11, while "1" does not answer the gold x + z = 1. `single` compares values, also those that
-an equation states, `measured` what has a unit, `several` collections, matrices and ratios,
-`relations` equations and inequalities; `ladder` two values or sets of real numbers.
+the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
 from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, residues, vectors

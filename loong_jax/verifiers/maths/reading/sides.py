@@ -1,8 +1,7 @@
 r"""What stands on either side of a value and is no part of it.
 
-Before it a name in notation that the grammar does not read: [OH^-], \text{area}, Var(X). Only it is
-dropped: what calculates (twice the area, a number before a bracket) is no name. After it what is
-said of its letters: "where k \in Z", "for all real x", "(n >= 1)".
+Before it a name that the grammar does not read, [OH^-], \text{area}, Var(X), but nothing that
+calculates; after it what is said of its letters: "where k \in Z", "(n >= 1)".
 """
 
 import re

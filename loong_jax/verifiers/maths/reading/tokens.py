@@ -1,8 +1,4 @@
-"""From text to tokens: LaTeX, plain text and Python notation become one stream.
-
-Everything is a table or one regular expression without nested repetition, so the time is linear
-in the length of the text, which `MAX_CHARS` bounds.
-"""
+"""From text to tokens: LaTeX, plain text and Python notation become one stream, in linear time."""
 
 # ruff: noqa: RUF001 - look-alikes are what these tables are about
 import re

@@ -1,7 +1,6 @@
 """Values of expressions: exact rationals as far as they reach, then high precision, never floats.
 
-Every step is paid for from a budget before it is taken, so that `9^9^9`, `(10^9)!` or a sum of
-10^9 terms ends in CostError at once. Contexts of mpmath belong to one thread each.
+Every step is paid for from a budget before it is taken. Contexts of mpmath belong to one thread.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Functions of numbers: each gets the evaluator and values that are exact or of its context.
-
-Powers, and arguments that a function would take too long over, come first.
-"""
+"""Functions of numbers: each gets the evaluator and values that are exact or of its context."""
 
 from __future__ import annotations
 

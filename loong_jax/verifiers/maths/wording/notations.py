@@ -1,8 +1,4 @@
-"""Notations that are no arithmetic: propositional logic by its truth tables, abelian groups.
-
-Connectives bind as negation, and, exclusive or, or, implication (to the right), equivalence, and
-stand between single letters and nothing else, so that a limit or a list is no formula.
-"""
+"""Notations that are no arithmetic: propositional logic by its truth tables, abelian groups."""
 
 import functools
 import itertools
