@@ -97,9 +97,17 @@ class MathVerifier:
         """
         start = time.perf_counter()
         words = ("base", "percent", "probability")
-        conventions = frozenset(word for word in words if word in question.lower())
+        settings = {
+            "tolerance": dataclasses.replace(self._tolerance, absolute=Fraction(str(tolerance)))
+            if tolerance
+            else self._tolerance,
+            "symbolic": self._symbolic.budget(),
+            "conventions": frozenset(word for word in words if word in question.lower()),
+        }
         try:
-            judged = self._judge(gold_text, answer_text, kind, tolerance, conventions)
+            judged = _refused(gold_text, answer_text) or judging.verdict_of(
+                gold.read_gold(str(gold_text), kind), answer_text, kind, settings
+            )
         except (CostError, RecursionError) as error:
             judged = verdict.ungradable("cost", str(error))
         except SymbolicLost as error:
@@ -135,31 +143,15 @@ class MathVerifier:
         if self._last_rung is not None:
             self._last_rung.close()
 
-    # ---- one verdict
 
-    def _judge(
-        self,
-        gold_text: str | None,
-        answer_text: str,
-        kind: str | None,
-        tolerance: float | None,
-        conventions: frozenset[str],
-    ) -> Verdict:
-        if gold_text is None or not gold_text.strip():
-            return verdict.ungradable("no gold", "the problem has no reference answer")
-        if not answer_text.strip():
-            return verdict.wrong("no answer", "the response is empty")
-        if len(answer_text) > MAX_RESPONSE_CHARS:
-            return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
-        limits = self._tolerance
-        if tolerance:
-            limits = dataclasses.replace(limits, absolute=Fraction(str(tolerance)))
-        settings = {
-            "tolerance": limits,
-            "symbolic": self._symbolic.budget(),
-            "conventions": conventions,
-        }
-        return judging.verdict_of(gold.read_gold(gold_text, kind), answer_text, kind, settings)
+def _refused(gold_text: str | None, answer_text: str) -> Verdict | None:
+    if gold_text is None or not gold_text.strip():
+        return verdict.ungradable("no gold", "the problem has no reference answer")
+    if not answer_text.strip():
+        return verdict.wrong("no answer", "the response is empty")
+    if len(answer_text) > MAX_RESPONSE_CHARS:
+        return verdict.wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
+    return None
 
 
 def _options(source: Mapping[str, Any]) -> dict[str, Any]:

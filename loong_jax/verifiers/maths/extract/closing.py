@@ -89,7 +89,7 @@ def spans(body: str) -> Iterator[Span]:
     matches = [
         match
         for match in PHRASE.finditer(body)
-        if not _is_about_answer(body, match)
+        if not body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
         and not is_derived(body, match)
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
@@ -107,8 +107,9 @@ def spans(body: str) -> Iterator[Span]:
                 continue
             end = match.end() + other.start()
         segment = body[match.end() : end].strip().strip("*").strip()
-        if not segment or _AFTERWARDS.match(segment) or _is_supposed(match[0], segment):
-            continue
+        is_supposed = "would be" in match[0] and re.search(r"\bif\b", segment)
+        if not segment or _AFTERWARDS.match(segment) or is_supposed:
+            continue  # it would be 50 if the coin were fair
         used.append((match.start(), end))
     if not used:
         return
@@ -162,15 +163,6 @@ def without_comments(body: str) -> str:
             break
         body = body[:start].rstrip()
     return body
-
-
-def _is_supposed(phrase: str, segment: str) -> bool:
-    """Whether it "would be 50 if the coin were fair"."""
-    return "would be" in phrase and re.search(r"\bif\b", segment) is not None
-
-
-def _is_about_answer(body: str, match: re.Match[str]) -> bool:
-    return body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
 
 
 def is_derived(body: str, match: re.Match[str]) -> bool:

@@ -57,10 +57,6 @@ def is_applied(node: Node) -> bool:
     return name in tuple("pqrsuvPQRSTFGHAV") and variable in tuple("xtnyz")
 
 
-def is_factorial(node: Node) -> bool:
-    return node.head == "call" and node.args[0] in ("factorial", "binomial")
-
-
 def is_derivative(node: Node) -> bool:
     """dy/dx, d^2y/dx^2, or d/dx before what it is of, all of which are read as products of d."""
     if node.head == "mul" and node.args and is_derivative(node.args[0]):

@@ -171,7 +171,12 @@ def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
         return last
     if len(operands) == 2 and naming.names_function(first, gold, last):
         return last
-    if operators == ("~",) and kinds.is_factorial(first) and first not in set(gold.walk()):
+    if (
+        operators == ("~",)
+        and first.head == "call"
+        and first.args[0] in ("factorial", "binomial")
+        and first not in set(gold.walk())
+    ):
         return last  # n! ~ ..., by the formula of Stirling
     if first.symbols and last.symbols & first.symbols and first.head != "apply":
         same = all(ladder.equal(matcher, gold, operand) for operand in operands)

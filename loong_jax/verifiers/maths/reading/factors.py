@@ -86,7 +86,8 @@ def _power(parser: Parser, base: Node) -> Node:
         parser.take()
         return numerals.degrees(parser, base) if is_degree else base
     if base.head in ("tuple", "bracket", "matrix") and _takes_transpose(parser):
-        return _transposed(base)
+        rows = base.args if base.head == "matrix" else (base.args,)
+        return Node("matrix", tuple(zip(*rows, strict=True)))
     if parser.at("-", "+"):
         sign = parser.take().text
         exponent = parser.nested(parser.factor)
@@ -123,11 +124,6 @@ def _takes_transpose(parser: Parser) -> bool:
         return True
     parser.reset(mark)
     return False
-
-
-def _transposed(node: Node) -> Node:
-    rows = node.args if node.head == "matrix" else (node.args,)
-    return Node("matrix", tuple(zip(*rows, strict=True)))
 
 
 def primary(parser: Parser) -> Node:

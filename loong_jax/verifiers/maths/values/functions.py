@@ -129,22 +129,17 @@ def _circular(name: str) -> Callable[..., Value]:
     return function
 
 
-def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
-    if value == 0:
-        raise Undefined("the logarithm of 0")
-    if base is None and self.common_log:
-        base = 10
-    if base is None:
-        return self.context.log(self.real(value))
-    if base in (0, 1):
-        raise Undefined("a logarithm to base 0 or 1")
-    return self.context.log(self.real(value)) / self.context.log(self.real(base))
-
-
 def _ln(self: Evaluator, value: Value) -> Value:
     if value == 0:
         raise Undefined("the logarithm of 0")
     return self.context.log(self.real(value))
+
+
+def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
+    base = 10 if base is None and self.common_log else base
+    if base in (0, 1):
+        raise Undefined("a logarithm to base 0 or 1")
+    return _ln(self, value) if base is None else _ln(self, value) / _ln(self, base)
 
 
 def _sqrt(self: Evaluator, value: Value) -> Value:
