@@ -60,14 +60,10 @@ def real_set(node: Node) -> RealSet | None:
     return None
 
 
-def _is_name(node: Node) -> bool:
-    return node.head == "symbol"
-
-
 def _left_out(items: Sequence[Node]) -> tuple[Node, ...] | None:
     """-1 and 1 of "x != -1, 1"."""
     first, *rest = items
-    if first.head != "chain" or first.args[0] != ("!=",) or not _is_name(first.args[1]):
+    if first.head != "chain" or first.args[0] != ("!=",) or first.args[1].head != "symbol":
         return None
     found = (first.args[2], *rest)
     is_plain = all(values.real_value(item) is not None for item in found)
@@ -115,7 +111,8 @@ def _relation(node: Node) -> RealSet | None:
         return None if inner is None else RealSet("setminus", (ALL, inner))
     if operators == ("!=",) and operands[1].head == "pm":
         values_ = (operands[1].args[-1], Node("neg", operands[1].args[-1:]))
-        return _without(values_) if len(operands[1].args) == 1 and _is_name(operands[0]) else None
+        is_plain = len(operands[1].args) == 1 and operands[0].head == "symbol"
+        return _without(values_) if is_plain else None
     names = node.symbols
     if len(names) != 1 or not set(operators) <= {"<", "<=", ">", ">=", "!=", "="}:
         return None

@@ -95,7 +95,7 @@ def spans(body: str) -> Iterator[Span]:
     ]
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
-        if is_pleasantry(body, match.start()):
+        if PLEASANT.match(sentence_before(body, match.start())):
             continue
         end = _sentence_end(body, match.end())
         if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
@@ -186,11 +186,6 @@ def _sentence_end(body: str, start: int) -> int:
         if match["end"] is not None:
             return match.start()
     return len(body)
-
-
-def is_pleasantry(body: str, start: int) -> bool:
-    """Whether what begins at `start` is in a sentence that ends a conversation."""
-    return PLEASANT.match(sentence_before(body, start)) is not None
 
 
 def sentence_before(body: str, start: int) -> str:

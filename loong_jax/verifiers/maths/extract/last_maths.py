@@ -142,7 +142,9 @@ def spans(body: str) -> Iterator[Span]:
         return  # from 60 to 66
     if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
         return
-    if is_bound(body, start) or is_premise(body, start):
+    if _BOUND.search(body[max(0, start - 40) : start]):
+        return
+    if _PREMISE.match(closing.sentence_before(body, start)):
         return
     if matches[-1][5] and is_mentioned(body, start, end):
         return
@@ -232,16 +234,6 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
 
 def _content(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip().rstrip(",")
-
-
-def is_bound(body: str, start: int) -> bool:
-    """Whether what begins at `start` bounds something: "at least 44"."""
-    return _BOUND.search(body[max(0, start - 40) : start]) is not None
-
-
-def is_premise(body: str, start: int) -> bool:
-    """Whether what begins at `start` is told as known: "we know that one side is 5"."""
-    return _PREMISE.match(closing.sentence_before(body, start)) is not None
 
 
 def is_tried(sentence: str) -> bool:

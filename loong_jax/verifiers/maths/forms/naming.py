@@ -211,15 +211,6 @@ def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
     return (first,)
 
 
-def is_sequence(items: Sequence[Node]) -> bool:
-    """Whether a bare list is more than a set: it repeats itself, or goes on."""
-    return ELLIPSIS in items or len(distinct(items)) < len(items)
-
-
-def distinct(items: Sequence[Node]) -> list[Node]:
-    return list(dict.fromkeys(items))
-
-
 def may_be_interval(items: Sequence[Node]) -> bool:
     ends = [values.real_value(item) for item in items]
     return len(ends) == 2 and None not in ends and values.gap(*ends) < 0

@@ -105,7 +105,10 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
-    operands, given = ([_quotient(side) for side in sides] for sides in (operands, given))
+    operands, given = (
+        [Node("div", s.args) if s.head == "ratio" and len(s.args) == 2 else s for s in sides]
+        for sides in (operands, given)
+    )
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if gold.symbols != answer.symbols:
@@ -138,10 +141,6 @@ def _points(items: Sequence[Node]) -> Node | None:
         return None
     order = sorted(range(len(found[0])), key=found[0].__getitem__)
     return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
-
-
-def _quotient(node: Node) -> Node:
-    return Node("div", node.args) if node.head == "ratio" and len(node.args) == 2 else node
 
 
 def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None:

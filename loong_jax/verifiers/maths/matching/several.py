@@ -113,12 +113,12 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if len(gold_values) != len(given_values):
             return False
         return all_match(matcher, zip(gold_values, given_values, strict=True))
-    if gold.head == "list" and naming.is_sequence(gold_values):
+    own, different = list(dict.fromkeys(gold_values)), list(dict.fromkeys(given_values))
+    if gold.head == "list" and (naming.ELLIPSIS in own or len(own) < len(gold_values)):
         return _sequence(matcher, gold_values, given_values)
-    different = naming.distinct(given_values)
     if len(given_values) > len(different) + MAX_REPEATS:
         return False  # no list of solutions names them again and again
-    return unordered(matcher, naming.distinct(gold_values), different)
+    return unordered(matcher, own, different)
 
 
 def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:

@@ -66,6 +66,7 @@ _GLUED = re.compile(  # \\quadx, \\cdotx
     r"(?=[A-Za-z](?![A-Za-z])))"
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
+_BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
     r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
     r"\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d)?)\s*\}"
@@ -194,7 +195,7 @@ def prepare(text: str) -> str:
         text = _NO_DELIMITER.sub("", text)
         text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
         text = _OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
-        text = _INFIX.sub(_prefixed, text)
+        text = _INFIX.sub(lambda m: f"{_BEFORE[m[2]]}{{{m[1]}}}{{{m[3]}}}", text)
         text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
@@ -211,12 +212,6 @@ def with_groups(text: str) -> str:
     for pattern, replacement in _GROUPS:
         text = pattern.sub(replacement, text)
     return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
-
-
-def _prefixed(infix: re.Match[str]) -> str:
-    """What TeX writes between two things as LaTeX writes it before them: {10 \\choose 4}."""
-    command = {"choose": "\\binom", "over": "\\frac"}[infix[2]]
-    return f"{command}{{{infix[1]}}}{{{infix[3]}}}"
 
 
 def tokenize(text: str) -> list[Token]:

@@ -211,17 +211,13 @@ def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None
         return True
     names = gold.symbols | answer.symbols
     verdict = _equal_at(gold, answer, names, tolerance, common_log=False)
-    if verdict is not True and _has_bare_log(gold) and _has_log(answer):
+    if verdict is not True and any(len(n.args) == 2 for n in _logs(gold)) and _logs(answer):
         verdict = _equal_at(gold, answer, names, tolerance, common_log=True) or verdict
     return verdict
 
 
-def _has_bare_log(node: Node) -> bool:
-    return any(n.head == "call" and n.args[0] == "log" and len(n.args) == 2 for n in node.walk())
-
-
-def _has_log(node: Node) -> bool:
-    return any(n.head == "call" and n.args[0] == "log" for n in node.walk())
+def _logs(node: Node) -> list[Node]:
+    return [n for n in node.walk() if n.head == "call" and n.args[0] == "log"]
 
 
 def _equal_at(
