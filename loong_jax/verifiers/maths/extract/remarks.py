@@ -75,7 +75,7 @@ _SENTENCE = re.compile(  # a sentence of its own that only checks or explains
     r"\W*(?:(?:sanity check|check|checking|verification|to (?:verify|check)|(?:as|for) a check|"
     r"proof|indeed|remark|note that|this (?:agrees|matches|checks|makes sense|is consistent|"
     r"confirms))\b|"
-    r"检验|验证|经检验|验算)",
+    r"检验|验证|经检验|验算|\((?=[^()]*[A-Za-z]{3})[^()]*\)\W*\Z)",
     re.IGNORECASE,
 )
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
@@ -87,7 +87,7 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if breaks and _SENTENCE.match(last) and not _AMENDS.search(last):
+        if breaks and _SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
             before = body[: breaks[-1].start()]
             if _ENDS_ON_VALUE.search(before[-MAX_CHARS:].rstrip(" .!*")) is None:
                 return body
