@@ -1,8 +1,7 @@
 """The content gate: answers that no judge should see, because judges are known to accept them.
 
-Judges reward answers without content, up to 90 % of the time (":", "Solution", "Thought process:";
-arXiv 2507.08794, "master keys"), and texts that talk to them. Such answers are wrong, unless the
-gold says the same.
+Judges reward answers without content (arXiv 2507.08794, "master keys": up to 90 % of the time), and
+texts that talk to them. Such answers are wrong, unless the gold says the same.
 """
 
 import re
@@ -20,9 +19,8 @@ _SIGN = re.compile(
     r"[\u2100-\u214f\u2200-\u22ff±]|\\(?:infty|emptyset|varnothing)|(?<!\d)(?!100 ?% [A-Za-z])\d"
 )
 _TOKEN = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
-_LETTER = re.compile(
-    r"(?<!['\u2019])\b[A-Za-z]\b(?!['\u2019]| [^\W\d_])"
-)  # of a choice; "a" and "I" go on as words do
+# of a choice; "a" and "I" go on as words do
+_LETTER = re.compile(r"(?<!['\u2019])\b[A-Za-z]\b(?!['\u2019]| [^\W\d_])")
 _WORDS = frozenset(
     _TOKEN.findall("""
     a an the this that these it its it's is are be been to of in on for by with and or so now then
@@ -104,8 +102,7 @@ def refuse(answer: str, gold: str | None, *, max_chars: int) -> Verdict | None:
         return verdict.wrong("gate", f"{len(text)} characters are more than {max_chars}")
     if _HIDDEN.search(text):
         return verdict.wrong("gate", "control characters")
-    same = gold is not None and _plain(text) == _plain(unicodedata.normalize("NFKC", gold))
-    if same:
+    if gold is not None and _plain(text) == _plain(unicodedata.normalize("NFKC", gold)):
         return None
     if _has_no_content(text, gold or ""):
         return verdict.wrong("gate", f"an opener, not an answer: {text[:40]!r}")

@@ -7,6 +7,7 @@ most accurate (LongCat-Flash-Thinking table 1: rules 80.9 %, without reasoning 9
 
 import concurrent.futures
 import dataclasses
+import functools
 import random
 import threading
 import time
@@ -17,10 +18,9 @@ from typing import Literal, NamedTuple, Protocol
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.judge import canaries, client, gate, prompts, replies
-from loong_jax.verifiers.judge.cache import ReplyCache
 from loong_jax.verifiers.judge.canaries import Canary
 from loong_jax.verifiers.judge.client import Budget, Client, Endpoint, JudgeUnavailable
-from loong_jax.verifiers.judge.ledger import Ledger
+from loong_jax.verifiers.judge.ledger import Ledger, ReplyCache
 from loong_jax.verifiers.verdict import Verdict
 
 MAX_QUESTION_CHARS = 20_000
@@ -51,11 +51,9 @@ class JudgeConfig:
     def __post_init__(self):
         if self.prompt not in ("direct", "reasoning"):
             raise VerifierError(f"prompt={self.prompt!r} is neither 'direct' nor 'reasoning'.")
-        for name in ("max_answer_chars", "batch_size", "canary_pairs", "max_parallel"):
+        for name in str.split("max_answer_chars batch_size canary_pairs max_parallel max_readings"):
             if getattr(self, name) < 1:
                 raise VerifierError(f"{name}={getattr(self, name)} is below 1. Raise it.")
-        if self.max_readings < 1:
-            raise VerifierError(f"max_readings={self.max_readings} is below 1. Raise it.")
 
 
 class Asked(Protocol):
@@ -137,7 +135,7 @@ class Judge:
             found = list(pool.map(lambda place: self._answer(asked[place]), order))
         said = dict(zip(order, found, strict=True))
         pairs = [(canary, said[len(open_items) + n]) for n, canary in enumerate(known)]
-        failed = [_failure(canary, v) for canary, v in pairs if not _is_passed(canary, v)]
+        failed = [failure for pair in pairs if (failure := _failure(*pair)) is not None]
         self.ledger.record_batch(
             num_items=len(open_items),
             num_canaries=len(known),
@@ -150,10 +148,8 @@ class Judge:
         return [next(results) if no is None else no for no in refused]
 
     def _answer(self, asked: Item | Canary) -> Verdict:
-        if isinstance(asked, Canary):
-            item = Item(asked.question, asked.gold, asked.answer)
-            return self._ask(item, is_cached=False)  # an old reply says nothing about today
-        return self._ask(asked, is_cached=True)
+        is_cached = isinstance(asked, Item)  # an old reply to a canary says nothing about today
+        return self._ask(Item(asked.question, asked.gold, asked.answer), is_cached=is_cached)
 
     def _refuse(self, item: Item) -> Verdict | None:
         if len(item.question) + len(item.gold) > MAX_QUESTION_CHARS:
@@ -165,22 +161,17 @@ class Judge:
     def _ask(self, item: Item, *, is_cached: bool) -> Verdict:
         start = time.perf_counter()
         data = {"question": item.question, "reference": item.gold, "answer": item.answer}
-        has_reasoning = self.config.prompt == "reasoning"
-
-        def read(text: str) -> tuple[replies.Said, str]:
-            return replies.said(text, with_reasoning=has_reasoning)
-
+        read = functools.partial(replies.said, with_reasoning=self.config.prompt == "reasoning")
         found = self.ask(self.config.prompt, data, read, is_cached=is_cached)
         if isinstance(found, Verdict):
             return dataclasses.replace(found, cost_s=time.perf_counter() - start)
         said, reasoning = found
         evidence = f"judge {self.client.endpoint.model}: {said}. {reasoning}"[:_MAX_EVIDENCE_CHARS]
-        cost = {"cost_s": time.perf_counter() - start}
+        cost_s = time.perf_counter() - start
         if said == "correct":
-            return verdict.correct(evidence, **cost)
-        if said == "wrong":
-            return verdict.wrong("judge", evidence, **cost)
-        return verdict.ungradable("unsure", evidence, **cost)
+            return verdict.correct(evidence, cost_s=cost_s)
+        graded = verdict.wrong if said == "wrong" else verdict.ungradable
+        return graded("judge" if said == "wrong" else "unsure", evidence, cost_s=cost_s)
 
     def ask(self, prompt: str, data: Mapping[str, object], read, *, is_cached: bool = True):
         """What `read` makes of the reply, or an ungradable verdict. `read` may refuse its shape."""
@@ -214,18 +205,17 @@ class Judge:
 _NO_REPLY = frozenset({"budget", "timeout", "endpoint", "malformed reply"})
 
 
-def _is_passed(canary: Canary, said: Verdict) -> bool:
-    return said.outcome == ("correct" if canary.is_right else "wrong")
-
-
-def _failure(canary: Canary, said: Verdict) -> str:
+def _failure(canary: Canary, said: Verdict) -> str | None:
+    """What the judge said of a canary that is not so; None where it said right."""
     wanted = "correct" if canary.is_right else "wrong"
+    if said.outcome == wanted:
+        return None
     return f"{canary.answer!r} for {canary.gold!r} is {wanted}; said {said.outcome} {said.reason}"
 
 
 def _distrusted(pairs: Sequence[tuple[Canary, Verdict]], failed: Sequence[str]) -> Verdict:
     """Why a batch is ungradable: the endpoint's own failure where that is all there was."""
-    reasons = {said.reason for canary, said in pairs if not _is_passed(canary, said)}
+    reasons = {said.reason for canary, said in pairs if _failure(canary, said) is not None}
     if reasons <= _NO_REPLY:
         return verdict.ungradable(sorted(reasons)[0], f"canaries: {failed[0]}"[:300])
     return verdict.ungradable("canary", failed[0][:_MAX_EVIDENCE_CHARS])

@@ -1,11 +1,14 @@
-"""The disagreement ledger: what the rules and the judge said of the same answer, line by line.
+"""On disk: replies of a judge, and the ledger of what rules and judge said of the same answer.
 
 A verdict that only one of them gives is where either can be improved; agreement falls when a policy
 learns to please one of them. Texts are kept as hashes unless asked for.
 """
 
 import collections
+import contextlib
 import json
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -16,6 +19,39 @@ from loong_jax.verifiers.judge.client import content_hash
 from loong_jax.verifiers.verdict import Verdict
 
 MAX_TEXT_CHARS = 2000
+
+
+class ReplyCache:
+    """One small file per reply; safe for many processes. Without a directory it keeps nothing."""
+
+    def __init__(self, directory: Path | None):
+        self._directory = directory
+
+    def get(self, key: str) -> str | None:
+        """The reply, or None where there is none or its file is damaged."""
+        if self._directory is None:
+            return None
+        try:
+            stored = json.loads(self._path(key).read_text(encoding="utf-8"))
+            return stored["reply"] if stored["key"] == key else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, key: str, reply: str) -> None:
+        """Writes a reply whole or not at all; a full disk costs the cache, not the verdict."""
+        if self._directory is None:
+            return
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump({"key": key, "reply": reply}, out)
+            os.replace(partial, path)
+
+    def _path(self, key: str) -> Path:
+        assert self._directory is not None
+        return self._directory / key[:2] / f"{key}.json"
 
 
 class Ledger:
@@ -87,27 +123,22 @@ def agreement(path: Path) -> dict[str, Any]:
                 num_failed_batches += bool(line["failed"])
     graded = {pair: n for pair, n in counts.items() if "ungradable" not in pair}
     total = sum(graded.values())
-    share = (
-        sum(n for (rule, judge), n in graded.items() if rule == judge) / total if total else None
-    )
+    share = kappa = None
+    if total:
+        share = sum(n for (rule, judge), n in graded.items() if rule == judge) / total
+        by_chance = sum(
+            sum(n for pair, n in graded.items() if pair[0] == outcome)
+            * sum(n for pair, n in graded.items() if pair[1] == outcome)
+            for outcome in ("correct", "wrong")
+        ) / (total * total)
+        kappa = (share - by_chance) / (1 - by_chance) if by_chance < 1 else None
     return {
         "counts": {f"rule {rule}, judge {judge}": n for (rule, judge), n in sorted(counts.items())},
         "graded_by_both": total,
         "agreement": share,
-        "kappa": _kappa(graded, total, share),
+        "kappa": kappa,
         "canaries": num_canaries,
         "canaries_failed": num_failed,
         "batches": num_batches,
         "batches_failed": num_failed_batches,
     }
-
-
-def _kappa(graded: Mapping[tuple[str, str], int], total: int, share: float | None) -> float | None:
-    if share is None:
-        return None
-    by_chance = sum(
-        sum(n for (rule, _), n in graded.items() if rule == outcome)
-        * sum(n for (_, judge), n in graded.items() if judge == outcome)
-        for outcome in ("correct", "wrong")
-    ) / (total * total)
-    return (share - by_chance) / (1 - by_chance) if by_chance < 1 else None

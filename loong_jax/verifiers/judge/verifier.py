@@ -27,9 +27,8 @@ class JudgeVerifier:
     leaves out, and without either it raises VerifierError. `budget` and `config` are settings of
     `Budget` and `JudgeConfig`. Safe in threads.
 
-    Not deterministic by itself: the endpoint is asked at temperature 0 and every reply is cached if
-    `config["cache_dir"]` is given, so a rerun repeats itself. Known false classes: those of the
-    model. Against the known ones stand the gate, the canaries, and the rules: ask a rule first.
+    The endpoint is asked at temperature 0; with `config["cache_dir"]` a rerun repeats itself. Known
+    false classes are those of the model; against them stand gate, canaries and rules.
     """
 
     def __init__(
@@ -67,18 +66,26 @@ class JudgeVerifier:
         """Verdict on the answer that a response states."""
         start = time.perf_counter()
         answer = gate.extracted(response_text)
-        judged = (
-            answer
-            if isinstance(answer, Verdict)
-            else self.judge.judge(Item(question, gold, answer))
+        if not isinstance(answer, Verdict):
+            answer = self.judge.judge(Item(question, gold, answer))
+        return dataclasses.replace(answer, cost_s=time.perf_counter() - start)
+
+    def rescue(self, rule: Verdict, question: str, gold: str, response_text: str) -> Verdict:
+        """What the judge makes of an answer that rules did not accept; the ledger keeps both."""
+        judged = self.judge_response(question, gold, response_text)
+        answer = gate.extracted(response_text)
+        self.judge.ledger.record(
+            question=question,
+            gold=gold,
+            answer=answer if isinstance(answer, str) else "",
+            rule=rule,
+            judged=judged,
+            model=self.judge.client.endpoint.model,
         )
-        return dataclasses.replace(judged, cost_s=time.perf_counter() - start)
+        return combine(rule, judged, "rescue")
 
     def score(self, question: str, rubric_text: str, response_text: str) -> Score:
-        """Share of a rubric's weight that a response meets; VerifierError for a malformed rubric.
-
-        Of the response only what follows its thinking is seen.
-        """
+        """Share of a rubric's weight that an answer meets; VerifierError for a malformed rubric."""
         start = time.perf_counter()
         criteria = rubric.read(rubric_text)
         answer = gate.extracted(response_text, whole=True)
@@ -104,10 +111,7 @@ class JudgeVerifier:
         )
 
     def verify_record(self, record: Mapping[str, Any]) -> Verdict | Score:
-        """Verdict of one line of `loong verify judge`, or a score where it has a rubric.
-
-        A line has `question`, `answer`, and `gold` or `rubric`.
-        """
+        """Verdict of a line with `question`, `answer` and `gold`, or a score by its `rubric`."""
         texts = {name: record.get(name) for name in ("question", "answer", "gold", "rubric")}
         for name in ("question", "answer"):
             if not isinstance(texts[name], str):
@@ -132,8 +136,8 @@ Policy = Literal["rescue", "agree"]
 def combine(rule: Verdict, judged: Verdict, policy: Policy) -> Verdict:
     """One verdict out of that of the rules and that of the judge.
 
-    "rescue": rules are precise and miss other forms, so a judge may turn what they did not accept
-    into correct (arXiv 2505.22203). Where it has no verdict, that of the rules stands.
+    "rescue": rules are precise and miss other forms (arXiv 2505.22203), so a judge may turn what
+    they did not accept into correct. Where it has no verdict, that of the rules stands.
     "agree": both must say the same, else ungradable; Loong's dual verification, where the rules
     compare with an executed program (arXiv 2509.03059, 2.2).
     """
@@ -145,8 +149,5 @@ def combine(rule: Verdict, judged: Verdict, policy: Policy) -> Verdict:
             missing = rule if not rule.is_graded else judged
             return verdict.ungradable(missing.reason, both)
         return verdict.ungradable("disagreement", both)
-    if rule.is_correct or not judged.is_graded:
-        return rule
-    if judged.is_correct or not rule.is_graded:
-        return judged
-    return rule
+    takes_judge = judged.is_correct or (judged.is_graded and not rule.is_graded)
+    return judged if takes_judge and not rule.is_correct else rule

@@ -30,12 +30,61 @@ nothing, so its cost is bounded by the length of the text.
 import functools
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Node(NamedTuple):
-    head: str
-    args: tuple[Any, ...]
+class Node:
+    """Never changed once it is made, so that what is asked of it again is kept."""
+
+    def __init__(self, head: str, args: tuple[Any, ...]):
+        self.head, self.args = head, args
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.head, self.args))
+
+    def __repr__(self) -> str:
+        return f"Node({self.head!r}, {self.args!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Node) and self.head == other.head and self.args == other.args
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def walk(self) -> Iterator["Node"]:
+        """Every node of the tree, the root first."""
+        stack: list[Any] = [self]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, Node):
+                yield item
+                stack.extend(item.args)
+            elif isinstance(item, tuple):
+                stack.extend(item)
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.head, self.args))
+
+    @functools.cached_property
+    def symbols(self) -> frozenset[str]:
+        """Names of its symbols."""
+        return frozenset(item.args[0] for item in self.walk() if item.head == "symbol")
+
+    @functools.cached_property
+    def heads(self) -> frozenset[str]:
+        return frozenset(item.head for item in self.walk())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it stands for one number: no symbols, no collections, no relations."""
+        return self.heads <= _NUMERIC
+
+    @property
+    def unlabelled(self) -> "Node":
+        return self.args[0].unlabelled if self.head == "labelled" else self
 
 
 class ParseError(ValueError):
@@ -73,18 +122,6 @@ EMPTY = Node("set", ())
 UNNAMED = symbol("?")  # what "at least 5" is said of
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Every node of the tree, the root first."""
-    stack: list[Any] = [node]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Node):
-            yield item
-            stack.extend(item.args)
-        elif isinstance(item, tuple):
-            stack.extend(item)
-
-
 def depth(node: Node) -> int:
     """Nodes on the longest way from the root to a leaf."""
     deepest = 0
@@ -97,12 +134,6 @@ def depth(node: Node) -> int:
         elif isinstance(item, tuple):
             stack.extend((part, level) for part in item)
     return deepest
-
-
-@functools.lru_cache(maxsize=512)  # one verdict asks for those of the same tree again and again
-def symbols(node: Node) -> frozenset[str]:
-    """Names of its symbols."""
-    return frozenset(item.args[0] for item in walk(node) if item.head == "symbol")
 
 
 def with_names(item: Any, names: Mapping[str, str]) -> Any:
@@ -130,25 +161,9 @@ def difference(left: Node, right: Node) -> Node:
     return Node("add", (left, Node("neg", (right,))))
 
 
-@functools.lru_cache(maxsize=512)
-def heads(node: Node) -> frozenset[str]:
-    return frozenset(item.head for item in walk(node))
-
-
-def is_constant(node: Node) -> bool:
-    """Whether it stands for one number: no symbols, no collections, no relations."""
-    return all(item.head in _NUMERIC for item in walk(node))
-
-
 _NUMERIC = frozenset(
     str.split("number constant add mul div pow neg call percent degree based sum product integral")
 )
-
-
-def strip_labels(node: Node) -> Node:
-    while node.head == "labelled":
-        node = node.args[0]
-    return node
 
 
 def negate(node: Node) -> Node:
@@ -166,19 +181,24 @@ def render(node: Node, limit: int = 80) -> str:
 
 
 _INFIX = {"add": " + ", "mul": "*", "div": "/", "pow": "**", "ratio": ":", "union": " U "}
-_AROUND = {"tuple": "()", "bracket": "[]", "set": "{}"}
+_AROUND = {"tuple": "()", "bracket": "[]", "set": "{}", **dict.fromkeys(BARE_LISTS, ("", ""))}
 
 
 def _render(item: Any, depth: int) -> str:
+    """Huge integers are named by their size: printing one takes time that grows as its square."""
+    if isinstance(item, Fraction) and item.denominator > 1:
+        return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
+    if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
+        return f"<integer of {item.numerator.bit_length()} bits>"
+    if isinstance(item, tuple):
+        return "[" + ", ".join(_render(part, 10) for part in item) + "]"
     if not isinstance(item, Node):
-        return _short(item)
+        return str(item)
     head, args = item
     if depth == 0:
         return "..."
-    if head == "number":
-        return _short(args[0])
-    if head in ("symbol", "constant", "text"):
-        return args[0]
+    if head in ("number", "symbol", "constant", "text"):
+        return _render(args[0], depth)
     parts = [_render(arg, depth - 1) for arg in args]
     if head in _INFIX:
         return "(" + _INFIX[head].join(parts) + ")"
@@ -188,26 +208,9 @@ def _render(item: Any, depth: int) -> str:
         return f"-{parts[0]}"
     if head in _AROUND:
         return _AROUND[head][0] + ", ".join(parts) + _AROUND[head][1]
-    if head in BARE_LISTS:
-        return ", ".join(parts)
     if head == "chain":
-        words = [parts[1]]
-        for operator, operand in zip(args[0], parts[2:], strict=True):
-            words += [operator, operand]
-        return " ".join(words)
+        pairs = zip(args[0], parts[2:], strict=True)
+        return " ".join([parts[1], *(word for pair in pairs for word in pair)])
     if head == "interval":
         return f"{'(' if args[2] else '['}{parts[0]}, {parts[1]}{')' if args[3] else ']'}"
     return f"{head}({', '.join(parts)})"
-
-
-def _short(value: Any) -> str:
-    """Huge integers are named by their size: printing one takes time that grows as its square."""
-    if isinstance(value, Fraction):
-        if value.denominator == 1:
-            return _short(value.numerator)
-        return f"{_short(value.numerator)}/{_short(value.denominator)}"
-    if isinstance(value, int) and value.bit_length() > 400:
-        return f"<integer of {value.bit_length()} bits>"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_render(item, 10) for item in value) + "]"
-    return str(value)

@@ -4,18 +4,11 @@ import dataclasses
 import functools
 import re
 
-from loong_jax.verifiers.maths import extract, names
+from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    CostError,
-    Node,
-    ParseError,
-    strip_labels,
-    walk,
-)
+from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, dates, phrases
+from loong_jax.verifiers.maths.wording import choices, phrases
 
 TYPES = tuple(
     str.split(
@@ -41,12 +34,14 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
     span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
     body = _bare(span.text if span else text)
+    if not body.isascii():
+        body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
     if kind is None:
         if choices.is_choice(body) or choices.choices(body) is not None:
             return Gold(body, "choice", _readings(body))
-        if dates.is_date(body):
+        if choices.is_date(body):
             return Gold(body, "date", ())
         if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
@@ -58,7 +53,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
     except ParseError as error:
         problem = str(error)
-        if dates.date(body) is not None:
+        if choices.date(body) is not None:
             return Gold(body, "date", ())
     if not found:
         is_maths = "\\" in body.replace("\\text", "") or any(c in body for c in "=^<>+")
@@ -69,7 +64,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
 
 def _of_kind(node: Node, kind: str | None) -> Node:
     """Brackets as what the record says they are: [-3, 3] alone may be an interval or a list."""
-    inner = strip_labels(node)
+    inner = node.unlabelled
     if inner.head not in ("bracket", "tuple"):
         return node
     if kind == "interval" and len(inner.args) == 2:
@@ -153,23 +148,18 @@ def clear_caches() -> None:
 
 def type_of(node: Node) -> str:
     """The declared type of a parsed gold."""
-    node = strip_labels(node)
-    head = node.head
-    if head in ("quantity", "degree"):
-        return "quantity"
-    if head == "percent":
-        return "percentage"
-    if head == "based":
-        return "base-n"
-    if head == "chain":
+    node = node.unlabelled
+    if node.head == "chain":
         return "equation" if set(node.args[0]) <= {"=", "~"} else "relation"
-    if real_sets.is_set(node):
+    if real_sets.is_set(node) or (node.head == "bracket" and len(node.args) == 2):
         return "interval"
-    if head == "bracket":
-        return "interval" if len(node.args) == 2 else "list"
-    if head in ("set", "tuple", "matrix", "ratio"):
-        return head
-    if head in BARE_LISTS or head == "pm":
-        return "list"
-    is_number = all(n.head not in ("symbol", "apply") for n in walk(node))
-    return "number" if is_number else "expression"
+    if node.head in _TYPE_OF_HEAD:
+        return _TYPE_OF_HEAD[node.head]
+    return "expression" if node.heads & {"symbol", "apply"} else "number"
+
+
+_TYPE_OF_HEAD = {
+    "quantity": "quantity", "degree": "quantity", "percent": "percentage", "based": "base-n",
+    "bracket": "list", "pm": "list", **dict.fromkeys(BARE_LISTS, "list"),
+    **{head: head for head in ("set", "tuple", "matrix", "ratio")},
+}  # fmt: skip

@@ -1,7 +1,6 @@
-"""Other languages, as tables: their words for an answer, units, magnitudes, yes, no, nothing.
+"""Other languages: a text is put into English before anything is looked for in it.
 
-A response and a gold are put into English before anything is looked for in them, so that nothing
-else knows other languages. Only what stands beside a number or announces an answer is translated.
+Only what stands beside a number or announces an answer is translated.
 """
 
 # ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about
@@ -22,13 +21,14 @@ _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in r
 # ---- what announces an answer
 _ANSWER = (
     r"(?:最终|最后|正确|参考|标准)?的?答案|(?:正确|最终)的?(?:选项|结果|结论)|正确的(?:是|为)|答え|正解|정답|답|उत्तर|"
-    r"(?:الجواب|الإجابة)|[Оо]твет|\b(?:Antwort|Endergebnis|[Rr]espuesta(?: final)?|"
-    r"[Rr]éponse(?: finale)?|[Rr]esposta(?: final)?|[Rr]isposta(?: finale)?)|[Đđ]áp (?:án|số)"
+    r"(?:الجواب|الإجابة)|[Оо]твет|(?<![Ff]alsche )\b(?:Antwort|Endergebnis|[Rr]éponse(?: finale)?|"
+    r"(?:[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Oo]pción|[Oo]pção|[Aa]lternativa|[Oo]pzione)"
+    r"(?: final| finale| correcta| correta| corretta)?)|[Đđ]áp (?:án|số)"
 )
-_LATIN = re.compile("Antwort|Endergebnis|[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Rr]ponse")
+_LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _ANNOUNCED = re.compile(
     rf"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
-    r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s|[は은는=:])\s*(?:选项)?|"
+    r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s(?:l[ae]\s|die\s|a\s)?|[は은는=:])\s*(?:选项)?|"
     r"(?<![若果误设非个])正确的(?:选项)?(?:是|为)\s*:?(?:选项)?|"
     r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|答\s*:"
 )
@@ -38,7 +38,9 @@ _CHOSEN = re.compile(
     r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
 )
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
-_SAYS = re.compile(r"(?<=[\u4e00-\u9fff])(?<!不)(?<!可)(?:是|为)\s*(?=[A-Za-z\d\\$-])")
+_SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
+_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或])\s*(?=[\d$(\\-])")
+_JOINS = dict.fromkeys("和与及", " and ") | {"或": " or "}
 _ANY_NUMBER = re.compile(
     r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
 )
@@ -97,7 +99,7 @@ _MONTHS = str.split(
 TRUTHS = names.by_word("truths")
 NOTHING = re.compile(
     r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
-    r"空集|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
+    r"空集|没有\Z|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
     r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
     r"nessuna soluzione|sem solução"
 )
@@ -125,8 +127,9 @@ def translated(text: str) -> str:
         text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
-        text = _SAYS.sub(" is ", _MEASURED.sub(_measured, text))
-    return text
+        text = _MEASURED.sub(_measured, text)
+    text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
+    return text if text.isascii() else _SAYS.sub(" is ", text)
 
 
 def _time(match: re.Match[str]) -> str:

@@ -11,6 +11,12 @@ def by_word(table: str) -> dict[str, str]:
     return {word: key for key, words in TABLES[table].items() for word in words.split()}
 
 
+def measures(table: str) -> dict[str, str]:
+    """What each word of a table of units is."""
+    entries = (entry.partition("=") for entry in TABLES["measures"][table].split(";"))
+    return {word: text.strip() for words, _, text in entries for word in words.split()}
+
+
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}
 GREEK, ACCENTS, WRAPPERS = _SETS["GREEK"], _SETS["ACCENTS"], _SETS["WRAPPERS"]
 PREFIX_FUNCTIONS, TEXT_WRAPPERS = _SETS["PREFIX_FUNCTIONS"], _SETS["TEXT_WRAPPERS"]
@@ -22,7 +28,16 @@ PRODUCTS, QUOTIENTS = _SETS["PRODUCTS"], _SETS["QUOTIENTS"]
 _PHRASES = {name: frozenset(phrases) for name, phrases in TABLES["phrases"].items()}
 NOTHING, EVERYTHING = _PHRASES["NOTHING"], _PHRASES["EVERYTHING"]
 WORDS_OF_VALUES = _PHRASES["WORDS_OF_VALUES"]
-FUNCTIONS, RELATIONS = by_word("functions"), by_word("relations")
+RELATIONS = {
+    word: entry.partition(":")[0].strip()
+    for entry in TABLES["relations"]["SPELLINGS"].split(";")
+    for word in entry.partition(": ")[2].split()
+}
+FUNCTIONS = {
+    word: entry.partition("=")[0].partition("|")[0]
+    for entry in TABLES["functions"]["SPELLINGS"].split()
+    for word in entry.rpartition("=")[2].split("|")
+}
 INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}
@@ -35,4 +50,14 @@ JOIN_WORDS = {"and": "and", "or": "or", "either": "", "both": "", "maybe": "or",
 MULTIPLIERS = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9,
                "trillion": 10**12, "dozen": 12, "dozens": 12, "millions": 10**6,
                "thousands": 10**3, "billions": 10**9}  # fmt: skip
-GREEK_LETTERS = TABLES["greek_letters"]
+
+
+def _pairs(table: str) -> dict[str, str]:
+    """Characters and what LaTeX writes for them, commands with a space on either side."""
+    words = TABLES["characters"][table].split()
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {character: f" {text} " if text[0] == "\\" else text for character, text in pairs}
+
+
+GREEK_LETTERS = _pairs("GREEK_LETTERS")
+CHARACTERS = str.maketrans(_pairs("PAIRS") | TABLES["odd_characters"])

@@ -1,9 +1,7 @@
 """The symbolic rung: sympy in processes that may be killed, never in ours.
 
-A server imports sympy as soon as a verifier is made, in the background, and forks a process per
-question, so all questions find the same state and one that is killed costs no second start. That
-process counts CPU time by a profiling timer of the kernel, whose default action ends it, so the
-limit neither needs a signal handler nor the main thread, and does not depend on the load.
+A server imports sympy in the background and forks a process per question. A profiling timer of the
+kernel ends that process when its CPU time is spent, whatever the load.
 """
 
 import contextlib

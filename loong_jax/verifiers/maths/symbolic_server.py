@@ -1,11 +1,11 @@
 """The server of symbolic.py: builds sympy objects node by node and answers yes, no or unknown.
 
-sympy gets numbers and names only. No text is parsed here, by sympy or by anything else. A process
-per question tells its answer by its exit status, and is killed when its CPU time is spent.
+No text is parsed here, by sympy or by anything else. A process per question tells by its status.
 """
 
 import gc
 import json
+import operator
 import os
 import resource
 import select
@@ -29,6 +29,12 @@ _FUNCTIONS = {
     "root": sympy.root, "gamma": sympy.gamma, "binomial": sympy.binomial,
     "factorial": sympy.factorial, "max": sympy.Max, "min": sympy.Min,
 }  # fmt: skip
+_OPERATIONS = {
+    "add": sympy.Add, "mul": sympy.Mul, "div": operator.truediv, "pow": operator.pow,
+    "neg": operator.neg, "degree": lambda degrees: degrees * sympy.pi / 180,
+    "percent": lambda value, parts=100: value / parts,
+}  # fmt: skip
+_SERIES = {"sum": sympy.Sum, "product": sympy.Product, "integral": sympy.Integral}
 _CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "inf": sympy.oo}
 
 
@@ -44,11 +50,10 @@ def build(node: Node) -> Any:
         return sympy.Symbol(args[0], real=True)
     if head == "constant":
         return _CONSTANTS[args[0]]
-    if head in ("sum", "product", "integral"):
+    if head in _SERIES:
         name, low, high, body = args
         bounds = (sympy.Symbol(name, real=True), build(low), build(high))
-        kind = {"sum": sympy.Sum, "product": sympy.Product, "integral": sympy.Integral}[head]
-        return kind(build(body), bounds).doit()
+        return _SERIES[head](build(body), bounds).doit()
     if head == "limit":
         name, point, body = args
         return sympy.limit(build(body), sympy.Symbol(name, real=True), build(point))
@@ -59,22 +64,9 @@ def build(node: Node) -> Any:
         return function(*(build(arg) for arg in args[1:]))
     if head == "apply":
         return sympy.Function(args[0])(*(build(arg) for arg in args[1:]))
-    parts = [build(arg) for arg in args if isinstance(arg, Node)]
-    if head == "add":
-        return sympy.Add(*parts)
-    if head == "mul":
-        return sympy.Mul(*parts)
-    if head == "div":
-        return parts[0] / parts[1]
-    if head == "pow":
-        return parts[0] ** parts[1]
-    if head == "neg":
-        return -parts[0]
-    if head == "degree":
-        return parts[0] * sympy.pi / 180
-    if head == "percent":
-        return parts[0] / (parts[1] if len(parts) > 1 else 100)
-    raise Unknown(head)
+    if head not in _OPERATIONS:
+        raise Unknown(head)
+    return _OPERATIONS[head](*(build(arg) for arg in args if isinstance(arg, Node)))
 
 
 def decide(gold: Node, answer: Node) -> bool | None:

@@ -1,9 +1,8 @@
 """Sums and products with an ellipsis as what they stand for: 1 + 2 + ... + n is a sum over k.
 
-The general term is read off the end that names a parameter (n, or k in n(n-1)...(n-k+1)) and must
-give at least two of the terms written at the other end. With numbers alone, each number in the
-terms moves by a constant step (1/(1*2) + 1/(2*3) + ... + 1/(99*100)), or the terms themselves by a
-constant factor. What fits in two ways, or in none, is left as it is.
+The general term is read off the end that names a parameter and must give two of the terms written
+at the other end. With numbers alone, each number in the terms moves by a constant step, or the
+terms themselves by a constant factor. What fits in two ways, or in none, is left as it is.
 """
 
 import itertools
@@ -18,7 +17,6 @@ from loong_jax.verifiers.maths.expression import (
     number,
     substitute,
     symbol,
-    symbols,
     with_names,
 )
 
@@ -33,7 +31,7 @@ MAX_STEPS = 5000
 
 def closed(node: Node) -> Node:
     """The expression with each sum and product that has an ellipsis in closed notation."""
-    if "..." not in symbols(node):
+    if "..." not in node.symbols:
         return node
     args = tuple(closed(arg) if isinstance(arg, Node) else arg for arg in node.args)
     node = Node(node.head, args)
@@ -62,7 +60,7 @@ def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
     """The terms `first` at the fixed end, `last` at the end that names the parameter."""
     end = last[-1]
-    names = symbols(end) - frozenset().union(*map(symbols, first))
+    names = end.symbols - frozenset().union(*(term.symbols for term in first))
     if len(names) != 1 or not names <= frozenset(_PARAMETERS):
         return None
     (name,) = names
@@ -77,7 +75,7 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
             return None
     if len(first) == MIN_TERMS and _is_also_a_row(first, end, name):
         return None
-    index = next(letter for letter in _INDICES if letter not in symbols(end))
+    index = next(letter for letter in _INDICES if letter not in end.symbols)
     return Node(
         _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
     )
@@ -105,7 +103,7 @@ def _is_also_a_row(first: Sequence[Node], end: Node, name: str) -> bool:
 
 
 def _of_numbers(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
-    if any(symbols(term) for term in (*first, *last)):
+    if any(term.symbols for term in (*first, *last)):
         return None
     found = [f for f in (_by_step(head, first, last), _by_factor(head, first, last)) if f]
     return found[0] if len(found) == 1 else None

@@ -1,22 +1,16 @@
-"""Solutions with one parameter, (x, y) = (2 + 3t, 1 - 2t): the same points under another parameter.
+"""Sets by a rule: points with one parameter, and what a rule builds from a few integers.
 
-Over the integers two families p + t d are the same if their steps d agree up to sign and their
-starts differ by a whole multiple of d; over the reals, by any multiple.
+Families p + t d over the integers are the same if d agrees up to sign and p up to multiples of d.
 """
 
+import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import residues, vectors
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    Node,
-    number,
-    strip_labels,
-    substitute,
-    symbols,
-)
+from loong_jax.verifiers.maths.comparing import real_sets, residues, vectors
+from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, number, substitute
 from loong_jax.verifiers.maths.forms import kinds, naming
 
 _PARAMETERS = frozenset("tkmnslpqruvc")
@@ -35,7 +29,7 @@ class Family(NamedTuple):
 def read(node: Node) -> Family | None:
     """The family of a point with one parameter; None for anything else."""
     domains = kinds.domains(node)
-    node = strip_labels(node)
+    node = node.unlabelled
     names: tuple[str, ...] = ()
     if node.head in BARE_LISTS:
         pairs = [(naming.left_side(i), naming.right_side(i)) for i in node.args]
@@ -54,24 +48,15 @@ def read(node: Node) -> Family | None:
         return None
     if len(parts) < 2 or (names and len(names) != len(parts)) or len(set(names)) != len(names):
         return None
-    free = frozenset[str]().union(*map(symbols, parts))
+    free = frozenset[str]().union(*(part.symbols for part in parts))
     if len(free) != 1 or not free <= _PARAMETERS or free & set(names):
         return None
     (parameter,) = free
-    ends = [_affine(part, parameter) for part in parts]
-    if None in ends:
+    ends = [end for part in parts if (end := values.affine(part, parameter)) is not None]
+    if len(ends) < len(parts) or not all(values.is_exact(x) for end in ends for x in end):
         return None
-    start, step = zip(*(end for end in ends if end is not None), strict=True)
+    start, step = (tuple(map(Fraction, row)) for row in zip(*ends, strict=True))
     return Family(names, start, step, parameter, domains) if any(step) else None
-
-
-def _affine(part: Node, name: str) -> tuple[Fraction, Fraction] | None:
-    at = [values.real_value(substitute(part, name, number(k))) for k in (0, 1, 2, 5)]
-    if not all(isinstance(value, (int, Fraction)) for value in at):
-        return None
-    zero, one, two, five = (Fraction(value) for value in at)  # type: ignore[arg-type]
-    step = one - zero
-    return (zero, step) if (two - zero, five - zero) == (2 * step, 5 * step) else None
 
 
 def equal(gold: Family, answer: Family) -> bool | None:
@@ -122,3 +107,93 @@ def as_function(node: Node) -> Node:
             name = kinds.without_accent(name.args[0])
             return Node("chain", (("=",), Node("apply", (name, variable)), right))
     return node
+
+
+MAX_ELEMENTS = 64
+FARTHEST = 10**9  # from 0, of an end
+_INTEGERS, _NATURAL, _POSITIVE = "set Z", "set N", frozenset(("set Z+", "set N*", "set N+"))
+
+
+def elements(builder: Node) -> Node | None:
+    """The set as a list of its elements; None where it is not finite, or not seen to be."""
+    value, condition = builder.args
+    conditions = list(condition.args) if condition.head in BARE_LISTS[:2] else [condition]
+    if value.head == "chain" and value.args[0] == ("in",):
+        conditions.insert(0, value)
+        value = value.args[1]
+    found = _domain(conditions)
+    if found is None:
+        return None
+    variable, domain, rest = found
+    if not all(item.head == "chain" and item.symbols == {variable} for item in rest):
+        return None
+    if domain.head == "symbol":
+        whole = _integers(domain.args[0], rest)
+    else:
+        whole = [item for item in domain.args if _all_hold(rest, variable, item)]
+    if whole is None or len(whole) > MAX_ELEMENTS:
+        return None
+    return Node("set", tuple(substitute(value, variable, item) for item in whole))
+
+
+def _domain(conditions: Sequence[Node]) -> tuple[str, Node, list[Node]] | None:
+    """The variable, what it ranges over (a set, or the name of one), and the other conditions."""
+    for index, item in enumerate(conditions):
+        if item.head != "chain" or len(item.args) != 3 or item.args[1].head != "symbol":
+            continue
+        operators, variable, domain = item.args
+        rest = [*conditions[:index], *conditions[index + 1 :]]
+        if operators == ("=",) and index == 0 and not any(n.symbols for n in (domain, *rest)):
+            return variable.args[0], Node("set", (domain, *rest)), []  # k = 1, 2, 3
+        is_plain = domain.head == "set" and not domain.symbols
+        is_named = domain.head == "symbol" and (
+            domain.args[0] in (_INTEGERS, _NATURAL) or domain.args[0] in _POSITIVE
+        )
+        if operators == ("in",) and (is_plain or is_named):
+            return variable.args[0], domain, rest
+    return None
+
+
+def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
+    """The integers that meet all conditions, if these leave only a bounded part of the line."""
+    sets = [real_sets.real_set(condition) for condition in conditions]
+    if not sets or None in sets:
+        return None
+    line = real_sets.cut([one for one in sets if one is not None])
+    if line is None or not line.ends:
+        return None
+    beyond = line.places()[-1], -0.5
+    if any(all(line.holds(one, at) for one in sets if one is not None) for at in beyond):
+        return None
+    if any(abs(value) > FARTHEST for value, _ in line.ends):
+        return None
+    low, high = math.floor(float(line.ends[0][0])), math.ceil(float(line.ends[-1][0]))
+    if high - low > 4 * MAX_ELEMENTS:
+        return None
+    (variable,) = conditions[0].symbols
+    found = [n for n in range(low, high + 1) if _all_hold(conditions, variable, number(n))]
+    if domain == _NATURAL and 0 in found:
+        return None  # which 0 may belong to or not
+    return [number(n) for n in found if domain == _INTEGERS or n > 0]
+
+
+def _all_hold(conditions: Sequence[Node], variable: str, at: Node) -> bool:
+    return all(_holds(substitute(item, variable, at)) for item in conditions)
+
+
+def _holds(relation: Node) -> bool:
+    """Whether a chain of inequalities between numbers is true."""
+    operators, *operands = relation.args
+    for operator, left, right in zip(operators, operands, operands[1:], strict=False):
+        same = values.equal(left, right)
+        a, b = values.real_value(left), values.real_value(right)
+        if same is None or a is None or b is None:
+            return False
+        is_less = values.gap(a, b) < 0
+        holds = {
+            "=": same, "!=": not same, "<": not same and is_less, "<=": same or is_less,
+            ">": not same and not is_less, ">=": same or not is_less,
+        }.get(operator)  # fmt: skip
+        if not holds:
+            return False
+    return True

@@ -1,9 +1,7 @@
 """Functions in pieces, compared on every part of the line.
 
-The ends of all conditions cut the line into points and gaps. On each of them both functions must
-hold somewhere or nowhere, and every branch of one that holds must agree with every branch of the
-other: at a point by value, on a gap as functions. So neither the order of branches nor the words
-around conditions matter, and what two overlapping branches say differently agrees with nothing.
+The ends of all conditions cut the line into points and gaps. On each, every branch of one that
+holds must agree with every branch of the other: at a point by value, on a gap as functions.
 """
 
 import itertools
@@ -12,19 +10,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import names, values
-from loong_jax.verifiers.maths.comparing import lines, real_sets
+from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.comparing.real_sets import RealSet
-from loong_jax.verifiers.maths.expression import (
-    CostError,
-    Node,
-    difference,
-    heads,
-    number,
-    substitute,
-    symbols,
-    walk,
-)
-from loong_jax.verifiers.maths.reading.pieces import OTHERWISE, Branch
+from loong_jax.verifiers.maths.expression import CostError, Node, difference, number, substitute
+from loong_jax.verifiers.maths.reading.brackets import OTHERWISE, Branch
 
 MAX_COMPARED = 256  # pairs of values
 _STEPS = frozenset(("floor", "ceiling", "mod", "sign", "gcd", "lcm", "arg", "re", "im"))
@@ -38,7 +27,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
     """Whether both are the same function; either may be an expression, which holds everywhere."""
     own, given = _branches(gold), _branches(answer)
     conditions = [branch.condition for branch in (*own, *given)]
-    unknowns = frozenset[str]().union(*map(symbols, conditions))
+    unknowns = frozenset[str]().union(*(c.symbols for c in conditions))
     if any(map(_is_in_words, conditions)) and (name := parity_variable(conditions)) is not None:
         return equal_by_parity(own, given, name)
     if len(unknowns) == 1 and not any(_is_in_words(condition) for condition in conditions):
@@ -80,7 +69,7 @@ def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool |
     if sets[0] is None or sets[1] is None:
         return _equal_by_branch(own, given)
     breaks = [real_sets.point(x) for b in (*own, *given) for x in _breaks(b.value, name)]
-    line = lines.cut([*sets[0], *sets[1], *breaks])
+    line = real_sets.cut([*sets[0], *sets[1], *breaks])
     if line is None:
         return _equal_by_branch(own, given)
     if any(abs(value) > FARTHEST for value, _ in line.ends):
@@ -109,9 +98,9 @@ def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool |
 
 def _is_plain(value: Node) -> bool:
     """Whether its kinks are known, so that a few points of a gap speak for all of it."""
-    if "piecewise" in heads(value):
+    if "piecewise" in value.heads:
         return False
-    return not any(n.head == "call" and n.args[0] in _STEPS for n in walk(value))
+    return not any(n.head == "call" and n.args[0] in _STEPS for n in value.walk())
 
 
 def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
@@ -127,12 +116,12 @@ def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
 
 def _breaks(value: Node, name: str) -> Iterator[Node]:
     """Where an absolute value, a maximum or a minimum of affine arguments has its kink."""
-    for node in walk(value):
+    for node in value.walk():
         if node.head != "call" or node.args[0] not in ("abs", "max", "min"):
             continue
         first, *rest = node.args[1:]
         kink = difference(first, rest[0]) if rest else first
-        if symbols(kink) != {name}:
+        if kink.symbols != {name}:
             continue
         root = real_sets.affine_root(kink, name)
         if root is not None:
@@ -176,8 +165,8 @@ def _same_condition(one: Node, other: Node) -> bool:
     if one.args[0] == other.args[0] == ("=",):
         return bool(values.equal(one.args[2], other.args[2])) and one.args[1] == other.args[1]
     left, right = real_sets.real_set(one), real_sets.real_set(other)
-    if left is not None and right is not None and symbols(one) == symbols(other):
-        return lines.equal(left, right) is True
+    if left is not None and right is not None and one.symbols == other.symbols:
+        return real_sets.equal(left, right) is True
     return _same_chain(one, other) or _same_chain(one, _turned(other))
 
 
@@ -218,7 +207,7 @@ def parity_variable(conditions: Sequence[Node]) -> str | None:
 def equal_by_parity(gold: Branches, answer: Branches, name: str) -> bool | None:
     """Whether both have the same value at even and at odd numbers."""
     for one in (gold, answer):
-        if not all(symbols(value) <= {name} for value, _ in one):
+        if not all(value.symbols <= {name} for value, _ in one):
             return None
     for at in _AT:
         own, given = _value(gold, at), _value(answer, at)

@@ -1,8 +1,7 @@
 """Sets that repeat themselves: x = 3 (mod 7), x = 7k + 3, x = pi/2 + k pi.
 
-Each is a union of classes offset + period * Z. Two unions are the same if, once all periods are
-brought to a common one, they have the same offsets. So 3 (mod 7) is 10 (mod 7), and 3 or 10
-(mod 14), but not 3 (mod 14).
+Each is a union of classes offset + period * Z. Two are the same if, with all periods brought to a
+common one, they have the same offsets: 3 (mod 7) is 3 or 10 (mod 14).
 """
 
 import math
@@ -11,18 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    CostError,
-    Node,
-    heads,
-    number,
-    strip_labels,
-    substitute,
-    symbols,
-    walk,
-)
-from loong_jax.verifiers.maths.forms import kinds, lists, naming
+from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
+from loong_jax.verifiers.maths.forms import kinds, naming
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512
@@ -53,15 +42,15 @@ def of_gold(node: Node) -> Classes | None:
 def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
         return False
-    found = heads(node)
+    found = node.heads
     if "modular" in found or node.head == "builder" or INTEGERS in kinds.domains(node):
         return True
-    if not ("degree" in found or kinds.PI in walk(node)):
+    if not ("degree" in found or kinds.PI in node.walk()):
         return False
     items = node.args if node.head in BARE_LISTS else (node,)
     return all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
-        for i in map(strip_labels, items)
+        for i in (item.unlabelled for item in items)
     )
 
 
@@ -70,7 +59,7 @@ def of(node: Node) -> Classes | None:
     domains = kinds.domains(node)
     if domains and INTEGERS not in domains:
         return None
-    node = strip_labels(node)
+    node = node.unlabelled
     if node.head == "builder":
         value, condition = node.args
         is_whole = condition.head == "chain" and condition.args[0] == ("in",)
@@ -92,7 +81,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
     found: list[tuple[str | None, Class]] = []
     period: Fraction | None = None
     moduli: set[Fraction] = set()
-    for item in reversed([strip_labels(item) for item in items]):
+    for item in reversed([item.unlabelled for item in items]):
         if item.head == "modular":
             item, given = item.args
             period = _rational(given)
@@ -104,7 +93,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
             if item.args[0] not in (("==",), ("=",)) or item.args[1].head != "symbol":
                 return None
             name, item = item.args[1].args[0], item.args[2]
-        for value in lists.spread(item):
+        for value in naming.spread(item):
             offset = _rational(value)
             if offset is None:
                 return None
@@ -114,7 +103,7 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
 
 def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | None:
     found: list[tuple[str | None, Class]] = []
-    for item in map(strip_labels, items):
+    for item in (item.unlabelled for item in items):
         name = None
         if item.head == "chain":
             if not naming.is_assignment(item) or item.args[1].head != "symbol":
@@ -122,10 +111,10 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
             if len(item.args[0]) > 1:
                 return None
             name, item = item.args[1].args[0], item.args[2]
-        free = symbols(item)
+        free = item.symbols
         if len(free) != 1 or not free <= _PARAMETERS or name in free:
             return None
-        for value in lists.spread(item):
+        for value in naming.spread(item):
             letter = next(iter(free))
             one = _affine(value, letter)
             parts = [one] if one is not None else _by_parity(value, letter)
@@ -136,16 +125,11 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
 
 
 def _affine(value: Node, name: str) -> Class | None:
-    at = [_real(substitute(value, name, number(k))) for k in (0, 1, 2, 5)]
-    zero, one, two, five = at
-    if zero is None or one is None or two is None or five is None:
+    found = values.affine(value, name)
+    if found is None or not found[1]:
         return None
-    period = one - zero
-    if not period or any(
-        abs(there - zero - k * period) > _EQUAL for there, k in ((two, 2), (five, 5))
-    ):
-        return None
-    return Class(zero, abs(period))
+    offset, period = map(values.rational, found)
+    return Class(offset, abs(period))
 
 
 def _by_parity(value: Node, name: str) -> list[Class] | None:
@@ -156,15 +140,8 @@ def _by_parity(value: Node, name: str) -> list[Class] | None:
     return None if None in found else [one for one in found if one is not None]
 
 
-def _real(node: Node) -> Fraction | None:
-    value = values.real_value(node)
-    if value is None:
-        return None
-    return Fraction(value) if isinstance(value, (int, Fraction)) else values.as_fraction(value)
-
-
 def _rational(node: Node) -> Fraction | None:
-    value = values.real_value(node) if not symbols(node) else None
+    value = values.real_value(node) if not node.symbols else None
     return Fraction(value) if isinstance(value, (int, Fraction)) else None
 
 
@@ -210,7 +187,7 @@ def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list
 
 def is_open(node: Node) -> bool:
     """Whether a remainder is left to work out: 42 mod 5."""
-    found = [values.real_value(x) if not symbols(x) else None for x in node.args]
+    found = [values.real_value(x) if not x.symbols else None for x in node.args]
     return isinstance(found[0], int) and isinstance(found[1], int) and 0 < found[1] <= abs(found[0])
 
 
@@ -219,7 +196,7 @@ def residue(node: Node) -> Node:
     inner, modulus = node.args
     if inner.head != "chain" or set(inner.args[0]) - {"==", "="}:
         return inner
-    given = [values.real_value(x) if not symbols(x) else None for x in (*inner.args[1:], modulus)]
+    given = [values.real_value(x) if not x.symbols else None for x in (*inner.args[1:], modulus)]
     if not all(isinstance(x, int) for x in given) or not given[-1]:
         return inner
     is_true = all((x - given[0]) % given[-1] == 0 for x in given[:-1])  # type: ignore[operator]

@@ -1,17 +1,6 @@
 """Vectors and matrices: their size, their components, and what may be written as one."""
 
-import functools
-
-from loong_jax.verifiers.maths.expression import (
-    ZERO,
-    Node,
-    negate,
-    number,
-    strip_labels,
-    symbol,
-    symbols,
-    walk,
-)
+from loong_jax.verifiers.maths.expression import ZERO, Node, negate, number, symbol
 
 _PLAIN = {Node("constant", ("i",)): 0, symbol("j"): 1, symbol("k"): 2}
 _MARKED = {
@@ -29,7 +18,7 @@ def is_combination(node: Node) -> bool:
     """Whether unit vectors are named beyond doubt: 4i may be a complex number."""
     if node.head not in _COMBINED:
         return False
-    found = {item for item in walk(node) if item in _UNITS}
+    found = {item for item in node.walk() if item in _UNITS}
     return (len(found) > 1 or bool(found & _MARKED.keys())) and _parts(node) is not None
 
 
@@ -79,7 +68,7 @@ def _parts(node: Node) -> Parts | None:
 
 
 def _names_a_unit(node: Node) -> bool:
-    return any(item in _UNITS for item in walk(node))
+    return any(item in _UNITS for item in node.walk())
 
 
 def _sum_of_vectors(node: Node, known: frozenset[str]) -> tuple[Node, ...] | None:
@@ -104,7 +93,7 @@ def _sum_of_vectors(node: Node, known: frozenset[str]) -> tuple[Node, ...] | Non
     if len(at) != 1 or (head == "div" and at[0]):
         return None
     rest = (*args[: at[0]], *args[at[0] + 1 :])
-    if not functools.reduce(frozenset.union, map(symbols, rest), frozenset()) <= known:
+    if not frozenset[str]().union(*(r.symbols for r in rest)) <= known:
         return None
     return tuple(Node(head, (*args[: at[0]], x, *args[at[0] + 1 :])) for x in found[at[0]] or ())
 
@@ -115,7 +104,7 @@ def size(matrix: Node) -> tuple[int, int]:
 
 def matrix_of(node: Node) -> Node | None:
     """A matrix, a nested list, a vector, or a sum and product of matrices, as one matrix."""
-    node = strip_labels(node)
+    node = node.unlabelled
     if node.head == "matrix":
         return node
     if node.head in ("bracket", "tuple") and node.args:

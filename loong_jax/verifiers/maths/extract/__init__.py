@@ -1,14 +1,163 @@
 """Where a response states its answer: the last box, a closing phrase, the last formula or number.
 
 `spans` gives candidates, the most trusted first. What is joined by "or", "and" or mere punctuation
-is one candidate: a response that names several answers has given a list of them.
-Every search is bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart.
-`statements` gives the text without marks, and its boxes; `closing` phrases, `markdown`, `prose` and
-`last_maths` each look for one kind; `refusals` says whether a response gives up or asks back.
+is one candidate: a response that names several answers has given a list of them. Every search is
+bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart. `statements` gives
+the text without marks, and its boxes; `refusals` says whether a response gives up or asks back.
 """
 
-from loong_jax.verifiers.maths.extract.candidates import MAX_TAIL, last_sentence, spans
+import itertools
+import re
+from collections.abc import Iterator
+
+from loong_jax.data import response
+from loong_jax.verifiers.maths.extract import (
+    closing,
+    last_maths,
+    markdown,
+    prose,
+    remarks,
+    statements,
+)
 from loong_jax.verifiers.maths.extract.refusals import gives_up
 from loong_jax.verifiers.maths.extract.statements import Span, statement
+from loong_jax.verifiers.maths.reading import sides
+from loong_jax.verifiers.maths.wording import choices, phrases
 
-__all__ = ["MAX_TAIL", "Span", "gives_up", "last_sentence", "spans", "statement"]
+MAX_CANDIDATES = 4
+MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
+MAX_WHOLE = 400  # a response up to here may be an answer as it stands
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
+
+
+class Candidates:
+    """The first candidates of a response, found when they are asked for, and once."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self._found: list[Span] = []
+        self._rest = itertools.islice(spans(text), MAX_CANDIDATES)
+
+    def __iter__(self) -> Iterator[Span]:
+        yield from self._found
+        for span in self._rest:
+            self._found.append(span)
+            yield span
+
+
+def spans(text: str) -> Iterator[Span]:
+    """Candidates of a response, the most trusted first."""
+    text = statements.statement(text)
+    found = response.boxes(text)
+    if found:
+        tail = markdown.undecorated(text[found[-1].end : found[-1].end + MAX_TAIL])
+        said = next(closing.spans(tail), None)
+        if said is not None and (kept := _after_box(said)) is not None:
+            yield kept
+            if kept.rule == "label" and not closing.says_value(kept.text):
+                return
+        if (other := prose.second_thought(tail)) is not None:
+            yield Span(other, "phrase")
+        if not statements.is_denied(text, found[-1]):
+            yield Span(statements.joined(text, found), "boxed")
+            if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
+                yield Span(" \\text{ and } ".join(contents), "boxes")
+        return
+    body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
+    if (apart := markdown.set_apart(body)) is not None:
+        body = "\n".join(apart)
+    if (clause := sides.at_end(body)) is not None:
+        body, domain = clause
+    line = body.rpartition("\n")[2].strip() if apart is not None else ""
+    for span in _unboxed(body, line):
+        yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
+
+
+def _after_box(said: Span) -> Span | None:
+    """What a text says is the answer after a box, if it may take the place of what is boxed."""
+    text = markdown.without_bold(said.text).strip(" $.")
+    if choices.is_choice(text):
+        return Span(text, "letter")
+    if closing.says_value(text):
+        return (
+            Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
+        )
+    words = text.split()
+    is_answer = said.rule == "label" or text[:1].isupper() or phrases.yes_or_no(text)
+    if len(words) > 4 or (_PROSE.search(text) and not is_answer):
+        return None
+    return Span(text, "label")
+
+
+def _unboxed(body: str, line: str) -> Iterator[Span]:
+    """Candidates of a response without boxes; `line` is the last one where it stands apart."""
+    if "hope" in body or "[Note" in body:
+        body = _POLITENESS.sub("", body)
+    body = closing.without_comments(body)
+    found = list(closing.spans(body))
+    if not found and any(
+        closing.is_derived(body, match) for match in closing.PHRASE.finditer(body)
+    ):
+        return  # twice the answer is 48
+    if (other := prose.second_thought(body)) is not None:
+        found = [Span(other, "phrase")]
+    elif found:
+        _, is_one, after = body.rpartition(found[0].text)
+        if is_one and prose.takes_all_back(after):
+            return
+    for span in found:
+        yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
+        if last_maths.is_relative(span.text):
+            return
+        yield from last_maths.spans(remarks.without_remarks(span.text))
+    if not found:
+        sentence = prose.last_sentence(body)[-MAX_WHOLE:]
+        if last_maths.is_tried(sentence):
+            return
+        if (term := prose.end_of_sequence(sentence)) is not None:
+            yield Span(term, "count")
+        if (count := remarks.count_before(sentence)) is not None:
+            yield from (Span(said.text, "count") for said in last_maths.spans(count))
+        body = remarks.without_remarks(body)
+        concluded = phrases.conclusion(prose.last_sentence(body))
+        if phrases.is_nothing(concluded):
+            yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
+            return
+        if line:
+            yield from _with_shorter(Span(line, "bold"))
+        items = markdown.last_list(body)
+        if items is not None:
+            yield Span(items, "listed")
+        if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
+            is_bold = body.count("**") == 2 and " **" in f" {body}"
+            yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
+        if (bold := markdown.last_bold(body)) is not None:
+            yield from _with_shorter(Span(bold, "bold"))
+        for said in prose.stated(body):
+            yield from _with_shorter(Span(said, "stated"))
+        if (said := prose.after_last_equals(body)) is not None:
+            yield Span(said, "stated")
+    body = body.replace("**", "  ") if "**" in body and " **" in body else body
+    yield from last_maths.spans(body)
+
+
+def _with_shorter(span: Span) -> Iterator[Span]:
+    """A span without the remarks that end it, and as it is."""
+    if (bare := remarks.without_remarks(span.text)) != span.text:
+        yield Span(bare.strip(" *"), span.rule)
+    yield span
+
+
+def last_clause(text: str) -> str:
+    """The last sentence without the remarks that end it."""
+    body = markdown.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
+    clause = prose.last_sentence(remarks.without_remarks(closing.without_comments(body)))
+    return clause if len(clause) <= MAX_WHOLE else ""
+
+
+def last_sentence(text: str) -> str:
+    return prose.last_sentence(statements.statement(text)[-MAX_TAIL:])
+
+
+__all__ = ["Candidates", "Span", "gives_up", "last_clause", "last_sentence", "spans", "statement"]

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths.extract import markdown, mentions
+from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.wording import choices, phrases
@@ -23,7 +23,6 @@ _SENTENCE_END = re.compile(
     r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
     re.DOTALL,
 )
-_NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
 _OTHERWISE = re.compile(
     r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
 )
@@ -45,7 +44,7 @@ _NOT_OF_ANSWER = re.compile(  # "twice the answer is", "if the answer is", "the 
 )
 _CHANGED_ANSWER = re.compile(
     r"\b(?:plus|minus|times|divided|multiplied|squared|cubed|increased|decreased|reduced|doubled|"
-    r"tripled|halved|modulo)\b",
+    r"tripled|halved|modulo|fails?|wrong|incorrect|excluded|eliminated)\b",
     re.IGNORECASE,
 )
 _AFTERWARDS = re.compile(  # what says of the answer that it is good, and where it stands
@@ -65,6 +64,14 @@ _CHECKS = re.compile(  # what only checks or explains, to the end
     r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
     re.DOTALL | re.IGNORECASE,
 )
+PLEASANT = re.compile(
+    r"\W*(?:let me know|please|i hope|hope|would you|if you|feel free|do you|thanks?|thank you|"
+    r"happy|good luck|is there|does (?:that|this)|anything else|done|q\.?e\.?d|"
+    r"i(?:'m| am) (?:confident|sure|certain)|this is|that is|that's|"
+    r"this (?:matches|agrees|checks))\b",
+    re.IGNORECASE,
+)
+_SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 _DOUBTED = re.compile(
     r"\b(?:not|no|never|wrong|incorrect|false|unknown|unclear|undefined|un\w+able|different|other|"
@@ -82,13 +89,13 @@ def spans(body: str) -> Iterator[Span]:
     matches = [
         match
         for match in PHRASE.finditer(body)
-        if not _is_about_answer(body, match)
+        if not body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
         and not is_derived(body, match)
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
     used: list[tuple[int, int]] = []
     for match in reversed(matches[-16:]):
-        if mentions.is_pleasantry(body, match.start()):
+        if PLEASANT.match(sentence_before(body, match.start())):
             continue
         end = _sentence_end(body, match.end())
         if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
@@ -100,8 +107,9 @@ def spans(body: str) -> Iterator[Span]:
                 continue
             end = match.end() + other.start()
         segment = body[match.end() : end].strip().strip("*").strip()
-        if not segment or _AFTERWARDS.match(segment) or _is_supposed(match[0], segment):
-            continue
+        is_supposed = "would be" in match[0] and re.search(r"\bif\b", segment)
+        if not segment or _AFTERWARDS.match(segment) or is_supposed:
+            continue  # it would be 50 if the coin were fair
         used.append((match.start(), end))
     if not used:
         return
@@ -157,15 +165,6 @@ def without_comments(body: str) -> str:
     return body
 
 
-def _is_supposed(phrase: str, segment: str) -> bool:
-    """Whether it "would be 50 if the coin were fair"."""
-    return "would be" in phrase and re.search(r"\bif\b", segment) is not None
-
-
-def _is_about_answer(body: str, match: re.Match[str]) -> bool:
-    return body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
-
-
 def is_derived(body: str, match: re.Match[str]) -> bool:
     """Whether a phrase is about another number than the answer, or about a wrong one."""
     before = body[max(0, match.start() - 60) : match.start()]
@@ -184,8 +183,12 @@ def _sentence_end(body: str, start: int) -> int:
     while position < len(body) and body[position].isspace():
         position += 1
     for match in _SENTENCE_END.finditer(body, position):
-        if match["end"] is not None and not (
-            body[match.start() - 1] == "$" and _NEXT_FORMULA.match(body, match.start())
-        ):
+        if match["end"] is not None:
             return match.start()
     return len(body)
+
+
+def sentence_before(body: str, start: int) -> str:
+    """The sentence of what begins at `start`, up to it."""
+    found = _SENTENCE_START.search(body, 0, start)
+    return body[found.end() if found else 0 : start]

@@ -1,15 +1,18 @@
-"""The last formula or number of a response, with those before it that belong to one list."""
+"""The last formula or number of a response, with those before it that belong to one list.
+
+A number only mentioned is none: a label ("Page 12"), a premise, a bound ("at least 44"), a try.
+"""
 
 import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.extract import closing, mentions, prose, statements
+from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span
 
 _NUMBER = (
     r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+)?"
+    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+|(?::\d+)+)?"
     r"(?:\s?(?:\\?%|percent\b|pct\b|[°\u2030\u2031]|degrees\b))?"
 )
 _PIECE = re.compile(
@@ -39,7 +42,9 @@ _APART_FROM = "|".join(  # commands that a number may follow and be no part of
 )
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _NEGATED = re.compile(
-    r"(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z"
+    r"(?:(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|"
+    r"\w+\s+(?:in|to|for|on|at)\s+)?|\bno\s+\w+\s+(?:in|at|for|on)\s+|"
+    r"\b(?:outside|fails?\s+(?:for|at|when))\s+)\Z"
 )
 _LEFT_OUT = re.compile(  # "everything except 5", but not "no solution other than 5"
     r"(?!.*\b(?:no|none|nothing|not|never)\b).*\b(?:everything\s+but|except(?:\s+for)?|other\s+than)"
@@ -60,6 +65,11 @@ _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
 _SIGN_AFTER = re.compile(
     r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|\.?\u2026|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
 )
+_FROM = re.compile(
+    r"\bfrom\s+\$?-?\d[\d.,]*\$?\s*%?(?:\s[A-Za-z°]+){0,2}\s+(?:up\s+|down\s+)?to\s+\$?\Z|"
+    r"从\s*-?\d[\d.,]*\s*[^\d,.;]{0,12}[到至为]\s*\Z"
+)
+_BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
     rf"\b(?:{closing.OPERATION}|divisible\s+by|(?:lies|is|falls|comes)\s+(?:near|close)(?:\s+to)?|"
@@ -68,12 +78,49 @@ _OPERATED = re.compile(
 )
 _OPERATED_AFTER = re.compile(
     rf"\$?\s*(?:(?:{'|'.join(sorted(names.CHANGING_WORDS))})\b|"
+    r"(?:\w+\s+){0,3}(?:(?:(?:do|does|is|are|would|will|can)\s*(?:not|n't)|cannot)\s+(?:be\s+)?(?:suffice|"
+    r"enough|sufficient|work)\b|(?:is|are|was|were|would\s+be)\s+(?:too\s+(?:few|many|little|much)|more\s+than"
+    r"\s+enough)\b)|"
     r"or\s+not\b|(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
     r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
     r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
     r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
+_LABEL = re.compile(
+    r"\b(?:problems?|questions?|exercises?|steps?|cases?|sections?|chapters?|parts?|pages?|theorems?|"
+    r"lemmas?|propositions?|corollar(?:y|ies)|definitions?|examples?|equations?|eqs?|figures?|figs?|"
+    r"tables?|lines?|items?|notes?|references?|refs?|versions?|levels?|rules?|appendix|methods?|"
+    r"attempts?|paragraphs?|footnotes?|tasks?|volumes?|vol)\b\.?\s*(?:[(\[#]\s*|no\.\s*)?"
+    r"(?:\d+\s+of\s+)?\Z",
+    re.IGNORECASE,
+)
+_CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
+_A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
+_PREMISE = re.compile(
+    r"\W*(?:(?:now|first|here|and|so|but|next|recall|note|notice|remember|because|since)\s+(?:that\s+)?)?"
+    r"(?:given\b|we\s+(?:know|are\s+(?:told|given|asked)|were\s+(?:told|given|asked))\b|"
+    r"(?:so\s+)?let(?:'s|\s+us)\s+(?:try|say|take|test)\b|try\b|(?:how|what)\s+about\b|what\s+if\b|"
+    r"the\s+next\s+step\b|it\s+(?:only\s+)?remains\s+to\b|"
+    r"it\s+(?:is|was)\s+(?:given|known)\b|you\s+(?:said|told|gave|asked)\b|suppose\b|assum(?:e|ing)\b|"
+    r"the\s+(?:problem|question|statement|exercise|text)\s+(?:says|states|asks|gives|tells)\b)"
+    r"(?!.*(?:[,;:]|\b(?:so|then|thus|hence|therefore)\b))",
+    re.IGNORECASE | re.DOTALL,
+)
+_BOUND = re.compile(
+    r"\b(?:at (?:least|most)|(?:no|not) (?:more|less|fewer|greater|larger|smaller) than|up to|"
+    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower) than|exceeds?|beyond|close to)"
+    r"\s+\$?\Z",
+    re.IGNORECASE,
+)
+_NEIGHBOUR = re.compile(
+    r"\b(?:after|before|following|preceding|past|above|below)\s+\Z", re.IGNORECASE
+)
+_RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
+_A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
+_OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])")
+_WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -88,12 +135,18 @@ def spans(body: str) -> Iterator[Span]:
         return
     if _OPERATED.search(_words_before(body, matches[-1].start())):
         return  # half of 24
-    if _OPERATED_AFTER.match(body[matches[-1].end() :][:30]):
+    if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
         return  # 24 factorial
     start, end = matches[-1].span()
-    if mentions.is_bound(body, start) or mentions.is_premise(body, start):
+    if _FROM.search(body, max(0, start - 60), start):
+        return  # from 60 to 66
+    if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
         return
-    if matches[-1][5] and mentions.is_mentioned(body, start, end):
+    if _BOUND.search(body[max(0, start - 40) : start]):
+        return
+    if _PREMISE.match(closing.sentence_before(body, start)):
+        return
+    if matches[-1][5] and is_mentioned(body, start, end):
         return
     if matches[-1][5] and prose.looks_like_code(prose.last_sentence(body)):
         return
@@ -107,10 +160,14 @@ def spans(body: str) -> Iterator[Span]:
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)
+    rule = "number" if run[-1][5] else "formula"
     contents = [_content(match) for match in run]
+    if (between := _BETWEEN.search(body, max(0, run[0].start() - 20), run[0].start())) is not None:
+        if between[1] and len(contents) == 2:
+            yield Span(f"({', '.join(contents)})", rule)
+        return
     if len(set(contents)) == 1:
         contents = contents[:1]
-    rule = "number" if run[-1][5] else "formula"
     if len(contents) == 1:
         after = body[run[-1].end() : run[-1].end() + 40]
         unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", after)
@@ -177,3 +234,52 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
 
 def _content(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip().rstrip(",")
+
+
+def is_tried(sentence: str) -> bool:
+    """Whether a sentence asks, or supposes what it says: "How about 12?"."""
+    asks = sentence.endswith("?") and _A_NUMBER.search(sentence) is not None
+    return asks or _PREMISE.match(sentence) is not None
+
+
+def is_relative(text: str) -> bool:
+    """Whether a text begins with a number that is a distance: "7 less than the total"."""
+    number = _A_NUMBER.match(text)
+    return number is not None and _RELATIVE.match(text[number.end() :]) is not None
+
+
+def is_mentioned(body: str, start: int, end: int) -> bool:
+    """Whether the number at `start` to `end` is in a sentence that does not end by stating it."""
+    before, after = closing.sentence_before(body, start), body[end:]
+    line = body[body.rfind("\n", 0, start) + 1 : start]
+    if _LABEL.search(before) or (_CITED.search(before) and after.startswith("]")):
+        return True
+    if not line.strip(" (") and _numbers_lines(body, start - len(line)):
+        return True
+    is_neighbour = _NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
+    if is_neighbour and not prose.unit_after(body, end):
+        return True
+    if _RELATIVE.match(after) and _OF_ANSWER.search(before):
+        return True
+    return _goes_on(after)
+
+
+def _numbers_lines(body: str, start: int) -> bool:
+    """Whether the line at `start` and another one before it are numbered."""
+    own = _A_NUMBERED_LINE.match(body, start)
+    return own is not None and len(_A_NUMBERED_LINE.findall(body, 0, own.end())) > 1
+
+
+def _rest(after: str) -> str:
+    """What the sentence says behind the number."""
+    end = _SENTENCE_END.search(after)
+    return after[: end.start()] if end else after
+
+
+def _goes_on(after: str) -> bool:
+    """Whether other sentences follow than those that end a conversation."""
+    rest = after[len(_rest(after)) :].lstrip(".!?*`\n )$")
+    if not _WORD.search(rest):
+        return False
+    sentences = [s for s in prose.sentences(rest) if _WORD.search(s)]
+    return not all(closing.PLEASANT.match(sentence) for sentence in sentences)

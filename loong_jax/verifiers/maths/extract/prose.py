@@ -10,7 +10,8 @@ MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _STATES = re.compile(
     r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
-    r"\b(?:is|are|equals?|be|becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
+    r"\b(?:is|are|was|were|has the coordinates|equals?|be|"
+    r"becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
     r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
     r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
     r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"
@@ -29,23 +30,6 @@ _ANNOUNCED = re.compile(  # "So, 3 + 4i"; "We find: 3 + 4i"
 _CONCLUSION = re.compile(
     r"[,;]?\s+(?:and\s+)?(?:thus|hence|so|therefore|whence|giving|yielding)\b,?\s+"
 )
-_REASON = re.compile(
-    r",?\s+\b(?:because|since|due to|given that|for which|by the)\b.*|"
-    r",\s+(?:the other|and the other)\b.*|"
-    r",\s+(?:as|which(?!\s+(?:means|gives|leaves|makes|yields|implies|equals))|where)\b.*",
-    re.DOTALL | re.IGNORECASE,
-)
-_ROUNDED = re.compile(
-    r",?\s+(?:or|which is|that is|i\.e\.,?)\s+(?:about|approximately|roughly|around)\s+"
-    r"[-$\d.,%\\]+\Z"
-)
-_CONSTANT = re.compile(  # ", where C is an arbitrary constant"
-    r",?\s+(?:where|with|and)\s+\$?[A-Za-z](?:_\{?\d\}?)?\$?\s+(?:(?:is|being|denotes)\s+)?"
-    r"(?:(?:an?|any|the|some|arbitrary|real|free)\s+)*(?:integration\s+)?constant\b[^.=]{0,40}\Z"
-)
-_PLACE = re.compile(  # "the minimum is -4, attained at x = 3"
-    r"(?<=[\d$)}*]),\s+(?:attained|achieved|reached|assumed|taken)\s+(?:at|when|for|if)\b[^;]{1,60}\Z"
-)
 _COUNTED = re.compile(
     r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
     rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{number_words.PATTERN})\s+[a-z]\w+(.*)",
@@ -54,6 +38,20 @@ _COUNTED = re.compile(
 _OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
 _HOLDS = re.compile(  # "the inequality holds for all real numbers"
     r"\b(?:holds?|true|valid|satisfied|defined|works?)\s+(?:for|on|over)\s+(?=(?:all|every|any)\b)",
+    re.IGNORECASE,
+)
+_ONLY = re.compile(  # "only x = 5 works"
+    r"\bonly\s+(\$[^$]+\$|[a-z]\s?=\s?-?[\d.]+|-?\d[\d.,/]*)\s+(?:checks?|works?|fits?|remains?|survives?|"
+    r"satisf\w+|qualif\w+|is\s+(?:valid|possible|admissible|positive|acceptable|left|a\s+solution))\b"
+)
+_SEQUENCE = re.compile(r"(?:-?\d[\d.]*(?:,\s*(?:and\s+)?|\s+and\s+)){4,}(-?\d[\d.]*)[.\s]*\Z")
+_GROWS = re.compile(
+    r"\b(?:each|every|sequence|terms|doubl\w+|tripl\w+|halv\w+|adding|subtracting|multiplying|pattern)\b",
+    re.IGNORECASE,
+)
+_SET_OF = re.compile(
+    r"\b(?:values?|possib\w+|could|one of|solutions?|roots?|divisors?|factors?|primes?|answers?|or|"
+    r"options?|multiples|elements|numbers)\b",
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
@@ -82,8 +80,6 @@ _DISOWNED = re.compile(
     r"\b(?:actually|wait|hmm|oops)\b[\s,.:]*\bno\b(?!\s+(?:other|more|further|two|such))",
     re.IGNORECASE,
 )
-_ASIDE = re.compile(r"(?:\*\*)?\s*\(([^()]*[A-Za-z]{3}[^()]* [^()]*[A-Za-z]{2}[^()]*)\)[.\s]*\Z")
-_DENIED_ASIDE = re.compile(r"\s*\((?:not|rather than|instead of)\b[^()]{1,200}\)([\s.*]*)\Z")
 _BRACKETED = re.compile(r"\([^()]*\)")
 _DOUBT = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|alternatively|not|wrong|else|otherwise|instead|could|might|"
@@ -117,11 +113,13 @@ def sentences(text: str) -> list[str]:
 def stated(text: str) -> Iterator[str]:
     """What the last sentence says something is: "(2, 3)" of "The vertex is at (2, 3)."."""
     sentence = _AS_ANSWER.sub("", last_sentence(text)[-2 * MAX_STATED :])
-    sentence = _PLACE.sub("", _CONSTANT.sub("", sentence))
     if "odds" in sentence:  # 3:5 is no probability of 3/5
         return
     if (everywhere := _HOLDS.search(sentence)) is not None:
         yield _OF_LETTER.sub("", sentence[everywhere.end() :])
+        return
+    if (kept := _ONLY.search(sentence)) is not None:
+        yield kept[1]
         return
     verbs = list(_STATES.finditer(sentence))
     if not verbs:
@@ -146,9 +144,17 @@ def stated(text: str) -> Iterator[str]:
         yield said
 
 
+def end_of_sequence(sentence: str) -> str | None:
+    """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
+    row = _SEQUENCE.search(sentence)
+    before = "" if row is None else sentence[: row.start()]
+    is_growing = _GROWS.search(before) and not _SET_OF.search(before) and "=" not in before
+    return row[1] if row is not None and is_growing else None
+
+
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
-    unit = _unit_after(text, end)
+    unit = unit_after(text, end)
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:
@@ -156,7 +162,7 @@ def with_unit_after(content: str, text: str, end: int) -> str:
     return content + unit
 
 
-def _unit_after(text: str, end: int) -> str:
+def unit_after(text: str, end: int) -> str:
     match = _UNIT.match(text[end : end + 60])
     if match is None:
         return ""
@@ -196,32 +202,6 @@ def second_thought(text: str) -> str | None:
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
     said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
     return said if _HAS_MATHS.search(said) else None
-
-
-def without_reason(text: str) -> str | None:
-    """The text before "because ..." or "or about 0.556"; None where there is none."""
-    rounded = _ROUNDED.search(text)
-    if rounded is not None and ("/" in text or "\\" in text):
-        return text[: rounded.start()].strip() or None
-    return _before(text, _REASON.search(text[: 2 * MAX_STATED], 1))
-
-
-def without_denied_aside(text: str) -> str:
-    """The text without what brackets at its end deny: "1/12 (not 2/21)"."""
-    return _DENIED_ASIDE.sub(r"\1", text) if text.rstrip(" .*$")[-1:] == ")" else text
-
-
-def without_aside(text: str) -> str | None:
-    """The text before an explanation in brackets that ends it; None where there is none."""
-    return _before(text, _ASIDE.search(text[-2 * MAX_STATED :]))
-
-
-def _before(text: str, match: re.Match[str] | None) -> str | None:
-    if len(text) > 2 * MAX_STATED:
-        return None
-    if match is None or _DOUBT.search(match[0]):
-        return None
-    return text[: len(text) - len(match[0])].strip() or None
 
 
 def looks_like_code(text: str) -> bool:

@@ -1,8 +1,7 @@
 """Responses that give up, ask back or break off, whose numbers are those of the question.
 
-Only the writer's own words refuse: "I could not determine the answer", "could you clarify?". What
-is said of the problem ("no solution", "cannot be determined") is an answer, and so is what is
-stated after a refusal ("at first I could not see it, but then x = 12").
+Only the writer's own words refuse. What is said of the problem ("cannot be determined") is an
+answer, and so is what is stated after a refusal ("I could not see it, but then x = 12").
 """
 
 import re

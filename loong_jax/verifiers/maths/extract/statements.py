@@ -8,7 +8,7 @@ from loong_jax.data import response
 from loong_jax.data.response import Box
 from loong_jax.verifiers.maths import languages
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import left_sides, tokens
+from loong_jax.verifiers.maths.reading import sides, tokens
 
 _GAP = re.compile(r"\s{8,}")
 _HIDDEN = re.compile(  # comments, and what is struck out; ~~ in a formula is room
@@ -36,7 +36,7 @@ JOIN = re.compile(
     re.IGNORECASE,
 )
 _BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
-_MULTIPLE = re.compile(r"\$?\s*" + left_sides.ASIDE, re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + sides.ASIDE, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
 _DENIED = re.compile(  # "is definitely not", "I do not think it is"
     r"(?:\b(?:not|cannot|never|neither|nor)|n't)"

@@ -1,47 +1,37 @@
-"""What a node is, and what the words after an answer say of it."""
+"""What a node is, what the words after an answer say of it, and numerators and denominators."""
 
 from loong_jax.verifiers.maths import names, values
-from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, Node, heads, number, symbols
+from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, Node, number
 
 PI = Node("constant", ("pi",))
 
 
 def is_value(node: Node) -> bool:
-    return not heads(node) & {
-        "chain",
-        "interval",
-        "union",
-        "intersection",
-        "setminus",
-        "builder",
-        "matrix",
-        "set",
-        "tuple",
-        "bracket",
-        "list",
-        "and",
-        "or",
-        "pm",
-        "text",
-        "piecewise",
-        "modular",
-    }
+    return not node.heads & _NO_VALUES
+
+
+_NO_VALUES = frozenset(
+    str.split(
+        "chain interval union intersection setminus builder matrix set tuple bracket list and or "
+        "pm text piecewise modular"
+    )
+)
 
 
 def is_plain(node: Node) -> bool:
-    return node.head in ("number", "neg", "div") and not symbols(node)
+    return node.head in ("number", "neg", "div") and not node.symbols
 
 
 def has_pi(node: Node) -> bool:
-    return "constant" in heads(node)
+    return "constant" in node.heads
 
 
 def needs_symbolic(node: Node) -> bool:
-    return bool(heads(node) & {"integral", "limit", "sum", "product"})
+    return bool(node.heads & {"integral", "limit", "sum", "product"})
 
 
 def structure(node: Node) -> frozenset[str]:
-    return frozenset(item for item in heads(node) if item in COLLECTIONS or item == "chain")
+    return frozenset(item for item in node.heads if item in COLLECTIONS or item == "chain")
 
 
 def is_roughly(exact: Node, rounded: Node) -> bool:
@@ -65,10 +55,6 @@ def is_applied(node: Node) -> bool:
     name, variable = (item.args[0] for item in node.args)
     name = without_accent(name)
     return name in tuple("pqrsuvPQRSTFGHAV") and variable in tuple("xtnyz")
-
-
-def is_factorial(node: Node) -> bool:
-    return node.head == "call" and node.args[0] in ("factorial", "binomial")
 
 
 def is_derivative(node: Node) -> bool:
@@ -139,3 +125,46 @@ def denies(label: tuple[str, ...]) -> bool:
         return True
     counts_solutions = words & {"has", "have"} and words & _SOLUTIONS
     return bool(words & _DENIALS or words & names.CHANGING_WORDS or counts_solutions)
+
+
+def numerator(node: Node) -> Node:
+    """The expression times its denominators; itself where no unknown stands in one."""
+    above, below = fraction(node)
+    return above if below.symbols else node
+
+
+def fraction(node: Node) -> tuple[Node, Node]:
+    head, args = node
+    if head == "neg":
+        above, below = fraction(args[0])
+        return Node("neg", (above,)), below
+    if head == "div":
+        (a, b), (c, d) = fraction(args[0]), fraction(args[1])
+        return product(a, d), product(b, c)
+    if head == "mul":
+        parts = [fraction(arg) for arg in args]
+        return product(*(p[0] for p in parts)), product(*(p[1] for p in parts))
+    if head == "add":
+        above, below = fraction(args[0])
+        for arg in args[1:]:
+            a, b = fraction(arg)
+            if b == below:
+                above = Node("add", (above, a))
+            else:
+                above = Node("add", (product(above, b), product(a, below)))
+                below = product(below, b)
+        return above, below
+    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
+        above, below = fraction(args[0])
+        if args[1].args[0] < 0:
+            above, below = below, above
+        exponent = number(abs(args[1].args[0]))
+        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
+    return node, ONE
+
+
+def product(*factors: Node) -> Node:
+    kept = [factor for factor in factors if factor != ONE]
+    if not kept:
+        return ONE
+    return kept[0] if len(kept) == 1 else Node("mul", tuple(kept))

@@ -1,21 +1,23 @@
-"""Equations that name a value: x = 3, f(x) = 2x, (a, b) = (1, 2), and which names agree."""
+"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists, and what repeats in them."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    COLLECTIONS,
     Node,
+    negate,
     number,
     render,
-    strip_labels,
     symbol,
-    symbols,
-    walk,
 )
 from loong_jax.verifiers.maths.forms import kinds
 
 
 def names_something(node: Node) -> bool:
-    node = strip_labels(node)
+    node = node.unlabelled
     if node.head in ("symbol", "apply") or kinds.is_derivative(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
@@ -27,13 +29,13 @@ def names_something(node: Node) -> bool:
 
 def names_ratio(node: Node) -> bool:
     """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
-    if node.head not in ("ratio", "div") or {n.head for n in walk(node)} - {
+    if node.head not in ("ratio", "div") or {n.head for n in node.walk()} - {
         node.head,
         "symbol",
         "mul",
     }:
         return False
-    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in symbols(node))
+    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in node.symbols)
 
 
 def names_function(left: Node, gold: Node, right: Node) -> bool:
@@ -42,15 +44,15 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
         return False
     name, argument = left.args
     base = kinds.without_accent(name.args[0]).partition("_")[0]
-    if name.args[0] in symbols(gold) | symbols(right):
+    if name.args[0] in gold.symbols | right.symbols:
         return False
     if argument.head == "chain":  # P(X = k)
-        variables = {v for v in symbols(argument) if not v[:1].isupper()}
-        return base in ("P", "Pr") and variables <= symbols(gold)
+        variables = {v for v in argument.symbols if not v[:1].isupper()}
+        return base in ("P", "Pr") and variables <= gold.symbols
     if argument.head not in ("symbol", "mul"):
         return False
     is_name = base in _FUNCTION_NAMES or (len(base) == 1 and base.isupper())
-    return is_name and bool(symbols(argument)) and symbols(argument) <= symbols(gold)
+    return is_name and bool(argument.symbols) and argument.symbols <= gold.symbols
 
 
 def names_measure(left: Node) -> bool:
@@ -72,7 +74,7 @@ def with_products_of(other: Node, node: Node) -> Node:
     args = tuple(with_products_of(other, a) if isinstance(a, Node) else a for a in node.args)
     if node.head == "apply" and len(args) == 2:
         name = symbol(str(node.args[0]))
-        if name in set(walk(other)):
+        if name in set(other.walk()):
             return Node("mul", (name, args[1]))
     return Node(node.head, args)
 
@@ -91,7 +93,7 @@ def with_plain_equals(node: Node) -> Node:
 
 
 def is_assignment(node: Node) -> bool:
-    node = strip_labels(node)
+    node = node.unlabelled
     return (
         node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
     )
@@ -119,12 +121,12 @@ def may_rename(name: Node, other: Node) -> bool:
 
 
 def left_side(node: Node) -> str | None:
-    node = strip_labels(node)
+    node = node.unlabelled
     return render(node.args[1]) if is_assignment(node) else None
 
 
 def right_side(node: Node) -> Node:
-    return strip_labels(node).args[-1] if is_assignment(node) else node
+    return node.unlabelled.args[-1] if is_assignment(node) else node
 
 
 def order_of_point(names: Sequence[str]) -> list[str] | None:
@@ -146,7 +148,7 @@ def with_name_of(gold: Node, answer: Node) -> Node:
         return answer
     name, variable = left.args
     is_argument = variable.head == "symbol" and variable.args[0] in ("x", "t", "s")
-    if name.head != "symbol" or not is_argument or not symbols(variable) <= symbols(right):
+    if name.head != "symbol" or not is_argument or not variable.symbols <= right.symbols:
         return answer
     return Node("chain", (("=",), name, right))
 
@@ -168,3 +170,87 @@ def named_parts(equation: Node) -> Node | None:
         return None
     pairs = zip(left.args, right[0].args, strict=True)
     return Node("list", tuple(Node("chain", (("=",), *pair)) for pair in pairs))
+
+
+ELLIPSIS = Node("symbol", ("...",))
+
+
+def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
+    """Names, and a row of values each time they come, of x = 1, y = 2, x = 3, y = 4."""
+    names = [name for item in items if (name := left_side(item)) is not None]
+    size = len(set(names))
+    if len(names) < len(items) or size < 2 or len(names) == size or len(names) % size:
+        return None
+    rows = []
+    for i in range(0, len(names), size):
+        row = dict(zip(names[i : i + size], items[i : i + size], strict=True))
+        if len(row) < size:
+            return None
+        rows.append(tuple(right_side(row[name]) for name in names[:size]))
+    return names[:size], rows
+
+
+def grouped(gold: Node, answer: Node) -> Node:
+    """x = 1, y = 2, x = 3, y = 4 as two points, where the gold has points."""
+    found = in_turns(answer.args) if answer.head in BARE_LISTS else None
+    golds = [item.unlabelled for item in gold.args]
+    if found is None or any(g.head != "tuple" or len(g.args) != len(found[0]) for g in golds):
+        return answer
+    return Node("list", tuple(Node("tuple", row) for row in found[1]))
+
+
+def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
+    """An expression without the values that its unknowns may not have: x + 1, x != 1."""
+    first, *rest = items
+    allowed = first.symbols
+    if first.head == "chain" or not rest:
+        return items
+    for item in (item.unlabelled for item in rest):
+        if item.head != "chain" or item.args[0] != ("!=",) or not item.args[1].symbols & allowed:
+            return items
+    return (first,)
+
+
+def may_be_interval(items: Sequence[Node]) -> bool:
+    ends = [values.real_value(item) for item in items]
+    return len(ends) == 2 and None not in ends and values.gap(*ends) < 0
+
+
+def without_repeats(items: list[Node]) -> list[Node]:
+    """Without repeated values, among few."""
+    if len(items) > 12:
+        return items
+    kept: list[Node] = []
+    for item in items:
+        if not any(
+            kinds.is_value(item) and kinds.is_value(k) and values.equal(k, item) for k in kept
+        ):
+            kept.append(item)
+    return kept
+
+
+def flat(node: Node) -> tuple[Node, ...]:
+    """Items with a plus-minus spread out; (x, y) = (1, 2) inside a list stays one item."""
+    items: list[Node] = []
+    for item in node.args:
+        items += spread(item)
+    return tuple(items)
+
+
+def spread(node: Node) -> tuple[Node, ...]:
+    """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
+    if node.head in (*COLLECTIONS, "matrix") or "pm" not in node.heads:
+        return (node,)
+    return with_sign(node, 1), with_sign(node, -1)
+
+
+def with_sign(item: Any, sign: int) -> Any:
+    if type(item) is tuple:
+        return tuple(with_sign(part, sign) for part in item)
+    if not isinstance(item, Node):
+        return item
+    args = tuple(with_sign(arg, sign) for arg in item.args)
+    if item.head != "pm":
+        return Node(item.head, args)
+    last = args[-1] if sign > 0 else negate(args[-1])
+    return last if len(args) == 1 else Node("add", (args[0], last))

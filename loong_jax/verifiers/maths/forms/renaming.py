@@ -5,21 +5,13 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import (
-    UNNAMED,
-    Node,
-    substitute,
-    symbol,
-    symbols,
-    walk,
-    with_names,
-)
+from loong_jax.verifiers.maths.expression import UNNAMED, Node, substitute, symbol, with_names
 from loong_jax.verifiers.maths.forms import kinds
 
 
 def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Both, where one bounds what it does not name and the other has one unknown: that is meant."""
-    own, other = symbols(gold), symbols(answer)
+    own, other = gold.symbols, answer.symbols
     if UNNAMED.args[0] in other and len(own) == 1:
         answer = substitute(answer, UNNAMED.args[0], Node("symbol", tuple(own)))
     elif UNNAMED.args[0] in own and len(other) == 1:
@@ -29,11 +21,11 @@ def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
-    own, other = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
+    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
     if len(own) != 1 or len(other) != 1:
         return None
     (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and kinds.PI in walk(gold)
+    is_periodic = name in "kmn" and given in "kmn" and kinds.PI in gold.walk()
     if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
         return gold, substitute(answer, given, Node("symbol", (name,)))
     return None
@@ -44,7 +36,7 @@ _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     """Both with I, j and E as the constants they may be; not where both have such a variable."""
-    shared = symbols(gold) & symbols(answer)
+    shared = gold.symbols & answer.symbols
     pair = [gold, answer]
     for name, meant in _ALIASES.items():
         if name not in shared:
@@ -63,7 +55,7 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
     own, given = _bound(gold), _bound(answer)
     if own == given or len(own) != len(given) or not own:
         return answer
-    if symbols(answer.args[-1]) & (set(own) - set(given)):
+    if answer.args[-1].symbols & (set(own) - set(given)):
         return None
     left = answer.args[1]
     if left.head == "symbol":  # the name a_k, whose index is a part of it
@@ -124,7 +116,7 @@ _VARIABLES = frozenset(("x", "t", "y", "z", "s", "u", "theta", "n"))
 
 def renamed(gold: Node, answer: Node) -> Iterator[Node]:
     """The answer with its constants under the names that the gold has, in every order."""
-    own, given = symbols(gold), symbols(answer)
+    own, given = gold.symbols, answer.symbols
     if not any(map(_is_arbitrary, own | given)):
         return
     constants = sorted(name for name in own if _may_be_constant(name))
@@ -163,7 +155,7 @@ def _is_defined(node: Node, constants: list[str]) -> bool:
 def absorbed(gold: Node, answer: Node) -> bool:
     """Whether both end on a free constant and differ by a constant besides: ln|x| and ln|2x|."""
     own, given = _without_constant(gold), _without_constant(answer)
-    if own is None or given is None or symbols(own) != symbols(given) or not symbols(own):
+    if own is None or given is None or own.symbols != given.symbols or not own.symbols:
         return False
     return values.is_fixed(Node("add", (own, Node("neg", (given,)))))
 
@@ -177,6 +169,6 @@ def _without_constant(node: Node) -> Node | None:
         return None
     rest = Node("add", tuple(term for term in node.args if term != free[0]))
     (name,) = free[0].args
-    is_line = len(symbols(rest)) > 1  # c of a x^2 + b x + c is given, and of x^2 + c + 1
-    is_given = name.islower() and (is_line or any(not symbols(term) for term in rest.args))
-    return None if name in symbols(rest) or is_given else rest
+    is_line = len(rest.symbols) > 1  # c of a x^2 + b x + c is given, and of x^2 + c + 1
+    is_given = name.islower() and (is_line or any(not term.symbols for term in rest.args))
+    return None if name in rest.symbols or is_given else rest

@@ -1,13 +1,15 @@
-"""The ladder of equality for two values, and for two sets of real numbers."""
+"""The ladder of equality for two values, with units or without, and for two sets of reals."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import ClassVar
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import lines, real_sets
-from loong_jax.verifiers.maths.expression import Node, is_constant
+from loong_jax.verifiers.maths.comparing import real_sets
+from loong_jax.verifiers.maths.expression import ONE, Node, number
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
+from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
 Symbolic = Callable[[Node, Node], bool | None]
@@ -28,13 +30,13 @@ class Matcher:
 def equal(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     outcome = values.equal(gold, answer, matcher.tolerance)
     if outcome is True:
-        matcher.rung = "numeric" if is_constant(gold) else "identity"
+        matcher.rung = "numeric" if gold.is_constant else "identity"
         return True
     if outcome is False:
         renamed = renaming.renamed_constant(gold, answer) or renaming.with_constants(gold, answer)
         if renamed is not None and values.equal(*renamed, matcher.tolerance):
             return True
-        matcher.rung = "numeric" if is_constant(gold) else "identity"
+        matcher.rung = "numeric" if gold.is_constant else "identity"
         others = renaming.renamed(gold, answer)
         return any(values.equal(gold, other) for other in others) or renaming.absorbed(gold, answer)
     if kinds.needs_symbolic(gold) or kinds.needs_symbolic(answer):
@@ -62,7 +64,7 @@ def real_set(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if gold.head == "tuple" and answer.head == "bracket":
         return False
     matcher.rung = "numeric"
-    return lines.equal(left, right)
+    return real_sets.equal(left, right)
 
 
 def alike(gold: Node, answer: Node) -> bool | None:
@@ -79,3 +81,130 @@ def alike(gold: Node, answer: Node) -> bool | None:
         for g, a in pairs
     ]
     return True if all(outcomes) else None
+
+
+def temperature(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+    """On two scales: as temperatures, and undecided where only a difference could be meant."""
+    given = [kelvins(node) for node in (gold, answer)]
+    if given[0] is None or given[1] is None:
+        return None
+    if equal(matcher, given[0], given[1]):
+        return True
+    numbers = [naming.right_side(node).args[0] for node in (gold, answer)]
+    if equal(matcher, numbers[0], numbers[1]):
+        matcher.note = "the same number of degrees on another scale"
+        return None
+    return False
+
+
+def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+    value, unit = gold.args
+    if answer.head != "quantity":
+        converted = as_quantity(answer)
+        if converted is not None and converted.args[1].dimensions == unit.dimensions:
+            answer = converted
+        elif answer.head in ("percent", "degree") or answer.symbols - value.symbols:
+            return False
+        else:
+            return equal(matcher, value, answer)  # the unit was asked for
+    other, other_unit = answer.args
+    if unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]:
+        return equal(matcher, value, other)  # the word stands for both
+    if unit.dimensions != other_unit.dimensions:
+        matcher.note = "the units measure different things"
+        return False
+    if unit.factor == other_unit.factor:
+        return equal(matcher, value, other)
+    ratio = number(other_unit.factor / unit.factor)
+    return equal(matcher, value, Node("mul", (other, ratio)))
+
+
+def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+    """An answer with a unit for a gold without one: the number counts."""
+    as_unit = as_quantity(gold)
+    if as_unit is not None:
+        return quantity(matcher, as_unit, answer)
+    return equal(matcher, gold, answer.args[0])
+
+
+def sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
+    """3 hours and 5 minutes is one quantity; any other list is no value."""
+    parts = [item.unlabelled for item in items]
+    if gold.head != "quantity" or not all(part.head == "quantity" for part in parts):
+        return False
+    if len({part.args[1].dimensions for part in parts}) != 1:
+        return False
+    factors = [part.args[1].factor for part in parts]
+    if sorted(factors, reverse=True) != factors or len(set(factors)) != len(factors):
+        return False
+    total = Node("add", tuple(Node("mul", (p.args[0], number(p.args[1].factor))) for p in parts))
+    unit = Unit(gold.args[1].factor ** 0, parts[0].args[1].dimensions)
+    return matcher.match(gold, Node("quantity", (total, unit)))
+
+
+_KELVIN = UNITS["K"].dimensions
+_SCALES = {  # kelvins of a degree, and where its zero is in such degrees above absolute zero
+    "C": (Fraction(1), Fraction("273.15")),
+    "F": (Fraction(5, 9), Fraction("459.67")),
+}
+
+
+def scale(node: Node) -> str:
+    """C, F or K where it is a temperature in them; else nothing."""
+    if node.head == "labelled" and node.args[1] in (("degreesC",), ("degreesF",)):
+        return node.args[1][0][-1]
+    if node.head == "chain" and node.args[0] == ("=",) and node.args[1].head == "symbol":
+        return scale(node.args[2])
+    is_kelvin = node.head == "quantity" and node.args[1].dimensions == _KELVIN
+    return "K" if is_kelvin else ""
+
+
+def kelvins(node: Node) -> Node | None:
+    """The value in kelvins; None where it holds a name."""
+    if node.head == "chain":
+        node = node.args[2]
+    given = scale(node)
+    value = node.args[0]
+    if value.symbols:
+        return None
+    if given == "K":
+        return Node("mul", (value, number(node.args[1].factor)))
+    size, zero = _SCALES[given]
+    return Node("mul", (number(size), Node("add", (value, number(zero)))))
+
+
+def as_quantity(node: Node) -> Node | None:
+    """5 m or 25 N m, whose letters were read as variables, as a number and a unit."""
+    found = _with_unit(node)
+    if found is None or found[1] == NOTHING:
+        return None
+    return Node("quantity", found)
+
+
+def _with_unit(node: Node) -> tuple[Node, Unit] | None:
+    head, args = node
+    if head == "quantity":
+        return args[0], args[1]
+    if head == "symbol":
+        return (ONE, UNITS[args[0]]) if args[0] in UNITS else None
+    if not node.symbols and "quantity" not in node.heads:
+        return node, NOTHING
+    if head == "pow":
+        found, exponent = _with_unit(args[0]), args[1]
+        whole = exponent.head == "number" and isinstance(exponent.args[0], int)
+        if found is None or found[0] != ONE or not whole or abs(exponent.args[0]) > 9:
+            return None
+        return ONE, NOTHING.times(found[1], exponent.args[0])
+    if head not in ("mul", "div"):
+        return None
+    parts = [_with_unit(arg) for arg in args]
+    if None in parts:
+        return None
+    values_, unit = [], NOTHING
+    for index, part in enumerate(parts):
+        assert part is not None
+        values_.append(part[0])
+        unit = unit.times(part[1], -1 if head == "div" and index else 1)
+    if head == "mul":
+        return kinds.product(*values_), unit
+    return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import lines, real_sets
+from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -11,13 +11,11 @@ from loong_jax.verifiers.maths.expression import (
     ZERO,
     Node,
     difference,
-    heads,
     number,
     render,
     substitute,
-    symbols,
 )
-from loong_jax.verifiers.maths.forms import kinds, lists, naming, quotients, renaming
+from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
@@ -34,7 +32,7 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     operands = gold.args[1:]
     if (bounded := _bounded(gold)) is not None and answer.head != "chain":
         return ladder.real_set(matcher, bounded, answer)
-    if answer.head != "chain" and naming.names_ratio(operands[0]) and not symbols(operands[-1]):
+    if answer.head != "chain" and naming.names_ratio(operands[0]) and not operands[-1].symbols:
         return matcher.match(operands[-1], answer)
     renamed = renaming.with_names_of(gold, answer)
     if renamed is None:
@@ -65,12 +63,12 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             if answer_set is not None:
                 if (
                     answer.head == "chain"
-                    and symbols(answer) != symbols(gold)
+                    and answer.symbols != gold.symbols
                     and answer.args[0] != ("=",)
                 ):
                     return False
                 matcher.rung = "numeric"
-                return lines.equal(gold_set, answer_set)
+                return real_sets.equal(gold_set, answer_set)
         elif real_sets.is_set(answer) or (
             answer.head == "chain" and real_sets.real_set(answer) is not None
         ):
@@ -78,9 +76,9 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if operators == ("in",) and answer.head != "chain":
             return matcher.match(operands[1], answer)
     if answer.head != "chain":
-        if operators == ("=",) and naming.names_measure(operands[0]) and not symbols(operands[1]):
+        if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
-        if set(operators) <= {"=", "~", "=="} and not symbols(gold) and kinds.is_value(answer):
+        if set(operators) <= {"=", "~", "=="} and not gold.symbols and kinds.is_value(answer):
             return matcher.match(operands[-1], answer)
         return False
     return equation(matcher, gold, answer)
@@ -95,7 +93,7 @@ def _bounded(gold: Node) -> Node | None:
         or operands[1].head not in ("apply", "div")
     ):
         return None
-    if symbols(operands[0]) or symbols(operands[2]):
+    if operands[0].symbols or operands[2].symbols:
         return None
     return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
 
@@ -107,12 +105,15 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
-    operands, given = ([_quotient(side) for side in sides] for sides in (operands, given))
+    operands, given = (
+        [Node("div", s.args) if s.head == "ratio" and len(s.args) == 2 else s for s in sides]
+        for sides in (operands, given)
+    )
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
-    if symbols(gold) != symbols(answer):
+    if gold.symbols != answer.symbols:
         return any(equation(matcher, gold, other) for other in renaming.renamed(gold, answer))
-    if "pm" in heads(answer):
+    if "pm" in answer.heads:
         return solves(gold, answer)
     left = difference(*operands)
     right = difference(*given)
@@ -126,7 +127,7 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         )
     if operator != "=" or other != "=":
         return False
-    numerators = quotients.numerator(left), quotients.numerator(right)
+    numerators = kinds.numerator(left), kinds.numerator(right)
     if values.constant_ratio(*numerators):
         return True
     if numerators == (left, right):
@@ -135,25 +136,11 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
 
 
 def _points(items: Sequence[Node]) -> Node | None:
-    """The points of p = 5, q = 2; p = 7, q = 2: names that come again in turns."""
-    if not all(map(naming.is_assignment, items)):
+    """The points of p = 5, q = 2; p = 7, q = 2, by their names in order."""
+    if (found := naming.in_turns(items)) is None:
         return None
-    names = [str(naming.left_side(item)) for item in items]
-    order = sorted(set(names))
-    size = len(order)
-    if size < 2 or len(names) == size or len(names) % size:
-        return None
-    rows = [dict(zip(names[i : i + size], items[i : i + size], strict=True))
-            for i in range(0, len(names), size)]  # fmt: skip
-    if any(len(row) < size for row in rows):
-        return None
-    return Node("list", tuple(
-        Node("tuple", tuple(naming.right_side(row[name]) for name in order)) for row in rows
-    ))  # fmt: skip
-
-
-def _quotient(node: Node) -> Node:
-    return Node("div", node.args) if node.head == "ratio" and len(node.args) == 2 else node
+    order = sorted(range(len(found[0])), key=found[0].__getitem__)
+    return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
 
 
 def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None:
@@ -178,7 +165,7 @@ def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         right = real_sets.real_set(answer)
         if left is not None and right is not None:
             matcher.rung = "numeric"
-            return lines.equal(left, right)
+            return real_sets.equal(left, right)
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
         if (points := _points(items)) is not None:
@@ -190,7 +177,7 @@ def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             return given is not None and several.collection(matcher, points, given)
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         is_ordered = len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple")
-        if is_ordered and not any(map(naming.left_side, lists.flat(answer))):  # bare values
+        if is_ordered and not any(map(naming.left_side, naming.flat(answer))):  # bare values
             values = Node("tuple", tuple(map(naming.right_side, items)))
             return several.collection(matcher, values, answer)
         return several.collection(matcher, gold, answer)
@@ -207,17 +194,17 @@ def solves(curve: Node, halves: Node) -> bool:
     if curve.args[0] != ("=",) or halves.args[0] != ("=",) or halves.args[1].head != "symbol":
         return False
     name = halves.args[1].args[0]
-    roots = lists.spread(halves.args[2])
-    if len(roots) != 2 or name in symbols(halves.args[2]) or name not in symbols(curve):
+    roots = naming.spread(halves.args[2])
+    if len(roots) != 2 or name in halves.args[2].symbols or name not in curve.symbols:
         return False
-    if len(symbols(curve)) < 2 or values.equal(*roots) is not False:
+    if len(curve.symbols) < 2 or values.equal(*roots) is not False:
         return False
     gap = difference(curve.args[1], curve.args[2])
     at = [substitute(gap, name, number(y)) for y in range(4)]
     third, second = _weighted(at, (1, -3, 3, -1)), _weighted(at, (1, -2, 1))
     if not values.equal(third, ZERO) or values.equal(second, ZERO) is not False:
         return False
-    if symbols(second) and not values.is_fixed(second):
+    if second.symbols and not values.is_fixed(second):
         return False
     return all(values.equal(substitute(gap, name, root), ZERO) for root in roots)
 

@@ -11,11 +11,8 @@ from loong_jax.verifiers.maths.expression import (
     ZERO,
     CostError,
     Node,
-    heads,
-    strip_labels,
-    symbols,
 )
-from loong_jax.verifiers.maths.forms import lists, naming
+from loong_jax.verifiers.maths.forms import naming
 from loong_jax.verifiers.maths.matching import ladder
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 
@@ -26,7 +23,7 @@ SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
 
 
 def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
-    items = lists.flat(gold)
+    items = naming.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
         if operators[-1] in ("=", "in", "~", "->"):
@@ -35,14 +32,14 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             return ladder.real_set(matcher, gold, answer)
         else:
             return False
-    answer = strip_labels(answer)
+    answer = answer.unlabelled
     if gold.head == "tuple" and answer.head == "call" and answer.args[0] in _POINTS:
         answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
-    answer = lists.grouped(gold, answer)
-    if answer.head not in COLLECTIONS and "pm" in heads(answer):
-        answer = Node("list", lists.spread(answer))
+    answer = naming.grouped(gold, answer)
+    if answer.head not in COLLECTIONS and "pm" in answer.heads:
+        answer = Node("list", naming.spread(answer))
     if gold.head == "tuple":
-        parts = vectors.components(answer, len(items), symbols(gold))
+        parts = vectors.components(answer, len(items), gold.symbols)
         answer = answer if parts is None else Node("tuple", parts)
     if gold == EMPTY:
         return answer == EMPTY
@@ -52,7 +49,7 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if gold.head in ("tuple", "bracket", "list") and 1 in vectors.size(answer):
             answer = Node("tuple", tuple(x for row in answer.args for x in row))
     if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
-        if gold.head == "tuple" and not lists.may_be_interval(items):
+        if gold.head == "tuple" and not naming.may_be_interval(items):
             return False  # [1/3, -2) is empty, and (1/3, -2) a point
         return ladder.real_set(matcher, gold, answer)
     if answer.head in ("interval", "union", "setminus", "builder") or (
@@ -63,17 +60,17 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if len(items) == 1:
             return matcher.match(items[0], answer)
         return False
-    given = lists.flat(answer)
+    given = naming.flat(answer)
     if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
         return collection(matcher, gold, given[0])  # [(4, 112)]
     if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:
         raise CostError(f"more than {MAX_ITEMS} items")
-    if gold.head == "bracket" and answer.head == "tuple" and lists.may_be_interval(items):
+    if gold.head == "bracket" and answer.head == "tuple" and naming.may_be_interval(items):
         return False
     if (
         (answer.head == "bracket" and gold.head == "set")
         or (gold.head == "bracket" and answer.head in ("set", *BARE_LISTS))
-    ) and (lists.may_be_interval(items) or lists.may_be_interval(given)):
+    ) and (naming.may_be_interval(items) or naming.may_be_interval(given)):
         matcher.note = "square brackets may hold two elements or all between them"
         return None
     if gold.head == "set" and answer.head == "tuple":
@@ -116,12 +113,12 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if len(gold_values) != len(given_values):
             return False
         return all_match(matcher, zip(gold_values, given_values, strict=True))
-    if gold.head == "list" and lists.is_sequence(gold_values):
+    own, different = list(dict.fromkeys(gold_values)), list(dict.fromkeys(given_values))
+    if gold.head == "list" and (naming.ELLIPSIS in own or len(own) < len(gold_values)):
         return _sequence(matcher, gold_values, given_values)
-    different = lists.distinct(given_values)
     if len(given_values) > len(different) + MAX_REPEATS:
         return False  # no list of solutions names them again and again
-    return unordered(matcher, lists.distinct(gold_values), different)
+    return unordered(matcher, own, different)
 
 
 def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
@@ -130,7 +127,7 @@ def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | 
         return False
     if all_match(matcher, zip(gold, answer, strict=True)):
         return True
-    if lists.ELLIPSIS in gold or not _paired(matcher, gold, answer):
+    if naming.ELLIPSIS in gold or not _paired(matcher, gold, answer):
         return False
     matcher.note = "the same terms in another order"
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
@@ -147,7 +144,7 @@ def all_match(matcher: Matcher, pairs: Iterable[tuple[Node, Node]]) -> bool | No
 
 
 def unordered(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
-    gold, answer = lists.without_repeats(gold), lists.without_repeats(answer)
+    gold, answer = naming.without_repeats(gold), naming.without_repeats(answer)
     return _paired(matcher, gold, answer) if len(gold) == len(answer) else False
 
 
@@ -170,7 +167,7 @@ def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         answer = answer.args[-1]
     matrix = vectors.matrix_of(answer)
     if matrix is None and 1 in vectors.size(gold):
-        parts = vectors.components(answer, max(vectors.size(gold)), symbols(gold))
+        parts = vectors.components(answer, max(vectors.size(gold)), gold.symbols)
         matrix = None if parts is None else vectors.shaped(list(parts), vectors.size(gold))
     if matrix is None:
         return False

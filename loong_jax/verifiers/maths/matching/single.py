@@ -9,16 +9,14 @@ from loong_jax.verifiers.maths.expression import (
     COLLECTIONS,
     UNNAMED,
     Node,
-    heads,
     number,
     render,
-    strip_labels,
-    symbols,
-    walk,
 )
-from loong_jax.verifiers.maths.forms import kinds, lists, naming
-from loong_jax.verifiers.maths.matching import ladder, measured, several
+from loong_jax.verifiers.maths.forms import kinds, naming
+from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Matcher
+
+_NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
 def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
@@ -31,27 +29,27 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     answer = said
     if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
         return _vector(matcher, gold, answer)
-    if answer.head in COLLECTIONS or "pm" in heads(answer):
-        items = answer.args if answer.head in COLLECTIONS else lists.spread(answer)
+    if answer.head in COLLECTIONS or "pm" in answer.heads:
+        items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
-            items = lists.without_restrictions(lists.without_repeats(list(items)))  # 24, 24
+            items = naming.without_restrictions(naming.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
             return matcher.match(gold, items[0])
         if answer.head == "bracket" or answer.head == "tuple":
             return False
-        return measured.sum_of_quantities(matcher, gold, items)
+        return ladder.sum_of_quantities(matcher, gold, items)
     if gold.head == "quantity":
-        return measured.quantity(matcher, gold, answer)
+        return ladder.quantity(matcher, gold, answer)
     if gold.head == "based" and (outcome := _bare_digits(matcher, gold, answer)) is not False:
         return outcome
     if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
     if answer.head == "quantity":
-        return measured.unasked_unit(matcher, gold, answer)
-    if symbols(gold) and symbols(answer) and ladder.equal(matcher, gold, answer) is not True:
-        pair = measured.as_quantity(gold), measured.as_quantity(answer)
+        return ladder.unasked_unit(matcher, gold, answer)
+    if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
+        pair = ladder.as_quantity(gold), ladder.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
-            return measured.quantity(matcher, pair[0], pair[1])
+            return ladder.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
         return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
@@ -71,15 +69,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             matcher.note = "the ratio may be odds"  # 1:3 as odds is a probability of 1/4
             return None
         return same
-    if answer.head in (
-        "chain",
-        "interval",
-        "union",
-        "builder",
-        "setminus",
-        "intersection",
-        "ratio",
-    ):
+    if answer.head in _NO_VALUES:
         return False
     if (
         answer.head == "percent"
@@ -88,7 +78,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     ):
         matcher.note = "the gold has no percent sign"
         return True if "percent" in matcher.conventions and len(answer.args) == 1 else None
-    if "apply" in heads(gold) | heads(answer):
+    if "apply" in gold.heads | answer.heads:
         gold, answer = (
             naming.with_products_of(answer, gold),
             naming.with_products_of(gold, answer),
@@ -162,28 +152,33 @@ def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
     if _contradicts(matcher, operators, operands):
         matcher.note = f"{render(answer)} contradicts itself"
         return None
-    if "~" in operators and symbols(gold) == frozenset():
+    if "~" in operators and gold.symbols == frozenset():
         exact = operands[operators.index("~")]
         rounded = operands[-1]
-        if symbols(exact) == frozenset():
+        if exact.symbols == frozenset():
             return exact if _equal_or_none(matcher, gold, exact) else rounded
-    last = strip_labels(operands[-1])
-    first = strip_labels(operands[0])
-    if len(operands) == 2 and kinds.is_multiple(first) and not symbols(last):
+    last = operands[-1].unlabelled
+    first = operands[0].unlabelled
+    if len(operands) == 2 and kinds.is_multiple(first) and not last.symbols:
         matcher.note = f"{render(answer)} is not solved"
         return None
-    if first.head == "number" and symbols(last) and len(operands) == 2:
+    if first.head == "number" and last.symbols and len(operands) == 2:
         return first  # 5 = x
-    is_sum = first.head in ("add", "neg") and bool(symbols(first))
+    is_sum = first.head in ("add", "neg") and bool(first.symbols)
     if is_sum and last == number(0):
         return None
     if kinds.is_applied(first) or kinds.is_derivative(first):
         return last
     if len(operands) == 2 and naming.names_function(first, gold, last):
         return last
-    if operators == ("~",) and kinds.is_factorial(first) and first not in set(walk(gold)):
+    if (
+        operators == ("~",)
+        and first.head == "call"
+        and first.args[0] in ("factorial", "binomial")
+        and first not in set(gold.walk())
+    ):
         return last  # n! ~ ..., by the formula of Stirling
-    if symbols(first) and symbols(last) & symbols(first) and first.head != "apply":
+    if first.symbols and last.symbols & first.symbols and first.head != "apply":
         same = all(ladder.equal(matcher, gold, operand) for operand in operands)
         return last if same else None  # (x - 1)(x + 1) = x^2 - 1
     return last
@@ -198,8 +193,8 @@ def _contradicts(matcher: Matcher, operators: Sequence[str], operands: Sequence[
     """Whether two numbers of the chain differ, "6 = 5"; f(2) is none, f being unknown."""
     known: Node | None = None
     for index, operand in enumerate(operands):
-        operand = strip_labels(operand)
-        if operand.head == "quantity" or symbols(operand) or "apply" in heads(operand):
+        operand = operand.unlabelled
+        if operand.head == "quantity" or operand.symbols or "apply" in operand.heads:
             continue
         if not kinds.is_value(operand):
             continue

@@ -3,6 +3,8 @@
 The names are looked up here and stand for expressions; nothing of that name is ever called.
 """
 
+import functools
+
 from loong_jax.verifiers.maths.expression import (
     EMPTY,
     REALS,
@@ -12,36 +14,31 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import pieces
+from loong_jax.verifiers.maths.reading import brackets
 from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import Token
 
 _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=",
               "StrictLessThan": "<", "LessThan": "<=", "GreaterThan": ">=",
               "StrictGreaterThan": ">", "Equality": "=", "Unequality": "!="}  # fmt: skip
 _OPEN = {"open": (True, True), "Lopen": (True, False), "Ropen": (False, True)}
 _SETS = {"Union": "union", "Intersection": "intersection", "Complement": "setminus"}
+_CONSTANT_SETS = {"EmptySet": EMPTY, "Reals": REALS}
+_COLLECTIONS = {
+    "list": "bracket", **dict.fromkeys(("FiniteSet", "set", "frozenset", "Set"), "set"),
+    **dict.fromkeys(("Tuple", "Point", "Point2D", "Point3D", "tuple"), "tuple"),
+}  # fmt: skip
 _MATRICES = ("Matrix", "ImmutableMatrix", "MutableDenseMatrix", "array")
 
 
 def build(parser: Parser, name: str) -> Node:
-    if name == "EmptySet":
+    if name in _CONSTANT_SETS:
         if parser.accept("("):
             parser.expect(")")
-        return EMPTY
-    if name == "Reals":
-        return REALS
-    attribute = None
-    if parser.accept("."):
-        attribute = parser.take().text
+        return _CONSTANT_SETS[name]
+    attribute = parser.take().text if parser.accept(".") else None
+    if name == "S" and attribute in _CONSTANT_SETS:
+        return _CONSTANT_SETS[attribute]
     if name == "S":
-        if attribute == "Reals":
-            return REALS
-        if attribute == "EmptySet":
-            return EMPTY
-        if attribute is None and parser.at("("):
-            parser.replace(Token("sign", "("), parser.token)
-            return symbol("S")
         raise ParseError(f"S.{attribute} is no set we know")
     arguments = _arguments(parser)
     if name == "Interval":
@@ -53,27 +50,18 @@ def build(parser: Parser, name: str) -> Node:
         return interval
     if attribute is not None:
         raise ParseError(f"{name}.{attribute} is nothing we know")
-    if name in _SETS:
-        if not arguments:
-            return EMPTY
-        node = arguments[0]
-        for other in arguments[1:]:
-            node = Node(_SETS[name], (node, other))
-        return node
-    if name in ("FiniteSet", "set", "frozenset", "Set"):
-        return Node("set", _unpacked(arguments))
+    if name in _SETS and arguments:
+        return functools.reduce(lambda one, other: Node(_SETS[name], (one, other)), arguments)
     if name in _RELATIONS and len(arguments) == 2:
         return Node("chain", ((_RELATIONS[name],), *arguments))
     if name in ("And", "Or"):
         return arguments[0] if len(arguments) == 1 else Node(name.lower(), arguments)
     if name in _MATRICES:
         return _matrix(arguments)
-    if name in ("Tuple", "Point", "Point2D", "Point3D", "tuple"):
-        return Node("tuple", _unpacked(arguments))
-    if name == "list":
-        return Node("bracket", _unpacked(arguments))
+    if name in _COLLECTIONS:
+        return Node(_COLLECTIONS[name], _unpacked(arguments))
     if name == "Piecewise":
-        return pieces.of_pairs(arguments)
+        return brackets.of_pairs(arguments)
     if name == "Poly" and arguments:
         return arguments[0]
     raise ParseError(f"{name} is nothing we know")
@@ -118,17 +106,11 @@ def _matrix(arguments: tuple[Node, ...]) -> Node:
         rows, columns, items = arguments[0].args[0], arguments[1].args[0], arguments[2].args
         if rows * columns != len(items):
             raise ParseError("the matrix has another size")
-        arguments = (
-            Node(
-                "bracket",
-                tuple(Node("bracket", items[i * columns : (i + 1) * columns]) for i in range(rows)),
-            ),
-        )
+        cells = [items[i * columns : (i + 1) * columns] for i in range(rows)]
+        arguments = (Node("bracket", tuple(Node("bracket", row) for row in cells)),)
     rows = _unpacked(arguments[:1])
-    if all(row.head in ("bracket", "tuple") for row in rows):
-        matrix = tuple(row.args for row in rows)
-    else:
-        matrix = tuple((row,) for row in rows)
+    is_nested = all(row.head in ("bracket", "tuple") for row in rows)
+    matrix = tuple(row.args if is_nested else (row,) for row in rows)
     if not matrix or not matrix[0] or len({len(row) for row in matrix}) != 1:
         raise ParseError("the rows of the matrix have different lengths")
     return Node("matrix", matrix)

@@ -1,8 +1,6 @@
 """The parser: tokens to expressions, by recursive descent. It looks names up and calls nothing.
 
-Grammar, loosest first: items, relations, unions, sums, products, powers, primaries.
-Depth of brackets and of the tree is bounded, so that no text exhausts the stack, here or in what
-walks the tree later.
+Depth of brackets and of the tree is bounded, so that no text exhausts the stack, here or later.
 """
 
 from collections.abc import Callable

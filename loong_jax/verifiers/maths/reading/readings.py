@@ -13,16 +13,13 @@ from loong_jax.verifiers.maths.expression import (
     ParseError,
     depth,
     number,
-    strip_labels,
 )
 from loong_jax.verifiers.maths.reading import (
-    left_sides,
+    factors,
     number_words,
     numerals,
-    parameters,
-    postfixes,
-    primaries,
     relations,
+    sides,
     sums,
 )
 from loong_jax.verifiers.maths.reading.parser import Parser
@@ -60,7 +57,7 @@ _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is n
 Parser.whole, Parser.items, Parser.relation = relations.whole, relations.items, relations.relation
 Parser.union, Parser.sum, Parser.product = relations.union, sums.sum_, sums.product
 Parser.factor, Parser.primary, Parser.argument = (
-    postfixes.factor, primaries.primary, primaries.argument
+    factors.factor, factors.primary, factors.argument
 )  # fmt: skip
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
@@ -81,7 +78,7 @@ def of(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = _DOLLARS.sub(r"\\$", left_sides.with_concentrations(text.strip()), count=1)
+    text = _DOLLARS.sub(r"\\$", sides.with_concentrations(text.strip()), count=1)
     if text.count("$") > 3 and _FORMULAS.fullmatch(text):
         parts = [part.strip() for part in text.split("$")[1::2]]
         is_list = "\n" in text or all("=" in part for part in parts)
@@ -115,7 +112,7 @@ def _read(text: str) -> tuple[Node, ...]:
             return (named,)
         if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
             text = digits
-    if len(text) < 300 and (clause := parameters.at_end(text)) is not None:
+    if len(text) < 300 and (clause := sides.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
     if match := _RATIO_IN_WORDS.fullmatch(bare):
@@ -137,7 +134,7 @@ def _read(text: str) -> tuple[Node, ...]:
         only = based or grouped
         if only is not None:
             return (only,)
-        value = left_sides.value_after(text)
+        value = sides.value_after(text)
         if value is None:
             raise
         return _read(value)
@@ -174,14 +171,14 @@ def _without_domains(node: Node) -> Node:
 
 
 def _is_domain(node: Node) -> bool:
-    node = strip_labels(node)
+    node = node.unlabelled
     return (
         node.head == "chain" and node.args[0] == ("in",) and _domain_name(node).startswith("set ")
     )
 
 
 def _domain_name(item: Node) -> str:
-    where = strip_labels(item).args[2]
+    where = item.unlabelled.args[2]
     if where == REALS:
         return "set R"
     return where.args[0] if where.head == "symbol" else ""

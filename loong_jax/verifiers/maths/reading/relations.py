@@ -145,16 +145,16 @@ def union(parser: Parser) -> Node:
             break
         parser.take()
         node = Node(head, (_as_set(node), _as_set(parser.sum())))
-    if parser.colon_is_ratio and parser.at(":", "\\colon", "\\ratio") and _is_ratio(parser, node):
+    if (
+        parser.colon_is_ratio
+        and parser.at(":", "\\colon", "\\ratio")
+        and (words.starts_operand(parser, parser.peek()) and node.head not in BARE_LISTS)
+    ):
         parts = [node]
         while parser.accept(":", "\\colon", "\\ratio"):
             parts.append(parser.sum())
         node = Node("ratio", tuple(parts))
     return node
-
-
-def _is_ratio(parser: Parser, left: Node) -> bool:
-    return words.starts_operand(parser, parser.peek()) and left.head not in BARE_LISTS
 
 
 def _as_set(node: Node) -> Node:

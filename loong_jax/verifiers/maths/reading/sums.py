@@ -2,9 +2,9 @@
 
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import names, units
 from loong_jax.verifiers.maths.expression import ONE, Node, ParseError, negate
-from loong_jax.verifiers.maths.reading import unit_words, words
+from loong_jax.verifiers.maths.reading import words
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 
@@ -62,7 +62,7 @@ def product(parser: Parser) -> Node:
         elif _is_choose(node, token):
             parser.take()
             node = Node("call", ("binomial", node, Node("number", (int(token.text[1:]), 0))))
-        elif (unit := unit_words.take_unit(parser, node)) is not None:
+        elif (unit := units.take_unit(parser, node)) is not None:
             node = _with_smaller_unit(parser, Node("quantity", (node, unit)))
         elif token.kind in ("word", "text") and token.text in names.MULTIPLIERS:
             parser.take()
@@ -180,6 +180,8 @@ def _signed(sign: str, node: Node) -> Node:
         return node
     if node.head == "quantity":
         return Node("quantity", (negate(node.args[0]), node.args[1]))
+    if node.head == "degree":
+        return Node("degree", (negate(node.args[0]),))
     if node.head == "based":
         return Node("based", (-node.args[0], node.args[1]))
     return negate(node)

@@ -1,8 +1,4 @@
-"""From text to tokens: LaTeX, plain text and Python notation become one stream.
-
-Everything is a table or one regular expression without nested repetition, so the time is linear
-in the length of the text, which `MAX_CHARS` bounds.
-"""
+"""From text to tokens: LaTeX, plain text and Python notation become one stream, in linear time."""
 
 # ruff: noqa: RUF001 - look-alikes are what these tables are about
 import re
@@ -11,7 +7,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.reading import left_sides
+from loong_jax.verifiers.maths.reading import sides
 
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
@@ -30,7 +26,6 @@ _SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_TRANSLATE = {ord(character): text for character, text in names.TABLES["characters"].items()}
 
 
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
@@ -45,11 +40,11 @@ def plain(text: str) -> str:
     text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
     text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
     text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
-    text = text.translate(_TRANSLATE)
+    text = text.translate(names.CHARACTERS)
     for name in names.GREEK_LETTERS:
         if name in text:
             text = text.replace(name, names.GREEK_LETTERS[name])
-    return unicodedata.normalize("NFKC", text).translate(_TRANSLATE)
+    return unicodedata.normalize("NFKC", text).translate(names.CHARACTERS)
 
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
@@ -71,6 +66,7 @@ _GLUED = re.compile(  # \\quadx, \\cdotx
     r"(?=[A-Za-z](?![A-Za-z])))"
 )
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
+_BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it
 _FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
     r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
     r"\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d)?)\s*\}"
@@ -175,7 +171,7 @@ def prepare(text: str) -> str:
     text = _in_pieces(text)
     if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
-    text = left_sides.spelled_out(plain(text).strip())
+    text = sides.spelled_out(plain(text).strip())
     if "!=" in text:
         text = _FACTORIAL_IS.sub("! =", text)
     if "const" in text:
@@ -193,13 +189,13 @@ def prepare(text: str) -> str:
     if "\\ne" in text or "!=" in text:
         text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = _GLUED.sub(r"\g<0> ", left_sides.left_out(text))
+        text = _GLUED.sub(r"\g<0> ", sides.left_out(text))
         text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)
         text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
         text = _OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
-        text = _INFIX.sub(_prefixed, text)
+        text = _INFIX.sub(lambda m: f"{_BEFORE[m[2]]}{{{m[1]}}}{{{m[3]}}}", text)
         text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
         text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
@@ -216,12 +212,6 @@ def with_groups(text: str) -> str:
     for pattern, replacement in _GROUPS:
         text = pattern.sub(replacement, text)
     return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
-
-
-def _prefixed(infix: re.Match[str]) -> str:
-    """What TeX writes between two things as LaTeX writes it before them: {10 \\choose 4}."""
-    command = {"choose": "\\binom", "over": "\\frac"}[infix[2]]
-    return f"{command}{{{infix[1]}}}{{{infix[3]}}}"
 
 
 def tokenize(text: str) -> list[Token]:

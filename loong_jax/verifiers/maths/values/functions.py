@@ -8,11 +8,100 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from loong_jax.verifiers.maths.expression import CostError
-from loong_jax.verifiers.maths.values import powers
-from loong_jax.verifiers.maths.values.powers import MAX_EXACT_BITS, Undefined, Value
 
 if TYPE_CHECKING:
     from loong_jax.verifiers.maths.values.evaluator import Evaluator
+
+MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value here: 1/0, an unbound name, a head without numeric meaning."""
+
+
+Value = Any  # int, Fraction, or an mpf or mpc of the thread's context
+
+
+def bits_of(value: int | Fraction) -> int:
+    if isinstance(value, int):
+        return value.bit_length()
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def exact_root(base: int | Fraction, degree: int) -> int | Fraction | None:
+    """The rational root of a rational that is not negative, where there is one."""
+    if base < 0 or degree > 64 or bits_of(base) > 2000:
+        return None
+    base = Fraction(base)
+    above, below = _integer_root(base.numerator, degree), _integer_root(base.denominator, degree)
+    return None if above is None or below is None else Fraction(above, below)
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
+    else:
+        root = 1 << -(-value.bit_length() // degree)
+        while root > 0:
+            smaller = ((degree - 1) * root + value // root ** (degree - 1)) // degree
+            if smaller >= root:
+                break
+            root = smaller
+    return root if root**degree == value else None
+
+
+MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
+
+
+def power(self: Evaluator, base: Value, exponent: Value) -> Value:
+    if isinstance(exponent, int):
+        if isinstance(base, (int, Fraction)):
+            if base == 0 and exponent <= 0:
+                raise Undefined("0 to no positive power")
+            size = bits_of(base) * abs(exponent)
+            if base not in (1, -1) and size > MAX_EXACT_BITS:
+                raise CostError("a power of too many digits")
+            self.pay((size / 2000) ** 2)
+            if base in (1, -1):
+                return base if exponent % 2 else 1
+            return self.exact(Fraction(base) ** exponent)
+        self.small(base)
+        if abs(exponent).bit_length() > 64:
+            raise CostError("an exponent above 2^64")
+        return base**exponent
+    if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
+        root = exact_root(base, exponent.denominator)
+        if root is not None:
+            return self.power(root, exponent.numerator)
+    base, exponent = self.real(base), self.real(exponent)
+    self.small(base)
+    if base == 0:
+        if self.context.re(exponent) > 0:
+            return 0
+        raise Undefined("0 to no positive power")
+    growth = abs(exponent) * (1 + abs(self.context.mag(base)))
+    if growth > MAX_EXPONENT_BITS:
+        raise CostError("a power of too many digits")
+    self.pay(self.digits * 4)
+    return self.context.power(base, exponent)
+
+
+def small(self: Evaluator, value: Value) -> None:
+    """Refuses what a function would have to reduce at great cost."""
+    context = self.context
+    if isinstance(value, (int, Fraction)):
+        return
+    if context.isnan(value) or context.isinf(value):
+        raise Undefined("an infinite value")
+    if value != 0 and abs(context.mag(value)) > MAX_EXPONENT_BITS:
+        raise CostError("a value of too many digits")
+
+
+def moderate(self: Evaluator, value: Value) -> Any:
+    value = self.real(value)
+    if value != 0 and self.context.mag(value) > 20:
+        raise CostError("a gamma function of a huge argument")
+    return value
 
 
 def _of(name: str) -> Callable[..., Value]:
@@ -40,27 +129,22 @@ def _circular(name: str) -> Callable[..., Value]:
     return function
 
 
-def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
-    if value == 0:
-        raise Undefined("the logarithm of 0")
-    if base is None and self.common_log:
-        base = 10
-    if base is None:
-        return self.context.log(self.real(value))
-    if base in (0, 1):
-        raise Undefined("a logarithm to base 0 or 1")
-    return self.context.log(self.real(value)) / self.context.log(self.real(base))
-
-
 def _ln(self: Evaluator, value: Value) -> Value:
     if value == 0:
         raise Undefined("the logarithm of 0")
     return self.context.log(self.real(value))
 
 
+def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
+    base = 10 if base is None and self.common_log else base
+    if base in (0, 1):
+        raise Undefined("a logarithm to base 0 or 1")
+    return _ln(self, value) if base is None else _ln(self, value) / _ln(self, base)
+
+
 def _sqrt(self: Evaluator, value: Value) -> Value:
     if isinstance(value, (int, Fraction)):
-        root = powers.exact_root(value, 2)
+        root = exact_root(value, 2)
         if root is not None:
             return self.exact(root)
     return self.context.sqrt(self.real(value))
@@ -135,22 +219,15 @@ def _whole(function: Callable[..., int]) -> Callable[..., Value]:
     return whole
 
 
-def _floor(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, (int, Fraction)):
-        return math.floor(value)
-    return _integer(self, value, self.context.floor)
+def _whole_part(of_exact: Callable[[Any], int], name: str) -> Callable[..., Value]:
+    def whole_part(self: Evaluator, value: Value) -> Value:
+        if isinstance(value, (int, Fraction)):
+            return of_exact(value)
+        if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
+            raise Undefined("the whole part of such a value")
+        return int(getattr(self.context, name)(self.context.re(value)))
 
-
-def _ceiling(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, (int, Fraction)):
-        return math.ceil(value)
-    return _integer(self, value, self.context.ceil)
-
-
-def _integer(self: Evaluator, value: Value, function: Callable[[Any], Any]) -> int:
-    if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
-        raise Undefined("the whole part of such a value")
-    return int(function(self.context.re(value)))
+    return whole_part
 
 
 def _abs(self: Evaluator, value: Value) -> Value:
@@ -184,27 +261,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{name: _circular(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
     **{
         name: _of(name)
-        for name in (
-            "sinh",
-            "cosh",
-            "tanh",
-            "coth",
-            "sech",
-            "csch",
-            "asin",
-            "acos",
-            "atan",
-            "acot",
-            "asec",
-            "acsc",
-            "asinh",
-            "acosh",
-            "atanh",
-            "re",
-            "im",
-            "arg",
-            "erf",
-            "lambertw",
+        for name in str.split(
+            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
+            "arg erf lambertw"
         )
     },
     "conjugate": _of("conj"),
@@ -225,8 +284,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "lcm": _whole(math.lcm),
     "max": _extreme(max),
     "min": _extreme(min),
-    "floor": _floor,
-    "ceiling": _ceiling,
+    "floor": _whole_part(math.floor, "floor"),
+    "ceiling": _whole_part(math.ceil, "ceil"),
     "mod": _mod,
     "sign": _sign,
 }

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from loong_jax.verifiers.maths.expression import Node, walk
+from loong_jax.verifiers.maths.expression import Node, number, substitute
 from loong_jax.verifiers.maths.values.evaluator import Evaluator
-from loong_jax.verifiers.maths.values.powers import Undefined, Value
+from loong_jax.verifiers.maths.values.functions import Undefined, Value
 
 FLOAT_DIGITS, LONG_DIGITS = 15, 10
 FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
@@ -51,7 +51,7 @@ def between(
 
 
 def num_digits(node: Node) -> int:
-    return max((n.args[1] for n in walk(node) if n.head == "number"), default=0)
+    return max((n.args[1] for n in node.walk() if n.head == "number"), default=0)
 
 
 def _literal(node: Node) -> tuple[Fraction, int] | None:
@@ -164,3 +164,17 @@ def real_value(node: Node, digits: int = LOW_DIGITS) -> Value | None:
 def gap(a: Value, b: Value) -> Value:
     """a - b of two real values; mpmath subtracts a Fraction from an mpf, but not the reverse."""
     return -(b - a) if is_exact(a) and not is_exact(b) else a - b
+
+
+def affine(node: Node, name: str) -> tuple[Value, Value] | None:
+    """Value at 0 and slope of an affine function of one unknown; None if it is none."""
+    at = [real_value(substitute(node, name, number(k))) for k in (0, 1, 2, 5)]
+    if any(value is None for value in at):
+        return None
+    start, step = at[0], gap(at[1], at[0])
+    off = (gap(gap(at[i], start), k * step) for i, k in ((2, 2), (3, 5)))
+    return None if any(abs(x) * 10**20 > abs(step) for x in off) else (start, step)
+
+
+def rational(value: Value) -> Fraction:
+    return Fraction(value) if is_exact(value) else as_fraction(value)

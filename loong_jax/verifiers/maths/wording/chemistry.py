@@ -1,7 +1,6 @@
-r"""Formulas of chemistry in any notation: H2SO4, \ce{H2SO4}, \mathrm{H_2SO_4}, ions and reactions.
+r"""Formulas of chemistry in any notation: H2SO4, \ce{H2SO4}, \mathrm{H_2SO_4}, ions, reactions.
 
-Two formulas are the same if they name the same atoms in the same order. The same atoms in another
-order may be an isomer, so they decide nothing.
+The same atoms in another order may be an isomer, so they decide nothing.
 """
 
 import functools

@@ -19,9 +19,10 @@ DENIAL = re.compile(
     re.IGNORECASE,
 )
 _TRUTH = re.compile(
-    r"(?:(?:so|thus|hence|therefore) )?(?:(?:the|this|that) )?(?:given )?"
-    r"(?:statement|claim|assertion|proposition|conjecture|sentence) is (?:always )?(true|false)"
+    r"(?:(?:so|thus|hence|therefore) )?(?:(?:(?:the|this|that) )?(?:given )?(?:statement|claim|"
+    r"assertion|proposition|conjecture|sentence)|it|this|that) is (?:always )?(true|false)"
 )
+_CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
                    "increases", "decreases"))  # fmt: skip
 _YES = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no",
@@ -67,13 +68,17 @@ def is_everything(text: str) -> bool:
 
 def yes_or_no(text: str) -> str | None:
     """ "yes" or "no" where the text says so first and does not go on to doubt it."""
-    words = normal(text).replace(",", " ").replace(".", " ").split()
-    if match := _TRUTH.fullmatch(" ".join(words)):
-        return _YES[match[1]]
+    said = normal(text.replace(";", ", ").replace("\u2014", ", "))
+    clauses = [" ".join(part.split()) for part in _CLAUSE.split(said) if part.strip()]
+    stated = {_YES[match[1]] for part in clauses if (match := _TRUTH.fullmatch(part))}
+    if len(stated) == 1:
+        return stated.pop()
+    words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
         return None
     first = _YES[words[0]]
-    if any(_YES.get(word, first) != first for word in words[1:]) or "or" in words[1:3]:
+    later = [part.split()[0] for part in clauses[1:]]
+    if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
         return None
     return first
 
@@ -93,7 +98,48 @@ def concludes(sentence: str, wanted: str) -> bool:
         return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
     if re.search(r"\b(?:falls|fell) on\s+(?:a\s+)?\Z", before):
         return not DENIAL.search(before)
-    return re.search(r"(?:\b(?:is|are|be|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z", before) is not None
+    is_said = re.search(r"(?:\b(?:is|are|be|been|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z", before)
+    return is_said is not None and SUPPOSED.search(before) is None
+
+
+SUPPOSED = re.compile(
+    r"\b(?:if|unless|whether|would|could|might|may|claims?|claimed|says?|said|thinks?|pretends?|"
+    r"suppose|assum\w+|either|neither|nor|or|but|except|fails?|tempting|absolutely|conditionally|only)\b|n't\b|"
+    r"[不非没错误]|排除"
+)
+_PREDICATE = re.compile(
+    r"\b(?:is|are|was|were|be|been|becomes?|remains?|stays?|faces?|facing|points?|pointing|"
+    r"heads|heading|describes?|represents?|shows?|falls?|lands?|comes|place|walking|colou?r)\b"
+)
+_ROWS = {
+    form: {other: group.split("|")[0] for group in row.split() for other in group.split("|")}
+    for row in names.TABLES["rows"].split(";")
+    for form in row.replace("|", " ").split()
+}
+_NEIGHBOUR = re.compile(
+    r"\b(?:after|before|than|from|like|not|no|of|until|since|either|just)\s+"
+    r"(?:(?:an?|the|this|next|last)\s+)?\Z"
+)
+
+
+def is_told(wanted: str, clause: str) -> bool:
+    """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
+    clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
+    said = normal("then " + _CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
+    if DENIAL.search(said) or SUPPOSED.search(said):
+        return False
+    if not wanted.isascii() or said == f"is {wanted}":
+        return said.endswith(wanted)
+    row = _ROWS.get(wanted, {})
+    told: set[str] = set()
+    for number, part in enumerate(said.split(" and ")):
+        verbs = list(_PREDICATE.finditer(part))
+        start = verbs[-1].end() if verbs else 0
+        for word in re.finditer(r"[a-z]+(?:-[a-z]+)?", part[start:]):
+            is_verb = word[0].endswith("es") and word.start() > 0  # it converges
+            if word[0] in row and (verbs or is_verb or number):
+                told.add("" if _NEIGHBOUR.search(part[: start + word.start()]) else row[word[0]])
+    return told == {row.get(wanted)}
 
 
 _KIND = (  # what may stand before what there is none of; "no rational roots" may leave others
@@ -132,7 +178,13 @@ _PARTIAL = re.compile(  # one case has none, another may
 _CONCLUDES = re.compile(
     r"[:;]\s+(?=(?:it|they|there|no)\b)|(?:^|[,;:.\u2014]\s*|\s)"
     r"(?:so|thus|hence|therefore|whence|which means|meaning|consequently|"
-    r"we conclude|it follows|we see|this shows|this means|and)\b(?:\s+that\b)?[\s,]*",
+    r"we conclude|it follows|we see|this shows|this means|and)\b(?:\s+that\b)?[\s,]*|"
+    r"[,;.\s]*(?:所以|因此|于是|从而|综上|故)[\s,]*",
+    re.IGNORECASE,
+)
+_CONCLUDES_ONLY = re.compile(
+    r"(?:^|[,;:.\u2014]\s*|\s)(?:so|thus|hence|therefore|consequently)\b(?:\s+that\b)?[\s,]*|"
+    r"[,;.\s]*(?:所以|因此|于是|从而|综上|故)[\s,]*",
     re.IGNORECASE,
 )
 _HINTS = ("no", "empty", "exist", "inconsistent", "unsolvable", "solvable")
@@ -158,15 +210,28 @@ def conclusion(sentence: str) -> str:
 
 _SYNONYMS = {
     normal(word): frozenset(map(normal, group.split("|")))
-    for group in names.TABLES["synonyms"]
+    for group in names.TABLES["synonyms"].split(";")
     for word in group.split("|")
 }
+_IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
 _NAMED = re.compile(  # of Emma: "has the largest share", "is the tallest of all", "won the race"
-    r"(?:(?:is|was|has|had|gets|got|have|owns|scored|received|receives|needs|ran|sold|bought|ate)"
-    r" the (?:most|least|fewest|[a-z]{2,9}est|winner|best|worst)|won|wins)"
+    r"(?:(?:is|was|must be|has to be|must have been) the [a-z]+|"
+    r"(?:has|had|gets|got|have|owns|scored|received|receives|needs|ran|sold|bought|ate)"
+    r" the (?:most|least|fewest|[a-z]{2,9}est|best|worst)|won|wins|"
+    r"(?:is|was) (?:telling|lying|guilty)|lied|lies|"
+    r"(?:finished|came|comes) (?:in )?first)"
     r"(?: (?!not\b|but\b|except|after\b|than\b|apart\b|no\b|if\b|unless\b|or\b|nor\b)[a-z]+){0,6}"
 )
 _NAME = re.compile(r"[A-Z][a-z]{1,14}")
+_OTHER_NAME = re.compile(
+    r"(?<!\A)\b[A-Z][a-z]+|"
+    r"\A(?!It|He|She|They|Th)[A-Z][a-z]+(?=(?:'s)?\s(?:is|was|has|had|did|won|wins|came|finished|cannot|must|lied)\b)"
+)
+_OPENS = re.compile(
+    r"\A(?:(?:so|thus|hence|therefore|consequently|finally|then|"
+    r"(?:it follows|we conclude|this means|that means)(?: that)?),?\s+)+",
+    re.IGNORECASE,
+)
 
 
 def synonyms_of(wanted: str) -> frozenset[str]:
@@ -176,9 +241,13 @@ def synonyms_of(wanted: str) -> frozenset[str]:
 
 def is_said_of(name: str, sentence: str) -> bool:
     """Whether a sentence says of a name, and of no other, that it stands out: "Emma won."."""
-    subject, _, rest = sentence.strip(" .!*").partition(" ")
-    return (
-        _NAME.fullmatch(name) is not None
-        and subject.strip("*") == name
-        and _NAMED.fullmatch(rest) is not None
-    )
+    sentence = _OPENS.sub("", sentence.strip(" .!*"))
+    others = set(_OTHER_NAME.findall(sentence)) - {name}
+    if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
+        return False
+    for part in re.split(r",\s+", sentence):
+        subject, _, rest = part.partition(" ")
+        if subject.strip("*") == name and _NAMED.fullmatch(rest) is not None:
+            return True
+    found = _IT_IS.search(sentence)
+    return found is not None and found[1] == name and not SUPPOSED.search(sentence)

@@ -1,4 +1,4 @@
-"""Primaries of the grammar: what a factor is before its powers, by its first token."""
+"""Factors of the grammar: a primary by its first token, and what is written after it."""
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import (
@@ -16,6 +16,114 @@ from loong_jax.verifiers.maths.reading import brackets, integrals, numerals, var
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES
+
+_SHARES = {  # after a number: of how many parts
+    **dict.fromkeys(("percent", "pct", "percentage", "per cent", "%", "\\%"), 100),
+    **dict.fromkeys(("permille", "permil", "per mille", "per mil", "pro mille", "pro mil"), 1000),
+    **dict.fromkeys(("\\permil", "\\textperthousand", "\\perthousand"), 1000),
+    "\\permyriad": 10_000,
+}
+_CONSTANTS = {
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), symbol("...")),
+}
+_ROUNDED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling")}
+_BARS = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+         "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm")}  # fmt: skip
+
+
+def factor(parser: Parser) -> Node:
+    """A primary with what is written after it: powers, factorials, degrees, percent."""
+    node = parser.primary()
+    while True:
+        text, is_sign = parser.token.text, parser.token.kind == "sign"
+        pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
+        if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
+            for _ in pair.split() or (text,):
+                parser.take()
+            node = Node("percent", (node,) if parts == 100 else (node, number(parts)))
+        elif text in ("rad", "radian", "radians"):
+            parser.take()
+            node = Node("mul", (node, number(1)))
+        elif text in ("degrees", "degree", "deg", "\\degree"):
+            parser.take()
+            node = numerals.degrees(parser, node)
+        elif is_sign and text == "!":
+            parser.take()
+            node = call("double_factorial" if parser.accept("!") else "factorial", node)
+        elif is_sign and text in ("^", "**"):
+            parser.take()
+            node = _power(parser, node)
+        elif is_sign and text == "'" and node.head == "number":
+            parser.take()
+            parts = 3600 if parser.accept("'") else 60  # of an angle
+            node = Node("degree", (Node("div", (node, number(parts))),))
+        elif is_sign and text == "'" and node.head in ("symbol", "apply"):
+            parser.take()
+            node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
+            if node.head == "symbol" and parser.at("("):
+                node = Node("apply", (node.args[0], *variables.in_brackets(parser)))
+        elif is_sign and text == "_" and node.head in ("number", "tuple"):
+            node = numerals.based(parser, node)
+        else:
+            return node
+
+
+def _power(parser: Parser, base: Node) -> Node:
+    if parser.at("\\circ"):
+        parser.take()
+        return numerals.degrees(parser, base)
+    if parser.at("\\prime"):
+        parser.take()
+        return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
+    if (
+        parser.at("{")
+        and parser.peek().text in ("\\circ", "\\prime", "o")
+        and (parser.peek(2).text == "}")
+    ):
+        parser.take()
+        is_degree = parser.take().text != "\\prime"
+        parser.take()
+        return numerals.degrees(parser, base) if is_degree else base
+    if base.head in ("tuple", "bracket", "matrix") and _takes_transpose(parser):
+        rows = base.args if base.head == "matrix" else (base.args,)
+        return Node("matrix", tuple(zip(*rows, strict=True)))
+    if parser.at("-", "+"):
+        sign = parser.take().text
+        exponent = parser.nested(parser.factor)
+        exponent = Node("neg", (exponent,)) if sign == "-" else exponent
+    elif parser.accept("{"):
+        exponent = parser.nested(parser.sum)
+        parser.expect("}")
+    else:
+        _split_letters(parser)
+        exponent = parser.nested(parser.factor)
+    if base.head == "percent" or exponent.head in ("tuple", "list", "bracket", "chain"):
+        raise ParseError("no such power")
+    return Node("pow", (base, exponent))
+
+
+def _split_letters(parser: Parser) -> None:
+    """Without braces one letter is raised: n^ne^{-n} is n^n e^{-n}."""
+    word = parser.token
+    if word.kind != "word" or len(word.text) < 2 or not word.text.isalpha():
+        return
+    if words.letters_of(word.text) == tuple(word.text):
+        parser.replace(Token("word", word.text[0]), Token("word", word.text[1:]))
+
+
+def _takes_transpose(parser: Parser) -> bool:
+    """Whether T or \\top comes next, in braces or not."""
+    mark = parser.mark()
+    braces = parser.accept("{")
+    while parser.accept("\\mathsf", "\\mathrm", "\\intercal"):
+        braces |= parser.accept("{")
+    if parser.take().text in ("T", "\\top", "\\intercal"):
+        while braces and parser.accept("}"):
+            pass
+        return True
+    parser.reset(mark)
+    return False
 
 
 def primary(parser: Parser) -> Node:
@@ -90,12 +198,9 @@ def _braces(parser: Parser) -> Node:
 def command(parser: Parser, token: Token) -> Node:
     text = token.text
     name = text[1:]
-    if text in words.FRACTIONS:
-        above, below = parser.argument(), parser.argument()
-        return Node("div", (above, below))
-    if text in words.BINOMIALS:
-        above, below = parser.argument(), parser.argument()
-        return call("binomial", above, below)
+    if text in (*words.FRACTIONS, *words.BINOMIALS):
+        pair = parser.argument(), parser.argument()
+        return Node("div", pair) if text in words.FRACTIONS else call("binomial", *pair)
     if text == "\\sqrt":
         degree = None
         if parser.accept("["):
@@ -112,33 +217,26 @@ def command(parser: Parser, token: Token) -> Node:
         return variables.function(parser, name)
     if name in names.GREEK:
         return variables.subscripted(parser, name)
-    if text in ("\\emptyset", "\\varnothing"):
-        return EMPTY
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if text == "\\mathbb":
         return _number_set(parser)
     if text in names.WRAPPERS:
-        if parser.at("{"):
-            return parser.argument()
-        return parser.primary()
+        return parser.argument() if parser.at("{") else parser.primary()
     if text in names.ACCENTS:
         return symbol(f"{name}({brackets.raw_argument(parser)})")
-    if text in ("\\ldots", "\\dots", "\\cdots", "\\vdots"):
-        return symbol("...")
     if text in ("\\{", "\\lbrace"):
         return brackets.braced_set(parser, ("\\}", "\\rbrace"))
     if text in ("\\langle",):
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")
         return Node("tuple", node.args) if node.head in ("list", "and") else node
-    if text in ("\\lfloor", "\\lceil"):
+    if text in _ROUNDED:
         node = parser.nested(parser.sum)
-        parser.expect("\\rfloor" if text == "\\lfloor" else "\\rceil")
-        return call("floor" if text == "\\lfloor" else "ceiling", node)
-    if text in ("\\lvert", "\\vert", "\\|", "\\lVert", "\\Vert"):
-        closing = {"\\lvert": "\\rvert", "\\lVert": "\\rVert"}.get(text, text)
-        return brackets.bars(
-            parser, closing, "norm" if text in ("\\|", "\\lVert", "\\Vert") else "abs"
-        )
+        parser.expect(_ROUNDED[text][0])
+        return call(_ROUNDED[text][1], node)
+    if text in _BARS:
+        return brackets.bars(parser, *_BARS[text])
     if text == "\\begin":
         return brackets.environment(parser)
     if text in integrals.BIG:

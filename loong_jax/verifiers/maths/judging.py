@@ -1,0 +1,283 @@
+"""One verdict: the candidates of a response against a gold, the most trusted first.
+
+By the letter of an option, a truth table, a notation of its own, words, or the value.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.maths import extract, gold
+from loong_jax.verifiers.maths.expression import Node, ParseError, number, render
+from loong_jax.verifiers.maths.extract import Candidates, Span
+from loong_jax.verifiers.maths.gold import Gold
+from loong_jax.verifiers.maths.matching import Matcher
+from loong_jax.verifiers.maths.reading import numerals, readings, words
+from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
+from loong_jax.verifiers.verdict import Verdict
+
+_IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
+_MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
+_OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
+_HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
+_TRUTHS = ("yes", "no", "true", "false")
+Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
+Clock = tuple[tuple[int, int, int], bool]
+
+
+def verdict_of(
+    reference: Gold, answer_text: str, kind: str | None, settings: Mapping[str, Any]
+) -> Verdict:
+    """The verdict on a response; `settings` are those of `Matcher`. Raises CostError."""
+    if extract.gives_up(answer_text) and not extract.gives_up(reference.text):
+        return verdict.wrong("no answer", "the response gives up or asks back")
+    spans = Candidates(answer_text)
+    if kind in (None, "choice") and (option := choices.lettered(reference.text)) is not None:
+        said = _by_letter(option[0], spans)
+        if isinstance(said, Verdict):
+            return said
+        return verdict_of(gold.read_gold(option[1], None), said or answer_text, None, settings)
+    judged = None
+    if kind is None:
+        judged = _by_truth(reference.text, spans) or _by_notation(reference, spans)
+    if judged is None and reference.kind in ("choice", "text", "date"):
+        judged = _by_words(reference, spans)
+        if judged is None and not reference.readings:
+            return verdict.wrong("value", f"not {reference.text!r} in words")
+    if judged is None and reference.readings:
+        judged = _by_value(reference, spans, settings)
+    return judged or _as_text(reference, spans)
+
+
+def _first(spans: Candidates, how: str, decide: Callable[[str], Outcome]) -> Verdict | None:
+    """Verdict on the first candidate that `decide` can tell anything of."""
+    for span in spans:
+        if (outcome := decide(span.text)) is not None:
+            return _verdict(outcome, f"{how} ({span.rule}): {span.text}")
+    return None
+
+
+def _verdict(outcome: Outcome, evidence: str) -> Verdict:
+    if isinstance(outcome, str):
+        return verdict.ungradable("undecided", f"{evidence}; {outcome}" if outcome else evidence)
+    return verdict.correct(evidence) if outcome else verdict.wrong("value", evidence)
+
+
+def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
+    """For the gold "(C) 12": a verdict on a letter alone, else what stands beside C, if any."""
+    for span in spans:
+        other = choices.lettered(span.text)
+        chosen = choices.choice(span.text) if other is None else other[0]
+        if chosen is not None:
+            if chosen == letter and other is not None:
+                return other[1]
+            return _verdict(chosen == letter, f"letter ({span.rule}): {span.text}")
+    return ""
+
+
+def _by_truth(gold_text: str, spans: Candidates) -> Verdict | None:
+    formula = notations.read_formula(gold_text, is_gold=True)
+    if formula is None:
+        return None
+
+    def decide(text: str) -> Outcome:
+        given = notations.read_formula(text)
+        return None if given is None else notations.equivalent(formula, given)
+
+    return _first(spans, "truth table", decide)
+
+
+def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
+    """Verdict on groups, formulas of chemistry and times of day."""
+    text = reference.text
+    group = notations.read_group(text) if notations.may_be_group(text) else None
+    chemical = chemistry.read(text) if group is None else None
+    time_of_day = choices.clock(text) if reference.kind == "ratio" else None
+
+    def decide(text: str) -> Outcome:
+        if group is not None and (other := notations.read_group(text)) is not None:
+            return group == other
+        if chemical is not None and (given := chemistry.read(text)) is not None:
+            same = chemistry.equal(chemical, given)
+            if same or (chemical.is_sure and given.is_sure):
+                return "" if same is None else same
+        if time_of_day is not None and _HALF_OF_DAY.search(text):
+            return _same_time(time_of_day, choices.clock(text))
+        return None
+
+    is_notation = group is not None or chemical is not None or time_of_day is not None
+    return _first(spans, "notation", decide) if is_notation else None
+
+
+def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
+    """Verdict on golds that are words; None where a reading as maths may still match."""
+    wanted = phrases.normal(reference.text)
+    numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
+    letters, truth = choices.choices(reference.text), phrases.yes_or_no(reference.text)
+    synonyms = phrases.synonyms_of(wanted)
+    spans = list(candidates)
+    if not spans or spans[0].rule in ("stated", "formula", "number"):
+        spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
+    for span in spans:
+        given = phrases.normal(span.text)
+        evidence = f"words ({span.rule}): {span.text}"
+        outcome: Outcome = None
+        if given == wanted:
+            differ = _differ_in_case(phrases.bare(reference.text), phrases.bare(span.text))
+            outcome = "symbols differ by case" if differ else True
+        elif letters is not None and (chosen := choices.choices(span.text)) is not None:
+            outcome = chosen == letters
+        elif numerals_ is not None and (stated := choices.statements(span.text)) is not None:
+            outcome = stated == numerals_
+        elif reference.kind == "choice":
+            letter = choices.choice(span.text)
+            if letter is None and span.rule == "whole":
+                letter = choices.chosen(extract.last_sentence(candidates.text))
+            outcome = None if letter is None else letter.casefold() == wanted
+        elif reference.kind == "date":
+            outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
+        elif truth is not None and wanted in _TRUTHS:
+            answer = phrases.yes_or_no(span.text)
+            outcome = None if answer is None else answer == truth
+        elif (
+            phrases.parts(given) == phrases.parts(wanted)
+            or given in synonyms
+            or (span.rule != "boxed" and any(phrases.concludes(given, other) for other in synonyms))
+        ):
+            outcome = True
+        if outcome is not None:
+            return _verdict(outcome, evidence)
+    is_marked = spans[0].rule in ("boxed", "letter", "label", "phrase")
+    if is_marked and reference.kind != "date":
+        return None
+    clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
+    if reference.kind == "choice":
+        letter = choices.mentioned(clause)
+        outcome = None if letter is None else letter.casefold() == wanted
+    elif reference.kind == "date":
+        outcome = _same_date(reference.text, choices.last_mention(clause))
+    elif wanted in _TRUTHS:
+        concluded = phrases.conclusion(clause)
+        answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
+        outcome = None if answer is None else answer == truth
+    else:
+        is_told = any(phrases.is_told(other, clause) for other in synonyms)
+        outcome = is_told or phrases.is_said_of(phrases.bare(reference.text), clause) or None
+    return None if outcome is None else _verdict(outcome, f"words (clause): {clause}")
+
+
+def _differ_in_case(wanted: str, given: str) -> bool:
+    """Whether two rows of letters are symbols, V and v or CO and Co, and no words or options."""
+    is_option = choices.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
+    if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
+        return False
+    return wanted.casefold() == given.casefold() and None not in map(
+        words.letters_of, (wanted, given)
+    )
+
+
+def _same_date(wanted_text: str, given_text: str) -> Outcome:
+    if (time_of_day := choices.clock(wanted_text)) is not None:
+        return _same_time(time_of_day, choices.clock(given_text))
+    wanted, given = choices.date(wanted_text), choices.date(given_text)
+    if given is None or wanted is None:
+        return None
+    if wanted[1:] != given[1:] or (None not in (wanted[0], given[0]) and wanted[0] != given[0]):
+        return False
+    return "the year is missing" if wanted[0] is not None and given[0] is None else True
+
+
+def _same_time(wanted: Clock, given: Clock | None) -> Outcome:
+    if given is None:
+        return None
+    if wanted[0] == given[0] and (given[1] or not wanted[1]):
+        return True
+    may_be = wanted[0][1:] == given[0][1:] and wanted[0][0] % 12 == given[0][0] % 12
+    return "morning or evening is missing" if may_be and not given[1] else False
+
+
+def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -> Verdict:
+    unread: ParseError | None = None
+    looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
+    for count, span in enumerate(spans):
+        if span.rule == "count" and reference.kind in ("list", "set", "tuple"):
+            continue
+        if span.rule == "letter" and reference.readings[0].head != "symbol":
+            continue  # that of an option, whose value is asked for
+        if " ".join(span.text.split()) == " ".join(reference.text.split()):
+            return verdict.correct(f"exact ({span.rule}): {span.text}")
+        try:
+            answers = _roman(reference, span) or readings.of(span.text)
+        except ParseError as error:
+            unread = unread or error
+            looked_like_maths |= (
+                count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
+            )
+            if span.rule == "boxed":
+                break
+            continue
+        if reference.kind == "choice" and all(node.head == "labelled" for node in answers):
+            return verdict.wrong("value", f"a word begins with the letter: {span.text}")
+        judged = _match(reference, answers, span, settings)
+        if span.rule == "boxed" and reference.kind in ("list", "set"):
+            last = judged
+        if judged.is_correct or span.rule != "boxed" or last is None:
+            return last if last is not None and not judged.is_correct else judged
+    if last is not None:
+        return last
+    if unread is None:
+        return verdict.wrong("no answer", "the response states none")
+    if looked_like_maths:
+        return verdict.ungradable("unparsed", str(unread))
+    return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
+
+
+def _as_text(reference: Gold, spans: Candidates) -> Verdict:
+    """A gold that the parser does not know: only the same text answers it."""
+    text, wanted = "".join(reference.text.split()), phrases.normal(reference.text)
+    for span in spans:
+        if "".join(span.text.split()) == text or phrases.normal(span.text) == wanted:
+            return verdict.correct(f"exact ({span.rule}): {span.text}")
+    return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
+
+
+def _match(
+    reference: Gold, answers: tuple[Node, ...], span: Span, settings: Mapping[str, Any]
+) -> Verdict:
+    outcomes: list[tuple[bool | None, Matcher, Node]] = []
+    for wanted in reference.readings:
+        for given in answers:
+            matcher = Matcher(**settings)
+            outcome = matcher.match(wanted, given)
+            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+            if outcome and _may_be_set(wanted, reference.text, given, span.text):
+                outcome, matcher.note = None, "braces may hold a set, and the other is in order"
+            if outcome:
+                return verdict.correct(evidence)
+            outcomes.append((outcome, matcher, given))
+    undecided = [o for o in outcomes if o[0] is None]
+    outcome, matcher, given = (undecided or outcomes)[0]
+    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
+    if matcher.note:
+        evidence += f"; {matcher.note}"
+    if outcome is None:
+        return verdict.ungradable("undecided", evidence)
+    return verdict.wrong("value", evidence)
+
+
+def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:
+    """Whether one is a point and the other a list in plain braces, which LaTeX would not show."""
+    if {wanted.head, given.head} != {"tuple", "list"}:
+        return False
+    items, text = (given, given_text) if given.head == "list" else (wanted, wanted_text)
+    is_named = all(item.head == "chain" for item in items.args)  # {x: 1, y: 2}
+    return not is_named and _IN_BRACES.fullmatch(text) is not None
+
+
+def _roman(reference: Gold, span: Span) -> tuple[Node, ...]:
+    """XIV alone, for a gold that is a whole number."""
+    wanted = reference.readings[0]
+    is_whole = wanted.head == "number" and isinstance(wanted.args[0], int)
+    value = numerals.roman(span.text) if is_whole else None
+    return () if value is None else (number(value),)
