@@ -111,6 +111,18 @@ def test_train_help_shows_recipe_defaults_and_hides_what_is_fixed(runs, capsys):
     assert "momentum" not in shown  # the recipe chose Adam
 
 
+def test_help_of_a_recipe_of_ones_own_without_words_names_its_directory(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(
+        "from loong_jax.launch import recipes\n"
+        "def short():\n"
+        "    return recipes.get_recipe('rl')()\n"
+    )
+    assert cli.main(["train", f"{tmp_path / 'own.py'}:short", "--help"]) == 0
+    usage, blank, title, first, *_ = capsys.readouterr().out.splitlines()
+    assert (usage[:18], blank, title) == ("usage: loong train", "", "the run:")
+    assert first.startswith("  --run-dir runs/short ")
+
+
 @pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill"])
 def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     from loong_jax.launch import named

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from loong_jax import configs, environments, remote
 from loong_jax.data import response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import own_problems, recipes, sources
+from loong_jax.launch import own_problems, recipes, sizes, sources
 from loong_jax.launch.recipe import (
     DomainProblems,
     FileProblems,
@@ -22,9 +23,17 @@ from loong_jax.launch.recipe import (
     Stage,
     ToolSettings,
 )
+from loong_jax.launch.recipes import quickstart
 from loong_jax.rl.lora import LoraConfig
+from loong_jax.rl.optimizers import WarmupCosine
 
-NEW_TOKENS = 256  # of a response, for models of their own tokens
+# For models of their own tokens, where the recipe has the miniature's.
+NEW_TOKENS = 256  # of a response
+EPOCHS = 3.0  # of a file of examples
+PEAKS = {
+    SftStage: (2e-5, 2e-4),
+    RlStage: (2e-6, 2e-5),
+}  # of learning rates: of weights, of adapters
 
 
 class Chosen(NamedTuple):
@@ -74,11 +83,48 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     """The recipe with the kinds of problems and of the form that options ask for.
 
     `--problems FILE` is a kind of its own; with `--data` alone there are none to pose. Models of
-    their own tokens write longer responses than characters allow, unless lengths are given.
+    their own tokens write longer responses than characters allow, and are fine-tuned more gently
+    than the miniature is trained, unless options say otherwise.
     """
     if not isinstance(recipe, Recipe):
         return recipe
-    recipe = _with_form(recipe, arguments)
+    recipe = _with_problems(_with_form(recipe, arguments), arguments)
+    start = value_of("--start-from", arguments)
+    start = recipe.start_from if start is None else remote.located(start)
+    if start is None or sources.find(start).config.vocab_size == AsciiTokenizer.vocab_size:
+        return recipe
+    if recipe.max_new_tokens is None and not any("max-new-tokens" in word for word in arguments):
+        recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
+    stages = {name: _tuned(recipe, name, arguments) for name in recipe.stages}
+    return dataclasses.replace(recipe, stages=stages)
+
+
+def _tuned(recipe: Recipe, name: str, arguments: Sequence[str]) -> Stage:
+    """A stage that has the miniature's schedule, with one for a model that was trained before."""
+    stage = recipe.stages[name]
+    if not isinstance(stage, SftStage | RlStage):
+        return stage
+    schedule, peak = stage.optimizer.schedule, PEAKS[type(stage)][stage.lora is not None]
+    if isinstance(stage, RlStage):
+        if schedule not in (quickstart.RL_SCHEDULE, quickstart.SHORT_SCHEDULE):
+            return stage
+        schedule = dataclasses.replace(schedule, peak=peak)
+    elif schedule != dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=stage.num_steps):
+        return stage
+    else:
+        given = value_of(f"--{name.replace('_', '-')}.num-steps", arguments) or ""
+        steps = int(given) if given.isdecimal() else stage.num_steps
+        is_file = value_of("--data", arguments) is not None or recipe.data is not None
+        has_end = is_file or isinstance(recipe.problems, FileProblems)
+        epochs = EPOCHS if has_end and not given else None
+        warmup = 0 if epochs else min(math.ceil(sizes.WARMUP_SHARE * steps), steps // 2)
+        stage = dataclasses.replace(stage, epochs=epochs)
+        schedule = WarmupCosine(peak=peak, warmup_steps=warmup, num_steps=max(steps, 1))
+    optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
+    return dataclasses.replace(stage, optimizer=optimizer)
+
+
+def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     has_file = value_of("--problems", arguments) is not None
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
@@ -104,19 +150,13 @@ def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
 
 
 def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
-    name, start = value_of("--form", arguments), value_of("--start-from", arguments)
-    if name is not None:
+    if (name := value_of("--form", arguments)) is not None:
         recipe = dataclasses.replace(recipe, form=response.form_named(name))
     if (names := value_of("--tools", arguments)) is not None:
         given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
     if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
         recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
-    is_open = recipe.max_new_tokens is None
-    if start is not None and is_open and not any("max-new-tokens" in word for word in arguments):
-        model = sources.find(remote.located(start)).config
-        if model.vocab_size != AsciiTokenizer.vocab_size:
-            recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
     return recipe
 
 

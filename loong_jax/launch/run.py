@@ -28,6 +28,7 @@ from loong_jax.launch import (
 )
 from loong_jax.launch.judging import Judge
 from loong_jax.launch.recipe import (
+    START,
     EvaluationStage,
     FileProblems,
     FusionStage,
@@ -76,7 +77,7 @@ def train(
         _refuse_other_data(recipe.data, run_dir)
     if isinstance(recipe.problems, PackagedProblems):
         recipe.problems.by_domain()  # refuses what holds no packages before there is a run
-    recipe = sizes.fitted(recipe, texts)
+    asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
@@ -84,6 +85,14 @@ def train(
         starting.refuse_other_model(source, configs.load(source).model, recipe.model)
         _refuse_unused(source, only, needed, given)
     places.try_directories(run_dir=run_dir)
+    for name, stage in settings.items() if START in given else ():
+        if isinstance(stage, SftStage | RlStage):
+            epochs = getattr(asked[name], "epochs", None)
+            said = f" ({epochs:g} epochs)" if epochs else ""
+            peak = stage.optimizer.schedule.peak
+            print(
+                f"{name}: {stage.num_steps} steps{said}, learning rate up to {peak:g}", flush=True
+            )
     with run_lock.holding(run_dir):
         _train(recipe, run_dir, needed, given, only=only, source=source)
 

@@ -2,20 +2,24 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from loong_jax.data.packing import FirstFit
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.launch import demonstrations, own_problems
 from loong_jax.launch.own_problems import Pairs
 from loong_jax.launch.recipe import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
 from loong_jax.launch.texts import Texts
+from loong_jax.rl.optimizers import WarmupCosine
 
 NUM_DRAWN = 256  # problems of a generator, on each side of the split, and examples of a cold start
 MARGIN = 1.25  # of what is drawn without end over what was seen of it
 ROUND_TO = 16  # tokens
 LEAST_ROW = 256  # tokens of a row that examples are packed into, where there are so many
+WARMUP_SHARE = 0.03  # of a schedule whose length follows from epochs
 MOST_READ_AT_ONCE = 512  # tokens of a prompt; longer ones are read in chunks
 
 
@@ -24,7 +28,8 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     recipe = _with_sampling(recipe, texts.form.stop)
     engine, stages = recipe.engine, recipe.stages.values()
     rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
-    if all((engine.cache_length, engine.prefill_length, *rows)):
+    has_epochs = any(isinstance(stage, SftStage) and stage.epochs for stage in stages)
+    if all((engine.cache_length, engine.prefill_length, *rows)) and not has_epochs:
         return recipe
     longest = 1  # where nothing is posed, as with conversations alone
     if recipe.problems is not None:
@@ -50,15 +55,37 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, respon
     if isinstance(stage, RlStage) and not stage.row_length:
         room = _rounded(longest_prompt + stage.sampling.max_new_tokens)
         return dataclasses.replace(stage, row_length=room)
-    if isinstance(stage, SftStage) and not stage.row_length and stage.samples_of is None:
+    if isinstance(stage, SftStage) and stage.samples_of is None:
+        if stage.row_length and stage.epochs is None:
+            return stage
         lengths = [len(texts.example(pair)["tokens"]) for pair in _pairs(recipe, stage, texts)]
-        _refuse_too_long(recipe, max(lengths, default=0))
-        longest = _with_margin(recipe, max(lengths, default=0))
-        length = max(_rounded(longest), _rounded(min(LEAST_ROW, sum(lengths))))
-        return dataclasses.replace(stage, row_length=min(length, recipe.model.max_position))
+        if not stage.row_length:
+            _refuse_too_long(recipe, max(lengths, default=0))
+            longest = _with_margin(recipe, max(lengths, default=0))
+            length = max(_rounded(longest), _rounded(min(LEAST_ROW, sum(lengths))))
+            length = min(length, recipe.model.max_position)
+            stage = dataclasses.replace(stage, row_length=length)
+        return stage if stage.epochs is None else _for_epochs(stage, stage.epochs, lengths)
     if isinstance(stage, SftStage) and not stage.row_length:
         return dataclasses.replace(stage, row_length=_rounded(longest_prompt + response))
     return stage
+
+
+def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftStage:
+    """The stage with as many steps, and a schedule of that length unless it has one of its own."""
+    num_batches, placing = 0, None
+    for length in lengths:  # as `sft.batches` fills them
+        if placing is None or not placing.place(length):
+            placing = FirstFit(stage.row_length, stage.rows)
+            placing.place(length)
+            num_batches += 1
+    steps = max(1, math.ceil(epochs * num_batches))
+    schedule = stage.optimizer.schedule
+    if isinstance(schedule, WarmupCosine) and schedule.num_steps == stage.num_steps:
+        warmup = min(schedule.warmup_steps or math.ceil(WARMUP_SHARE * steps), steps // 2)
+        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
+    optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
+    return dataclasses.replace(stage, num_steps=steps, epochs=None, optimizer=optimizer)
 
 
 def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
@@ -115,6 +142,11 @@ def _problems(recipe: Recipe) -> Iterator[Problem]:
 
 def _pairs(recipe: Recipe, stage: SftStage, texts: Texts) -> Iterable[Any]:
     found = demonstrations.pairs_of(recipe, stage, texts)
+    if stage.epochs is not None and not isinstance(found, Pairs):
+        raise ConfigError(
+            f"epochs={stage.epochs} of examples that are generated without end is no number of "
+            "steps. Give --data, or num_steps in its place."
+        )
     return found.given if isinstance(found, Pairs) else itertools.islice(found, NUM_DRAWN)
 
 

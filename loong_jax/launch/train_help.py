@@ -27,6 +27,7 @@ _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
 _STAGES: Mapping[type, Mapping[str, str]] = {
     SftStage: {
         "num_steps": "updates; a schedule of that length follows",
+        "epochs": "passes over all examples of a file, in place of num_steps",
         "rows": "sequences of a batch",
         "row_length": "tokens of each, several examples packed; 0: what the longest needs",
         "optimizer": "by name: " + ", ".join(named.OPTIMIZERS),
@@ -52,7 +53,7 @@ _STAGES: Mapping[type, Mapping[str, str]] = {
     },
 }
 _RUN = {
-    "--run-dir DIR": "where the run lives; with it alone a run goes on",
+    "--run-dir {run_dir}": "where the run lives; with it alone a run goes on",
     "--only STAGE": "runs one stage alone",
     "--dry-run": "compiles the programs and says what memory a device needs; trains nothing",
     "--from RUN": "takes finished stages from another run",
@@ -63,8 +64,11 @@ _RUN = {
 
 def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
     """The recipe's own words `text`, then its main settings with their values."""
-    lines = [f"usage: loong train {name} [settings]", "", text.rstrip(), "", "the run:"]
-    lines += _described((option, what) for option, what in _RUN.items())
+    lines = [f"usage: loong train {name} [settings]", ""]
+    lines += [text.rstrip(), ""] if text else []
+    lines.append("the run:")
+    run_dir = f"runs/{name.rpartition(':')[2]}"
+    lines += _described((option.format(run_dir=run_dir), what) for option, what in _RUN.items())
     lines += ["", "the recipe:"]
     lines += _described(
         (f"--{_option(field)} {_value(recipe, field)}", what)

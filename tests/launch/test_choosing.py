@@ -7,7 +7,7 @@ import pytest
 
 from loong_jax import cli, configs, options
 from loong_jax.errors import ConfigError
-from loong_jax.launch import choosing, recipes, run
+from loong_jax.launch import choosing, recipes, run, sources
 from loong_jax.launch.recipe import FileProblems, GeneratedProblems
 from loong_jax.testing import tiny_hf
 
@@ -56,6 +56,40 @@ def test_models_of_their_own_tokens_write_longer_responses(published, tmp_path):
     with pytest.raises(ConfigError, match=r"unknown\. Choose one of: tagged, longcat"):
         chosen("rl", "--form", "haiku")
     assert chosen("rl", "--form", "boxed").form.name == "boxed"
+
+
+def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
+    """At rates that people use, unless an option or the recipe says otherwise."""
+    start = ("--start-from", str(published))
+
+    def trained(recipe, *words):
+        given = chosen(recipe, *words).stages
+        (stage,) = (stage for stage in given.values() if hasattr(stage, "optimizer"))
+        schedule = stage.optimizer.schedule
+        length = getattr(schedule, "num_steps", None)
+        epochs = getattr(stage, "epochs", None)
+        return schedule.peak, epochs, stage.num_steps, length, schedule.warmup_steps
+
+    chat = ("--data", "chat.jsonl")
+    assert trained("sft", *start, *chat) == (2e-5, 3.0, 900, 900, 0)  # as long as the file says
+    assert trained("sft", *start) == (2e-5, None, 900, 900, 27)
+    assert trained("sft", *chat) == (3e-3, None, 900, 900, 20)  # fresh weights
+    assert trained("sft", *start, *chat, "--sft.epochs", "1")[1] == 1.0
+    assert trained("sft", *start, *chat, "--sft.num-steps", "50") == (2e-5, None, 50, 50, 2)
+    peak = ("optimizer.schedule.peak", "0.5")
+    assert trained("sft", *start, *chat, f"--sft.{peak[0]}", peak[1])[0] == 0.5
+    assert trained("sft", *start, *chat, "--lora", "4")[0] == 2e-4
+    assert trained("rl", *start)[0] == 2e-6
+    assert trained("rl", *start, "--lora", "4")[0] == 2e-5
+    assert trained("rl", *start, f"--rl.{peak[0]}", peak[1])[0] == 0.5
+    assert trained("smol", *start)[0] == 1e-5
+    for name in ("environments", "agentic-mini"):
+        rates = [s.optimizer.schedule.peak for s in chosen(name, *start).stages.values()]
+        assert rates == [2e-5, 2e-6]
+    source = sources.find(published)
+    of_characters = dataclasses.replace(source.config, vocab_size=128)
+    monkeypatch.setattr(sources, "find", lambda _: source._replace(config=of_characters))
+    assert trained("rl", *start)[0] == 1e-4  # a run of the miniature
 
 
 def test_adapters_and_tools_are_for_every_stage():

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -19,7 +20,8 @@ import numpy as np
 import pytest
 
 from loong_jax import cli
-from loong_jax.data import json_files
+from loong_jax.data import chat_records, json_files, problem_files
+from loong_jax.environments import split_of
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.testing import tiny_hf
@@ -50,7 +52,7 @@ RL = [
     "--rl.scheduler.groups-per-step", "2", "--rl.scheduler.deterministic", "--rl.group-size", "4",
     "--rl.objective.reduction.group-size", "4", "--rl.rows", "4",
     "--rl.reward.malformed", "-0.5", "--rl.learns-from-all",
-    "--engine.groups-per-replica", "1",
+    "--engine.groups-per-replica", "1", "--rl.optimizer.schedule.peak", "1e-4",
 ]  # fmt: skip
 
 
@@ -136,6 +138,18 @@ def test_one_command_each_and_killed_in_each(place):
     assert json.loads((place / "exported/config.json").read_text()) == published
     loong(place, "import-hf", "exported", "imported")
     same_weights(place / "merged", place / "imported")
+
+
+def test_the_tutorials_files_pose_distinct_problems_that_no_conversation_answers(tmp_path):
+    (written,) = re.findall(r"<<'END'\n(.*?)END", DOCS.read_text(), re.DOTALL)
+    subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
+    found = problem_files.read(tmp_path / "mine.jsonl")
+    assert (len(found.problems), found.num_repeated) == (1000, 0)
+    sides = Counter(split_of(problem.canonical) for problem in found.problems)
+    assert min(sides.values()) > 64
+    chats = json_files.read_jsonl(tmp_path / "chat.jsonl")
+    assert not {c["prompt"] for c in chats} & {p.prompt for p in found.problems}
+    assert len(chat_records.read(tmp_path / "chat.jsonl")) == 300
 
 
 @families("qwen2")

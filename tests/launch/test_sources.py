@@ -1,6 +1,7 @@
 """What lies beside weights, how long problems are, and what a model is asked and shown."""
 
 import dataclasses
+import itertools
 import json
 import pickle
 
@@ -13,6 +14,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import merging, model_files, recipes, sizes, sources, starting, texts
 from loong_jax.launch.recipe import EngineSettings, FileProblems, ToolSettings
+from loong_jax.rl import sft
 from loong_jax.testing import tiny_hf
 
 
@@ -98,6 +100,33 @@ def test_stop_texts_of_a_form_end_samples(recipe):
     assert fit.stages["rl"].sampling.stops == fit.evaluation.sampling.stops == ("\n",)
     problem = recipe_problems(recipe)[0]
     assert found.tokenizer.decode(found.prompt(problem)) == problem.prompt
+
+
+def test_epochs_of_a_file_are_as_many_steps_as_its_batches(published, tmp_path):
+    said = [{"prompt": f"What is {n}+{n}?", "response": str(2 * n)} for n in range(50)]
+    data = json_files.write_jsonl(tmp_path / "chat.jsonl", said)
+    made = dataclasses.replace(recipes.get_recipe("sft")(), problems=None, data=data)
+    made = starting.with_given_model(dataclasses.replace(made, start_from=published))
+    found = texts.texts_of(made)
+    made = made.with_stage("sft", epochs=2.0, rows=2)
+    stage = sizes.fitted(made, found).stages["sft"]
+    pairs = itertools.islice(sizes.demonstrations.pairs_of(made, stage, found), 50)
+    settings = sft.SftSettings(
+        optimizer=stage.optimizer, num_steps=1, rows=2, row_length=stage.row_length
+    )
+    once = sum(1 for _ in sft.batches(pairs, found.example, settings))
+    assert once > 2
+    assert (stage.num_steps, stage.epochs) == (2 * once, None)
+    schedule = stage.optimizer.schedule
+    assert (schedule.num_steps, schedule.warmup_steps) == (2 * once, min(20, once))
+    own = dataclasses.replace(schedule, num_steps=77)
+    optimizer = dataclasses.replace(stage.optimizer, schedule=own)
+    given = sizes.fitted(made.with_stage("sft", optimizer=optimizer), found).stages["sft"]
+    assert given.optimizer.schedule == own
+    problems = recipes.get_recipe("sft")().problems
+    endless = dataclasses.replace(made, data=None, problems=problems)
+    with pytest.raises(ConfigError, match="Give --data"):
+        sizes.fitted(endless, found)
 
 
 def test_tools_are_told_to_the_template(recipe):

@@ -128,10 +128,11 @@ class Recipe:
                 "training over several processes is supervised fine-tuning alone, and the stages "
                 f"are {tuple(self.stages)}. Leave pod out, or keep one stage of SFT."
             )
-        if stage.after is not None or stage.wall_time_of:
+        if stage.after is not None or stage.wall_time_of or stage.epochs is not None:
             raise ConfigError(
                 f"{name}.after={stage.after!r} and {name}.wall_time_of={stage.wall_time_of} name "
-                "stages of a run, and this recipe has one stage. Leave them out."
+                f"stages of a run, and this recipe has one stage; {name}.epochs={stage.epochs} is "
+                "not counted over processes. Leave them out, and give num_steps."
             )
         if pod.stack_start > 1 and self.start_from is None:
             raise ConfigError(

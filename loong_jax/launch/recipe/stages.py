@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 from loong_jax.errors import ConfigError
 from loong_jax.merge.methods import LongcatFusion
@@ -31,6 +32,9 @@ class SftStage:
     """Fine-tuning on worked solutions or conversations: of solvers, of a file, of a teacher."""
 
     num_steps: int
+    # passes over all examples, which say num_steps; a schedule of that length follows, with 3 % of
+    # warm-up where it has none
+    epochs: float | None = None
     optimizer: Optimizer
     lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
@@ -47,6 +51,11 @@ class SftStage:
     def __post_init__(self):
         _refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
         _refuse_below(self, 0, "first_pairs", "row_length")
+        if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
+            raise ConfigError(
+                f"epochs={self.epochs} must be positive, and of examples that are there before the "
+                "run. Use 3, or give num_steps in its place."
+            )
         for name in ("first_careful_share", "careful_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")

@@ -1,5 +1,7 @@
 """A miniature of agentic reinforcement learning: problems that cannot be solved without a tool."""
 
+import dataclasses
+
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
     DomainProblems,
@@ -11,10 +13,11 @@ from loong_jax.launch.recipe import (
     SftStage,
     ToolSettings,
 )
+from loong_jax.launch.recipes import quickstart
 from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rl.optimizers import AdamW
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.engine_config import PageConfig
@@ -53,9 +56,7 @@ def agentic_mini() -> Recipe:
             "sft": SftStage(
                 num_steps=600,
                 optimizer=AdamW(
-                    schedule=WarmupCosine(
-                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
-                    ),
+                    schedule=dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=600),
                     weight_decay=0.01,
                 ),
                 rows=8,
@@ -69,7 +70,7 @@ def agentic_mini() -> Recipe:
                 objective=longcat_objective(
                     group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
                 ),
-                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+                optimizer=AdamW(schedule=quickstart.SHORT_SCHEDULE),
                 group_size=GROUP_SIZE,
                 sampling=SAMPLING,
                 rows=16,

@@ -1,5 +1,7 @@
 """Reinforcement learning on environment packages, as `loong synth resyn` writes them."""
 
+import dataclasses
+
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.launch.recipe import (
     EngineSettings,
@@ -9,10 +11,11 @@ from loong_jax.launch.recipe import (
     RlStage,
     SftStage,
 )
+from loong_jax.launch.recipes import quickstart
 from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
+from loong_jax.rl.optimizers import AdamW
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.records import SamplingSettings
@@ -46,9 +49,7 @@ def environments() -> Recipe:
             "sft": SftStage(
                 num_steps=600,
                 optimizer=AdamW(
-                    schedule=WarmupCosine(
-                        peak=3e-3, warmup_steps=20, num_steps=600, final_share=0.1
-                    ),
+                    schedule=dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=600),
                     weight_decay=0.01,
                 ),
                 rows=16,
@@ -62,7 +63,7 @@ def environments() -> Recipe:
                 objective=longcat_objective(
                     group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS
                 ),
-                optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=4)),
+                optimizer=AdamW(schedule=quickstart.SHORT_SCHEDULE),
                 group_size=GROUP_SIZE,
                 sampling=SAMPLING,
                 rows=16,

@@ -26,6 +26,9 @@ MAX_NEW_TOKENS = 48
 UNBOUNDED = 100_000  # steps; the time limit comes first
 DOMAINS = ("stem", "logic", "code")
 EXPERTS = {f"rl_{domain}": domain for domain in DOMAINS}
+# Rates for a model of a million parameters.
+SFT_SCHEDULE = WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1)
+RL_SCHEDULE, SHORT_SCHEDULE = (WarmupConstant(peak=1e-4, warmup_steps=n) for n in (8, 4))
 NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
 
 
@@ -56,9 +59,7 @@ def quickstart() -> Recipe:
             "sft": SftStage(
                 num_steps=900,
                 optimizer=AdamW(
-                    schedule=WarmupCosine(
-                        peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1
-                    ),
+                    schedule=SFT_SCHEDULE,
                     weight_decay=0.01,
                 ),
                 rows=5,
@@ -97,7 +98,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         num_steps=num_steps,
         scheduler=DoraPolicy(groups_per_step=32, max_staleness=2, max_ahead=0.4),
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=MAX_NEW_TOKENS),
-        optimizer=AdamW(schedule=WarmupConstant(peak=1e-4, warmup_steps=8)),
+        optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
         rows=16,
