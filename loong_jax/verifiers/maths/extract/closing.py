@@ -23,6 +23,7 @@ _SENTENCE_END = re.compile(
     r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
     re.DOTALL,
 )
+_NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
 _OTHERWISE = re.compile(
     r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
 )
@@ -183,7 +184,8 @@ def _sentence_end(body: str, start: int) -> int:
     while position < len(body) and body[position].isspace():
         position += 1
     for match in _SENTENCE_END.finditer(body, position):
-        if match["end"] is not None:
+        goes_on = body[match.start() - 1] == "$" and _NEXT_FORMULA.match(body, match.start())
+        if match["end"] is not None and not goes_on:
             return match.start()
     return len(body)
 

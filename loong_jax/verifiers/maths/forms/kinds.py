@@ -22,10 +22,6 @@ def is_plain(node: Node) -> bool:
     return node.head in ("number", "neg", "div") and not node.symbols
 
 
-def has_pi(node: Node) -> bool:
-    return "constant" in node.heads
-
-
 def needs_symbolic(node: Node) -> bool:
     return bool(node.heads & {"integral", "limit", "sum", "product"})
 

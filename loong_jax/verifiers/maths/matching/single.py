@@ -54,7 +54,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
-            not kinds.has_pi(gold) and ladder.equal(matcher, gold, answer.args[0])
+            "constant" not in gold.heads and ladder.equal(matcher, gold, answer.args[0])
         )
     if (
         gold.head == "degree"
@@ -62,7 +62,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         and ladder.equal(matcher, gold.args[0], answer)
     ):
         # 90 where the degrees were asked for
-        return kinds.is_plain(answer) and not kinds.has_pi(answer)
+        return kinds.is_plain(answer) and "constant" not in answer.heads
     if answer.head == "ratio" and len(answer.args) == 2:
         same = ladder.equal(matcher, gold, Node("div", answer.args))
         if same and "probability" in matcher.conventions:

@@ -76,15 +76,10 @@ def _letters(name: str) -> str:
 _NAMES = r"(?:textcolor|colorbox|color|[hv]space|tag|label|[hv]?phantom)\*?"
 _GROUP = r"\s*\{(?:[^{}]|\{[^{}]*\})*\}"
 _OPTION = r"(?:\s*\[[^\[\]{}]*\])?"
-_LAYOUT = re.compile(
+LAYOUT = re.compile(  # `\color{red}{8}` and `8 \tag{1}` are 8
     rf"\\(?:{_NAMES}{_OPTION}{_GROUP}|"
     rf"fcolorbox{_OPTION}{_GROUP}{_GROUP}|bbox{_OPTION}(?=\s*\{{))|(?<=\d)\{{\s*\}}"
 )
-
-
-def left_out(text: str) -> str:
-    """The formula without such commands: `\\color{red}{8}` and `8 \\tag{1}` are 8."""
-    return _LAYOUT.sub(" ", text)
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
