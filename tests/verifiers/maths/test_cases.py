@@ -38,6 +38,13 @@ def test_own_cases(verifier, path):
     assert not mistakes
 
 
+def test_what_is_misjudged_is_known(verifier):
+    """Answers by other hands that the room gets wrong. One that is mended moves to `cases`."""
+    for case in read(Path(__file__).parent / "misjudged.jsonl"):
+        is_correct = verifier.judge(case["gold"], case["answer"]).outcome == "correct"
+        assert is_correct != (case["expected"] == "correct"), case
+
+
 def test_there_are_enough_cases():
     cases = [case for path in CASES for case in read(path)]
     assert len(cases) >= 300
