@@ -73,7 +73,7 @@ def cold_start(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
     run.train(recipe(DORA, num_steps=2), tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
@@ -86,7 +86,7 @@ def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
 
 
 @pytest.mark.release
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
     policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
     run.train(recipe(policy, num_steps=3, num_elastic=1), tmp_path, only="rl", source=cold_start)
@@ -111,7 +111,7 @@ def test_replicas_in_other_processes_write_and_score_in_a_recipe(tmp_path, cold_
 
 
 @pytest.mark.release
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path, cold_start):
     """With an objective that has a penalty, so that the reference reaches the trainer too."""
 
@@ -132,7 +132,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
     scored = []
     score_group = local_trainer.score_group

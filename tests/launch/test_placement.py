@@ -109,7 +109,7 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         finally:
             group.close(30.0)
     assert found[0] == found[1]
-    score_group = placement.make_scorer(recipe, scoring)  # as the trainer's own thread does it
+    score_group = placement.make_scorer(given, scoring)  # as the trainer's own thread does it
     for one in scored:
         for theirs, ours in zip(one.rollouts, score_group(weights, one).rollouts, strict=True):
             np.testing.assert_allclose(theirs.behavior_logprob, ours.behavior_logprob, atol=1e-6)
