@@ -139,7 +139,7 @@ def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
         cli.main(["train", name, "--help-all"])
     every = capsys.readouterr().out
     assert len(every.splitlines()) > 2 * len(shown.splitlines())
-    of_parts = {"--profile-steps", "--log-level"}
+    of_parts = {"--profile-steps", "--log-level", "--dry-run"}
     for option in (words.strip() for words in options_shown):
         named_there = option.rpartition(".")[2] in named.NAMES
         assert option in every or option in of_parts or named_there, option
