@@ -201,7 +201,7 @@ def test_refuses(disk, tmp_path):
     safetensors.save_file({"w": np.ones(3)}, run_dir / "out" / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"already holds model\.safetensors"):
         checkpoints.merge_checkpoints(settings)
-    with pytest.raises(CheckpointError, match="config.json describes num_layers=28"):
+    with pytest.raises(CheckpointError, match=r"config\.json describes num_layers=28"):
         checkpoints.merge_checkpoints(
             MergeConfig(base=run_dir / "base", experts=(tmp_path,), output=run_dir / "other")
         )

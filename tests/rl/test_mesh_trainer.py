@@ -46,6 +46,7 @@ RATE = optimizers.WarmupConstant(peak=1e-2)
 ADAM = optimizers.AdamW(schedule=RATE, weight_decay=0.1, eps=1e-2)
 GRPO = objectives.grpo_objective(group_size=4, beta=0.0)
 NUM_STEPS = 4
+NAMES = [pytest.param("longcat", marks=pytest.mark.slow), "qwen2"]
 
 
 @dataclasses.dataclass
@@ -151,7 +152,7 @@ def refuse_difference(one: Trained, mesh: Trained) -> None:
         np.testing.assert_allclose(b["grad_norm"], a["grad_norm"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_are_those_of_one_device(name):
     mesh = train(name, True)
     refuse_difference(train(name, False), mesh)
@@ -162,6 +163,7 @@ def test_steps_are_those_of_one_device(name):
     assert max(devices) == 8  # a weight lies in eight different parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how"),
     [
@@ -183,7 +185,7 @@ def test_other_kinds_of_training_are_too(name, how):
         assert mesh.metrics[0]["routing/replayed_choices"] > 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
     def trained(on_mesh: bool):
         policy, weights = policy_on(name, on_mesh)
@@ -205,7 +207,7 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
         assert a.is_fully_replicated or a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
 def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
     rows, length, words = 8, 64, 2048
@@ -244,7 +246,7 @@ def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
     assert max(size for size in sizes if size != state) < whole
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_publishing_on_a_mesh_brings_no_weight_to_the_host(monkeypatch, name):
     policy, weights = policy_on(name, True)
     state = trainer.initial_state(policy, ADAM, weights)

@@ -130,7 +130,14 @@ def two(name: str, config: EngineConfig) -> tuple[Run, Run]:
 
 
 @pytest.mark.parametrize("config", [SLOTS, PAGES], ids=["slots", "pages"])
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("longcat", marks=pytest.mark.slow),
+        pytest.param("longcat-decoding", marks=pytest.mark.release),
+        "qwen2",
+    ],
+)
 def test_samples_are_those_of_one_device(name, config):
     one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two(name, config))
     assert sum(map(len, one.tokens.values())) >= 20
@@ -140,7 +147,7 @@ def test_samples_are_those_of_one_device(name, config):
     assert not leaf.is_fully_replicated
 
 
-@pytest.mark.parametrize("name", ["longcat", "qwen2"])
+@pytest.mark.parametrize("name", [pytest.param("longcat", marks=pytest.mark.slow), "qwen2"])
 def test_pages_of_an_earlier_prompt_are_found_again(name):
     one, mesh = two(name, PAGES)
     for run in (one, mesh):
@@ -155,6 +162,7 @@ def test_few_slots_are_decoded_alone():
     mesh.refuse_difference(one)
 
 
+@pytest.mark.slow
 def test_drafts_bring_the_same_tokens_and_some_are_kept():
     drafting = dataclasses.replace(PAGES, speculation=True)
     one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two("longcat", drafting))
@@ -164,6 +172,7 @@ def test_drafts_bring_the_same_tokens_and_some_are_kept():
     assert counts == one.engine.statistics(one.state)
 
 
+@pytest.mark.slow
 def test_the_choices_of_routers_are_recorded():
     routing = dataclasses.replace(SLOTS, routing=True)
     one, mesh = (run.read([6, 0, 3, 5]).decode() for run in two("longcat", routing))
