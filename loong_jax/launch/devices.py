@@ -45,10 +45,8 @@ def shares_of(recipe: Recipe) -> Shares:
             "--engine.placement.devices shared."
         )
     apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
-    shared = [
-        i * size.num_devices % max(1, recipe.mesh.num_devices - size.num_devices + 1)
-        for i in range(engine.num_replicas - num_apart)
-    ]
+    places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
+    shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
     return Shares(trainer, tuple(rules_on(size, first) for first in apart + shared))
 
 

@@ -73,7 +73,7 @@ def visible_devices(first: int, count: int) -> dict[str, str]:
     """The environment of a process that is to see `count` accelerators of a machine, from number
     `first` on of those that this process may see; of CPU devices it is their number.
 
-    Raises ConfigError where this process may not see as many, or TPU chips do not lie together.
+    Raises ConfigError where this process may not see as many.
     """
     chosen = list(range(first, first + count))
     if listed := os.environ.get("CUDA_VISIBLE_DEVICES", ""):
@@ -87,18 +87,15 @@ def visible_devices(first: int, count: int) -> dict[str, str]:
         cuda = ",".join(names[number] for number in chosen)
     else:
         cuda = ",".join(map(str, chosen))
-    if count not in _TPU_BOUNDS:
-        raise ConfigError(
-            f"{count} devices for a process: chips of a TPU host lie together in "
-            f"{sorted(_TPU_BOUNDS)}. Use one of these."
-        )
-    return {
-        "CUDA_VISIBLE_DEVICES": cuda,
-        "TPU_VISIBLE_CHIPS": ",".join(map(str, chosen)),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": _TPU_BOUNDS[count],
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}",
-    }
+    tpu = {}
+    if count in _TPU_BOUNDS:  # no other number of chips lies together, while GPUs need not
+        tpu = {
+            "TPU_VISIBLE_CHIPS": ",".join(map(str, chosen)),
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": _TPU_BOUNDS[count],
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+        }
+    flags = f"--xla_force_host_platform_device_count={count}"
+    return {"CUDA_VISIBLE_DEVICES": cuda, "XLA_FLAGS": flags} | tpu
 
 
 _GOODBYE_S = 5.0  # for a process that has closed its end to end itself

@@ -103,3 +103,14 @@ def test_programs_are_compiled_for_what_they_need(on_mesh):
     spaces = {need.what: need.trainer for need in found[-2:]}
     assert list(spaces) == ["working space of a step", "working space of a block of decoding"]
     assert min(spaces.values()) > 1e5
+
+
+def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
+    recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
+    engine = dataclasses.replace(recipe.engine, num_replicas=3)
+    shares = devices.shares_of(dataclasses.replace(recipe, engine=engine))
+    found = [
+        sorted(d.id for d in rules.mesh.devices.flat) for rules in shares.replicas if rules.mesh
+    ]
+    assert found == [[0, 1], [2, 3], [0, 1]]
+    assert shares.replicas[0] is shares.replicas[2]
