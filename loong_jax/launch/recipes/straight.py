@@ -25,6 +25,14 @@ GROUP_SIZE = 8
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
 
 
+# Before and after a stage, in minutes: pass@16 would take most of the time (--evaluation.pass-at).
+EVALUATION = EvaluationSettings(
+    num_problems=128,
+    sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
+    pass_at=0,
+)
+
+
 def engine() -> EngineSettings:
     """Replicas whose lengths follow from the problems."""
     return EngineSettings(narrow_slots=(16, 64), groups_per_replica=2)
@@ -95,7 +103,7 @@ def sft() -> Recipe:
         model=real.model,
         problems=real.problems,
         engine=engine(),
-        evaluation=real.evaluation,
+        evaluation=EVALUATION,
         stages={
             "before": EvaluationStage(),
             "sft": dataclasses.replace(real.stages["sft"], row_length=0),
@@ -118,7 +126,7 @@ def rl() -> Recipe:
         model=real.model,
         problems=real.problems,
         engine=engine(),
-        evaluation=real.evaluation,
+        evaluation=EVALUATION,
         stages={
             "before": EvaluationStage(),
             "rl": dataclasses.replace(quickstart.rl_stage(START, (), num_steps=50), row_length=0),
@@ -141,7 +149,7 @@ def distill() -> Recipe:
         model=real.model,
         problems=real.problems,
         engine=engine(),
-        evaluation=real.evaluation,
+        evaluation=EVALUATION,
         stages={
             "samples": SampleStage(
                 teacher=TEACHER,
