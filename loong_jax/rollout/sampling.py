@@ -63,16 +63,17 @@ def generate_all(
         engine.warm_up(params)  # or each thread would compile
         groups = _in_threads(make_replica, [tickets[i::num_threads] for i in range(num_threads)])
     else:
-        groups = _finish(make_replica(), tickets)
+        groups = _finish(make_replica(), tickets, threading.Event())
     for num_finished, group in enumerate(groups, start=1):
         yield group
         if progress is not None:
             progress(num_finished, len(problems))
 
 
-def _finish(replica: Replica, tickets: Sequence[Ticket]) -> Iterator[Group]:
+def _finish(replica: Replica, tickets: Sequence[Ticket], stop: threading.Event) -> Iterator[Group]:
+    """Groups as they end; none after the decode block in which `stop` is set."""
     replica.submit(tickets)
-    while not replica.is_empty:
+    while not (replica.is_empty or stop.is_set()):
         groups, _ = replica.step()
         yield from groups
 
@@ -86,10 +87,8 @@ def _in_threads(
 
     def work(share: Sequence[Ticket]) -> None:
         try:
-            for group in _finish(make_replica(), share):
+            for group in _finish(make_replica(), share, stop):
                 found.put(group)
-                if stop.is_set():
-                    return
             found.put(None)
         except Exception as error:
             found.put(error)
