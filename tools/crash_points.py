@@ -1,6 +1,7 @@
 """Kills a small run with SIGKILL at many points, goes on with it, and checks what came of it.
 
-    python tools/crash_points.py                          each kind of point once or more
+    python tools/crash_points.py                          each kind of point, first and last time
+    python tools/crash_points.py --once                   each kind in the middle of its times
     python tools/crash_points.py --count 200 --seed 0     that many, drawn at random
 
 The run is `loong_jax.testing.killable_run`: real loop, journal, Orbax checkpoints and verifier
@@ -48,10 +49,15 @@ NOT_RECORDS = ("half_saved", "saved", "verifier_worker")
 TIMEOUT_S = 120.0
 
 
-def every_kind() -> list[str]:
-    """Each kind of point at its first and last time, and the records torn as well."""
-    points = [f"{name}:{count}" for name, most in POINTS.items() for count in sorted({1, most})]
-    return points + [f"{name}:1:torn" for name in POINTS if name not in NOT_RECORDS]
+def every_kind(*, once: bool = False) -> list[str]:
+    """Each kind of point at its first and last time, and the records torn as well.
+
+    `once`: in the middle of its times alone, and every third record torn.
+    """
+    torn = [f"{name}:1:torn" for name in POINTS if name not in NOT_RECORDS]
+    if once:
+        return [f"{name}:{(most + 1) // 2}" for name, most in POINTS.items()] + torn[::3]
+    return [f"{name}:{c}" for name, most in POINTS.items() for c in sorted({1, most})] + torn
 
 
 def drawn(count: int, seed: int) -> list[str]:
@@ -140,12 +146,15 @@ def try_point(point: str, directory: Path, expected: dict) -> tuple[bool, list[s
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, help="random points, instead of each kind")
+    parser.add_argument("--once", action="store_true", help="each kind, at one time alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--points", nargs="*", help="these points alone")
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no point after this")
     arguments = parser.parse_args()
     points = arguments.points or (
-        every_kind() if arguments.count is None else drawn(arguments.count, arguments.seed)
+        every_kind(once=arguments.once)
+        if arguments.count is None
+        else drawn(arguments.count, arguments.seed)
     )
     start_s, tally, num_wrong = time.monotonic(), {}, 0
     with tempfile.TemporaryDirectory() as temporary:

@@ -27,8 +27,11 @@ from loong_jax.testing import tiny
 GROUP_SIZE = 4
 
 
-def recipe(scheduler, num_steps, **engine):
-    """A cold start that only just teaches to call; what it teaches best is the form."""
+def recipe(scheduler, num_steps, *, learns_from_all=True, **engine):
+    """A cold start that only just teaches to call; what it teaches best is the form.
+
+    Groups of equal rewards count too: which of them differ is luck, with so young a policy.
+    """
     full = get_recipe("agentic-mini")()
     small = dataclasses.replace(
         full,
@@ -58,6 +61,7 @@ def recipe(scheduler, num_steps, **engine):
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=128),
         group_size=GROUP_SIZE,
         rows=4,
+        learns_from_all=learns_from_all,
     )
 
 
@@ -116,7 +120,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
     """With an objective that has a penalty, so that the reference reaches the trainer too."""
 
     def watched(collapse):
-        made = recipe(DORA, num_steps=3)
+        made = recipe(DORA, num_steps=3, learns_from_all=False)
         objective = grpo_objective(group_size=GROUP_SIZE, beta=0.1)
         return made.with_stage("rl", objective=objective, collapse=collapse)
 
@@ -162,8 +166,7 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
     monkeypatch.setattr(Replica, "step", waits_for_weights)
     monkeypatch.setattr(local_trainer.LocalTrainer, "train", train)
     policy = PartialRolloutPolicy(groups_per_step=2, max_staleness=2, over_provision=2.0)
-    # Groups of equal rewards count too: which of them differ is luck, with so young a policy.
-    made = recipe(policy, num_steps=4).with_stage("rl", learns_from_all=True)
+    made = recipe(policy, num_steps=4)
     run.train(made, tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 8

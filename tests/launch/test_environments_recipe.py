@@ -48,7 +48,7 @@ def recipe(directory):
         "sft", num_steps=60, rows=4, row_length=112,
         optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
     ).with_stage(
-        "rl", num_steps=1, group_size=4, rows=4, row_length=112,
+        "rl", num_steps=1, group_size=4, rows=4, row_length=112, learns_from_all=True,
         scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
         objective=longcat_objective(group_size=4, max_response_tokens=96),
     )  # fmt: skip

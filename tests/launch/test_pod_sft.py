@@ -25,9 +25,10 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.sharded_feed import first_cursors
 from loong_jax.testing import tiny
 from tests import xla_flags
+from tests.sweeps import thinned
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_PROCESSES, DEVICES_EACH = 4, 2
+NUM_DEVICES = 8  # of all processes together
 NUM_STEPS = 20
 PHASE_TIMEOUT_S = 600
 
@@ -49,9 +50,9 @@ def model_overrides() -> list[str]:
 
 
 class Pod:
-    """Four processes that run the same command, two CPU devices each."""
+    """Processes that run the same command on CPU devices of their own."""
 
-    def __init__(self, run_dir: Path, logs: Path):
+    def __init__(self, run_dir: Path, logs: Path, num_processes: int):
         self.run_dir, self.logs = run_dir, logs
         logs.mkdir()
         command = [
@@ -62,14 +63,14 @@ class Pod:
         ]  # fmt: skip
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES_EACH} "
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={NUM_DEVICES // num_processes} "
             + xla_flags.QUICK_TO_COMPILE,
             "JAX_PLATFORMS": "cpu",
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
-            "JAX_NUM_PROCESSES": str(NUM_PROCESSES),
+            "JAX_NUM_PROCESSES": str(num_processes),
         }
         self.processes = []
-        for index in range(NUM_PROCESSES):
+        for index in range(num_processes):
             with (logs / f"{index}.log").open("w") as log:
                 self.processes.append(
                     subprocess.Popen(
@@ -110,12 +111,12 @@ class Pod:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, num_processes):
     """`start(run)` starts all processes in the run directory of that name."""
     pods = []
 
     def begin(run: str) -> Pod:
-        pods.append(Pod(tmp_path / run, tmp_path / f"logs{len(pods)}"))
+        pods.append(Pod(tmp_path / run, tmp_path / f"logs{len(pods)}", num_processes))
         return pods[-1]
 
     yield begin
@@ -239,29 +240,38 @@ def test_help_says_what_every_option_of_the_recipe_is_for(capsys):
         assert not lines[at + 1].startswith("(default"), option
 
 
-# ---- four processes
+# ---- several processes
 
 
+@pytest.mark.parametrize("num_processes", thinned([2, 4], 0))
 @pytest.mark.slow
 @pytest.mark.multiproc
 @pytest.mark.timeout(4 * PHASE_TIMEOUT_S)
-def test_sigterm_to_one_process_saves_all_and_the_resumed_run_equals_a_whole_one(start):
+def test_sigterm_to_one_process_saves_all_and_the_resumed_run_equals_a_whole_one(
+    start, num_processes
+):
     whole = start("whole")
-    assert whole.statuses() == [0] * NUM_PROCESSES, whole.said(0)[-3000:]
+    assert whole.statuses() == [0] * num_processes, whole.said(0)[-3000:]
 
     stopped = start("stopped")
     stopped.wait_for_steps(3)
-    stopped.processes[2].send_signal(signal.SIGTERM)
-    assert stopped.statuses() == [PREEMPTED] * NUM_PROCESSES, stopped.said(0)[-3000:]
-    (step,) = {int(s) for i in range(4) for s in re.findall(r"saved step (\d+)", stopped.said(i))}
+    stopped.processes[-1].send_signal(signal.SIGTERM)
+    assert stopped.statuses() == [PREEMPTED] * num_processes, stopped.said(0)[-3000:]
+    (step,) = {
+        int(s)
+        for i in range(num_processes)
+        for s in re.findall(r"saved step (\d+)", stopped.said(i))
+    }
     assert 3 <= step < NUM_STEPS
     finished = {p.name for p in (stopped.run_dir / "checkpoints").iterdir() if p.name.isdecimal()}
     assert finished == {str(step)}
 
     resumed = start("stopped")
-    assert resumed.statuses() == [0] * NUM_PROCESSES, resumed.said(0)[-3000:]
-    for index in range(NUM_PROCESSES):
-        assert f"[{index}/4] resumed at step {step} of {NUM_STEPS}" in resumed.said(index)
+    assert resumed.statuses() == [0] * num_processes, resumed.said(0)[-3000:]
+    for index in range(num_processes):
+        assert f"[{index}/{num_processes}] resumed at step {step} of {NUM_STEPS}" in resumed.said(
+            index
+        )
     assert [line["step"] for line in resumed.losses()] == list(range(1, NUM_STEPS + 1))
     assert resumed.losses() == whole.losses()
     assert whole.losses()[-1]["loss"] < whole.losses()[0]["loss"] - 0.5
@@ -270,9 +280,9 @@ def test_sigterm_to_one_process_saves_all_and_the_resumed_run_equals_a_whole_one
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     summary = json.loads((resumed.run_dir / "summary.json").read_text())
-    assert (summary["steps"], summary["num_processes"]) == (NUM_STEPS, NUM_PROCESSES)
+    assert (summary["steps"], summary["num_processes"]) == (NUM_STEPS, num_processes)
 
     again = start("stopped")  # what is done is not done again
-    assert again.statuses() == [0] * NUM_PROCESSES, again.said(0)[-3000:]
-    assert f"done before, {NUM_STEPS} steps" in again.said(3)
+    assert again.statuses() == [0] * num_processes, again.said(0)[-3000:]
+    assert f"done before, {NUM_STEPS} steps" in again.said(1)
     assert resumed.losses() == whole.losses()

@@ -14,11 +14,18 @@ from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.quickstart, pytest.mark.timeout(1500)]
 
-STEPS, GENERAL_STEPS = 6, 2
+STEPS, GENERAL_STEPS = 5, 2
+STAGES = {"rl_stem": STEPS, "rl_logic": STEPS, "rl_code": STEPS, "general": GENERAL_STEPS}
+
+
+def each_stage(option: str, *values: object) -> list[str]:
+    names = [name.replace("_", "-") for name in STAGES]
+    return [word for name in names for word in (f"--{name}.{option}", *map(str, values))]
+
+
 COMMAND = [
     sys.executable, "-m", "loong_jax.cli", "train", "quickstart",
-    "--rl-stem.num-steps", str(STEPS), "--rl-stem.checkpoint-every", "2",
-    "--rl-logic.num-steps", str(STEPS), "--rl-code.num-steps", str(STEPS),
+    *each_stage("num-steps", STEPS), "--rl-stem.checkpoint-every", "2",
     "--general.num-steps", str(GENERAL_STEPS),
     "--fused.num-problems", "16", "--fused.scales", "2", "--fused.keep-rates", "1",
 ]  # fmt: skip
@@ -31,7 +38,15 @@ def posed(number: int) -> list[str]:
 
 SIZES = {
     # what a run does, for a landing; and how well, for a release
-    "little": [*posed(16), "--evaluation.pass-at", "4", "--sft.num-steps", "400"],
+    "little": [
+        *posed(16),
+        "--evaluation.pass-at",
+        "4",
+        "--sft.num-steps",
+        "150",
+        *each_stage("scheduler.groups-per-step", 8),
+        *each_stage("learns-from-all"),
+    ],
     "enough": posed(64),
 }
 enough = pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def summary_of(run_dir):
 
 
 def test_every_step_happened_once(run_dir):
-    for stage, steps in (("rl_stem", STEPS), ("rl_logic", STEPS), ("general", GENERAL_STEPS)):
+    for stage, steps in STAGES.items():
         records = [json.loads(x) for x in lines(run_dir / "stages" / stage / "metrics.jsonl")]
         assert [record["step"] for record in records] == list(range(1, steps + 1))
 
@@ -77,7 +92,9 @@ def test_no_ticket_is_lost(run_dir):
     summary = summary_of(run_dir)
     tickets = summary["tickets"]
     assert tickets["issued"] == sum(tickets[end] for end in TICKET_ENDS)
-    assert tickets["trained"] == 32 * 3 * STEPS + 16 * GENERAL_STEPS
+    stages = json.loads((run_dir / "config.json").read_text())["config"]["stages"]
+    groups = {name: stages[name]["scheduler"]["groups_per_step"] for name in STAGES}
+    assert tickets["trained"] == sum(groups[name] * steps for name, steps in STAGES.items())
 
 
 def test_the_summary_holds_what_it_promises(run_dir):

@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweeps import thinned
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.parametrize(
+    ("options", "at_least"),  # tried and killed: a point may be passed less often in another run
+    thinned([(["--once"], (18, 16)), ([], (30, 24))], 0),
+)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_kind_of_point():
+def test_every_kind_of_point(options, at_least):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "crash_points.py")],
+        [sys.executable, str(ROOT / "tools" / "crash_points.py"), *options],
         env=environment,
         capture_output=True,
         text=True,
@@ -24,6 +30,6 @@ def test_every_kind_of_point():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     tried, killed, wrong = map(int, done.stdout.splitlines()[-1].split()[1:4])
-    assert tried >= 30
-    assert killed >= 24
+    assert tried >= at_least[0]
+    assert killed >= at_least[1]
     assert wrong == 0
