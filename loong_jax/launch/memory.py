@@ -23,7 +23,8 @@ from loong_jax.launch.texts import texts_of
 from loong_jax.models.families import family_of
 from loong_jax.rl import lora, sft, trainer
 from loong_jax.rl.batching import TrajectoryBatch
-from loong_jax.rl.policy_model import CHUNK_LOGITS, PolicyModel, policy_of
+from loong_jax.rl.logprobs import CHUNK_LOGITS
+from loong_jax.rl.policy_model import PolicyModel, policy_of
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.sharding import NO_MESH, ShardingRules

@@ -22,7 +22,9 @@ from loong_jax.models.moe import balance, mtp
 from loong_jax.models.moe.balance import DeviceBalance
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import LongcatFlash, ModelOutput
-from loong_jax.sharding import place_like
+from loong_jax.models.products import in_chunks
+from loong_jax.rl import logprobs
+from loong_jax.sharding import by_rows, place_like
 
 Batch = dict[str, Any]
 Metrics = dict[str, Array]
@@ -93,34 +95,49 @@ def draft_loss(
     """`mtp.mtp_loss` in nats, and the share of drafts that greedy decoding would accept.
 
     It accepts a draft that is the model's own likeliest token, here after the tokens of the batch.
-    The gradient reaches the head and, through the states that the head reads, the model.
+    The gradient reaches the head and, through the states that the head reads, the model. Logits are
+    made in chunks, of the tokens that the batch lists, or of all.
     """
     tokens, segment_ids = batch["tokens"], batch["segment_ids"]
-    logits, _ = model.draft(
+    drafting, _ = model.draft_states(
         output.hidden,
         mtp.shift_left(tokens),
         positions=batch["positions"],
         segment_ids=segment_ids,
     )
-    counts = mtp.drafted_rows(segment_ids, batch["loss_mask"])
-    loss = mtp.mtp_loss(logits, tokens, segment_ids, batch["loss_mask"])
-    own, drafted = (place_like(jnp.argmax(a, axis=-1), tokens) for a in (output.logits, logits))
-    is_accepted = counts & (drafted == mtp.shift_left(own))
-    return loss, jnp.sum(is_accepted) / jnp.maximum(jnp.sum(counts), 1)
+    place, source = batch.get("predicted") or logprobs.all_of(tokens)
+    drafted_BT = mtp.drafted_rows(segment_ids, batch["loss_mask"])
+    counts_BT = jnp.pad(drafted_BT, ((0, 0), (2, 0)))[:, :-2]  # tokens that count: row i's is i + 2
+    own_FND, token_FN = by_rows(logprobs.listed, output.hidden, tokens, place, source)
+    drafting_FND, counts_FN = by_rows(
+        logprobs.listed, drafting, counts_BT.astype(jnp.int32), place, source - 1
+    )
+
+    def of_states(own_FnD, drafting_FnD, token_Fn):
+        logits_FnV = model.logits_of(drafting_FnD)
+        own_FnV = model.logits_of(jax.lax.stop_gradient(own_FnD))
+        nll_Fn = jax.nn.logsumexp(logits_FnV, axis=-1) - logprobs.at(logits_FnV, token_Fn)
+        return nll_Fn, jnp.argmax(logits_FnV, axis=-1) == jnp.argmax(own_FnV, axis=-1)
+
+    rows = logprobs.chunk_rows(model.logits_of, own_FND)
+    nll_FN, is_same_FN = in_chunks(of_states, (own_FND, drafting_FND, token_FN), rows, axis=1)
+    num_drafted = jnp.maximum(jnp.sum(counts_FN), 1)
+    accepted = jnp.sum(counts_FN * is_same_FN) / num_drafted
+    return jnp.sum(counts_FN * nll_FN) / num_drafted, accepted
 
 
 def routing_metrics(
     run: Callable[[Float[Array, "L A"] | None], ModelOutput],
     kernel: Float[Array, "L D A"],
     batch: Batch,
-    loss: Callable[[Float[Array, "B T V"], Batch], Float[Array, ""]],
+    loss: Callable[[ModelOutput], Float[Array, ""]],
     config: MoEConfig,
     losses: AuxiliaryLosses,
 ) -> Metrics:
     """The mean cosine of the routers' rows and, with a balance loss, R_g of the worst layer.
 
-    `run(score_shift)` is the model over `batch`, `loss(logits, batch)` its loss without the terms
-    of this module. R_g takes a forward and a backward pass of its own, so it is not for each step.
+    `run(score_shift)` is the model over `batch`, `loss(output)` its loss without the terms of this
+    module. R_g takes a forward and a backward pass of its own, so it is not for each step.
     """
     metrics = {"router/row_cosine": jnp.mean(balance.router_row_cosine(kernel))}
     if losses.balance is None:
@@ -128,7 +145,7 @@ def routing_metrics(
 
     def shifted(score_shift):
         output = run(score_shift)
-        return loss(output.logits, batch), output
+        return loss(output), output
 
     zeros = jnp.zeros((config.num_layers, config.num_targets))
     score_gradient, output = jax.grad(shifted, has_aux=True)(zeros)

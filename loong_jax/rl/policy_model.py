@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
@@ -19,11 +19,10 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router, width_transfer
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.controller import BiasController, ControllerMemory
-from loong_jax.models.products import in_chunks
-from loong_jax.rl import auxiliary, routing_replay
+from loong_jax.rl import auxiliary, logprobs, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts
-from loong_jax.sharding import NO_MESH, ShardingRules, by_rows, place_like
+from loong_jax.sharding import NO_MESH, ShardingRules
 
 Weights = dict[Any, Any]  # nested dicts of arrays
 
@@ -55,9 +54,10 @@ class PolicyModel:
     rules: where weights and rows of a batch lie.
 
     In supervised training, where there are such things:
-    forward_with_losses(weights, batch) -> logits_BTV, load_LA, a loss to add to the model's own,
-    metrics of its terms;
-    routing_metrics(weights, batch, loss) -> metrics of the routers under `loss(logits, batch)`;
+    forward_with_losses(weights, batch) -> the model's output (logits, hidden, load), a loss to add
+    to the model's own, metrics of its terms;
+    routing_metrics(weights, batch, loss) -> metrics of the routers under
+    `loss(weights, output, batch)`;
     rate_multiplier(path) -> what the learning rate of a weight is multiplied by.
     """
 
@@ -75,7 +75,7 @@ class PolicyModel:
     published: Callable[[Weights], Weights] = lambda weights: weights
     initial_memory: Callable[[], Any] = lambda: ()
     forward_replaying: Callable[..., tuple[Array, Array, ReplayCounts]] | None = None
-    forward_with_losses: Callable[..., tuple[Array, Array, Array, dict[str, Array]]] | None = None
+    forward_with_losses: Callable[..., tuple[Any, Array, dict[str, Array]]] | None = None
     routing_metrics: Callable[..., dict[str, Array]] | None = None
     rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
 
@@ -90,7 +90,7 @@ def token_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
     """Log-probability of each token given those before it in its segment, entropy, and load.
 
-    See `logprobs_of`.
+    See `logprobs.logprobs_of`.
     """
     return replayed_logprobs(model, weights, tokens, segment_ids, positions, temperature, None)[:3]
 
@@ -113,7 +113,13 @@ def replayed_logprobs(
     """
     if predicted is not None:
         batch = (tokens, positions, segment_ids, parent_ids, routing)
-        return _listed_logprobs(model, weights, batch, temperature, predicted)
+        assert model.states is not None
+        assert model.logits is not None
+        batch = (tokens, positions, segment_ids, parent_ids, routing)
+        hidden, load, counts = model.states(weights, *batch)
+        logits_of = functools.partial(model.logits, weights)
+        found = logprobs.listed_logprobs(logits_of, hidden, tokens, predicted, temperature)
+        return *found, load, counts
     batch, counts = (weights, tokens, positions, segment_ids), None
     if routing is None:
         logits_BTV, load = model.forward(*batch)
@@ -121,84 +127,7 @@ def replayed_logprobs(
         raise ConfigError("replays_routing=True, and this model has no routers. Set it to False.")
     else:
         logits_BTV, load, counts = model.forward_replaying(*batch, routing)
-    return *logprobs_of(logits_BTV, tokens, segment_ids, temperature), load, counts
-
-
-FEW_WORDS = 1024  # with a vocabulary up to here logits cost little beside the model
-CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the way back
-
-
-def _listed_logprobs(model, weights, batch, temperature, predicted):
-    assert model.states is not None
-    assert model.logits is not None
-    tokens, (place, source) = batch[0], predicted
-    hidden_BTD, load, counts = model.states(weights, *batch)
-    hidden_FND, token_FN = by_rows(_listed, hidden_BTD, tokens, place, source)
-
-    def of_states(hidden_FnD, token_Fn):
-        logits_FnV = model.logits(weights, hidden_FnD).astype(jnp.float32) / temperature
-        total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
-        fixed_FnV, fixed_Fn = jax.lax.stop_gradient((logits_FnV, total_Fn))
-        weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
-        return _at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
-
-    num_words = jax.eval_shape(model.logits, weights, hidden_FND[:, :1]).shape[-1]
-    rows = max(1, CHUNK_LOGITS // num_words)
-    found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1)
-    logprob, entropy = (by_rows(_unlisted, tokens, place, a) for a in found)
-    return logprob, entropy, load, counts
-
-
-def _listed(hidden_BTD, tokens_BT, place_FN, source_FN):
-    """States and tokens of a list; on a mesh a device has the list of its own rows, and F is 1."""
-    parts = len(place_FN)
-    hidden_FSD = hidden_BTD.reshape(parts, -1, hidden_BTD.shape[-1])
-    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source_FN)
-    take = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill", fill_value=0))
-    return hidden_FND, take(tokens_BT.reshape(parts, -1), place_FN)
-
-
-def _unlisted(tokens_BT, place_FN, value_FN):
-    """What was found of a list, where it belongs in the rows, and 0 elsewhere."""
-    zeros_FS = jnp.zeros_like(tokens_BT, value_FN.dtype).reshape(len(place_FN), -1)
-    put = jax.vmap(lambda zeros_S, place_N, value_N: zeros_S.at[place_N].set(value_N, mode="drop"))
-    return put(zeros_FS, place_FN, value_FN).reshape(tokens_BT.shape)
-
-
-def _at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """The logit of each row's token."""
-    sharding = jax.typeof(logits).sharding
-    if sharding.mesh.empty:
-        return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
-    # words may be cut over devices, of which one has the token
-    word = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    is_token = word == token[..., None]
-    return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
-
-
-def logprobs_of(
-    logits: Float[Array, "B T V"],
-    tokens: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"],
-    temperature: Float[Array, ""] | float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """Log-probability of each token given those before it in its segment, and entropy.
-
-    In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
-    carries no gradient. On a mesh every device must hold whole rows of the integer arrays, since
-    what stands at position t is moved to t + 1; logits may be cut along T as the model likes.
-    """
-    log_probability = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
-    following = place_like(jnp.roll(tokens, -1, axis=1), logits)
-    chosen = _at(log_probability, following)
-    fixed = jax.lax.stop_gradient(log_probability)
-    entropy = -jnp.sum(jnp.exp(fixed) * fixed, axis=-1)
-    is_predicted = has_predecessor(segment_ids)
-    logprob, entropy = (
-        jnp.where(is_predicted, jnp.roll(place_like(found, tokens), 1, axis=1), 0.0)
-        for found in (chosen, entropy)
-    )
-    return logprob, entropy
+    return *logprobs.logprobs_of(logits_BTV, tokens, segment_ids, temperature), load, counts
 
 
 def in_dtypes_of(weights: Weights, like: Weights) -> Weights:
@@ -210,12 +139,6 @@ def published(weights: Weights, config: ModelConfig) -> Weights:
     """The weights in the dtypes they would have if they came in the dtype of activations."""
     sampled = dataclasses.replace(config, param_dtype=config.dtype)
     return in_dtypes_of(weights, families.family_of(config).abstract_weights(sampled)[1])
-
-
-def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """True where a token follows another one of its own segment."""
-    same = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
-    return jnp.pad(same, ((0, 0), (1, 0)))
 
 
 # Input and output axes of LongCat-Flash's matrices by the end of their path; axis 0 is the layer.
@@ -358,12 +281,17 @@ def longcat_policy(
             choices = jnp.sum(output.load[:, : config.num_experts])
             waited = jnp.sum(output.num_overflowed) / jnp.maximum(choices, 1)
             metrics["exchange/overflowed_share"] = waited
-        return output.logits, output.load, added, metrics
+        return output, added, metrics
 
     def routing_metrics(weights, batch, loss):
         kernel = weights["layers"]["router"]["kernel"]
         return auxiliary.routing_metrics(
-            lambda shift: run(weights, batch, shift)[1], kernel, batch, loss, config, losses
+            lambda shift: run(weights, batch, shift)[1],
+            kernel,
+            batch,
+            lambda output: loss(weights, output, batch),
+            config,
+            losses,
         )
 
     def update_controllers(weights, memory, load):
@@ -408,7 +336,7 @@ def longcat_policy(
         ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
-        states=states if config.vocab_size > FEW_WORDS else None,
+        states=states if config.vocab_size > logprobs.FEW_WORDS else None,
         logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
         load_shape=(config.num_layers, config.num_targets),
         rules=rules,

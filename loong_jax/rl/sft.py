@@ -15,7 +15,7 @@ from jaxtyping import Array
 from loong_jax.data import packing, tool_template
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rl import policy_model, trainer
+from loong_jax.rl import logprobs, policy_model, trainer
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
@@ -103,42 +103,42 @@ def sft_loss(
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
     """The loss to go down, with the load and the metrics of its terms.
 
-    It is `surprise` and what the model's auxiliary losses add. With such losses "loss" stays the
-    former, so that runs compare.
+    It is the mean negative log-likelihood of the tokens under `loss_mask`, in nats, and what the
+    model's auxiliary losses add. With such losses "loss" stays the former, so that runs compare.
     """
     weights = model.join(weights, frozen)
-    if "predicted" in batch:
-        logprob, _, load, _ = policy_model.replayed_logprobs(
-            model,
-            weights,
-            batch["tokens"],
-            batch["segment_ids"],
-            batch["positions"],
-            1.0,
-            None,
-            predicted=batch["predicted"],
-        )
-        loss = _mean_nll(logprob, batch)
-        return loss, (load, {"loss": loss})
-    if model.forward_with_losses is None:
-        logits, load = model.forward(
-            weights, batch["tokens"], batch["positions"], batch["segment_ids"]
-        )
-        loss = surprise(logits, batch)
-        return loss, (load, {"loss": loss})
-    logits, load, added, metrics = model.forward_with_losses(weights, batch)
-    loss = surprise(logits, batch)
-    return loss + added, (load, {"loss": loss} | metrics)
+    if model.forward_with_losses is not None:
+        output, added, metrics = model.forward_with_losses(weights, batch)
+        loss = nll_of_output(weights, output, batch, model=model)
+        return loss + added, (output.load, {"loss": loss} | metrics)
+    logprob, _, load, _ = policy_model.replayed_logprobs(
+        model,
+        weights,
+        batch["tokens"],
+        batch["segment_ids"],
+        batch["positions"],
+        1.0,
+        None,
+        predicted=batch.get("predicted"),
+    )
+    loss = _mean_nll(logprob, batch)
+    return loss, (load, {"loss": loss})
 
 
 def lists_tokens(model: PolicyModel) -> bool:
     """Whether batches name the tokens under the loss, so that no whole logits are made."""
-    return model.states is not None and model.forward_with_losses is None
+    return model.states is not None
 
 
-def surprise(logits: Array, batch: Batch) -> Array:
-    """Mean negative log-likelihood of the tokens under `loss_mask`, in nats."""
-    logprob, _ = policy_model.logprobs_of(logits, batch["tokens"], batch["segment_ids"], 1.0)
+def nll_of_output(weights: Any, output: Any, batch: Batch, *, model: PolicyModel) -> Array:
+    """Mean negative log-likelihood of the tokens under `loss_mask`, given the model's output."""
+    tokens = batch["tokens"]
+    if (predicted := batch.get("predicted")) is None:
+        logprob, _ = logprobs.logprobs_of(output.logits, tokens, batch["segment_ids"], 1.0)
+    else:
+        assert model.logits is not None
+        logits_of = functools.partial(model.logits, weights)
+        logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, tokens, predicted, 1.0)
     return _mean_nll(logprob, batch)
 
 
@@ -170,7 +170,9 @@ def make_routing_metrics(model: PolicyModel):
     """Compiled `routing_metrics(weights, batch) -> metrics`, of a model that has routers."""
     if model.routing_metrics is None:
         raise ConfigError("routing_every asks for metrics of routers, and this model has none.")
-    return model.rules.jit(functools.partial(model.routing_metrics, loss=surprise))
+    return model.rules.jit(
+        functools.partial(model.routing_metrics, loss=functools.partial(nll_of_output, model=model))
+    )
 
 
 def is_due(settings: SftSettings, step: int) -> bool:

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe.balance import DeviceBalance
 from loong_jax.models.moe.controller import BiasController
-from loong_jax.rl import auxiliary, checkpoint, optimizers, sft, trainer
+from loong_jax.rl import auxiliary, checkpoint, logprobs, optimizers, sft, trainer
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -129,6 +131,32 @@ def test_a_resumed_run_has_the_controllers_memory(whole, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, resumed, state)
 
 
+def test_lists_and_chunks_change_no_loss_and_make_no_whole_logits(monkeypatch):
+    words, settings = 1100, dataclasses.replace(SETTINGS, row_length=64)
+    config = dataclasses.replace(CONFIG, vocab_size=words)
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
+    model = longcat_policy(graphdef, config, LAW, ALL)
+    (rows, _), *_ = sft.batches(itertools.islice(pairs(), 40), ENCODE, settings, lists=True)
+    rows = jax.tree.map(jnp.asarray, rows)
+    plain = {name: a for name, a in rows.items() if name != "predicted"}
+    gradient_of = jax.value_and_grad(functools.partial(sft.sft_loss, model=model), has_aux=True)
+    (expected, (_, terms)), other = jax.jit(gradient_of)(weights, plain)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 7 * words)
+    program = jax.jit(gradient_of).lower(weights, rows).compile()
+    (loss, (_, found)), gradient = program(weights, rows)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    for name, value in terms.items():
+        assert float(found[name]) == pytest.approx(float(value), rel=1e-5), name
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(abs(b).max(), 1e-3))
+    sizes = [
+        math.prod(map(int, shape.split(",")))
+        for shape in re.findall(r"f32\[([\d,]+)\]", program.as_text())
+        if str(words) in shape.split(",")
+    ]
+    assert max(sizes) == words * config.hidden_size < words * rows["tokens"].size
+
+
 @functools.cache
 def on_mesh():
     """Policy, weights and batch on eight devices."""
@@ -157,11 +185,11 @@ def test_choices_that_wait_for_a_later_round_are_a_metric(factor, overflows):
     graphdef, weights = moe.init_weights(config, jax.random.key(0), rules)
     model = longcat_policy(graphdef, config, LAW, watches_exchange=True)
     with jax.set_mesh(rules.mesh):
-        _, load, added, metrics = jax.jit(model.forward_with_losses)(weights, batch())
+        output, added, metrics = jax.jit(model.forward_with_losses)(weights, batch())
     assert float(added) == 0
     assert set(metrics) == {"exchange/overflowed_share"}
     share = float(metrics["exchange/overflowed_share"])
-    waited = share * float(load[:, : config.num_experts].sum())
+    waited = share * float(output.load[:, : config.num_experts].sum())
     assert waited == pytest.approx(round(waited), abs=1e-3)
     assert 0.3 < share < 1 if overflows else share == 0
 

@@ -20,10 +20,10 @@ from loong_jax.rl import (
     batching,
     checkpoint,
     local_trainer,
+    logprobs,
     lora,
     objectives,
     optimizers,
-    policy_model,
     sft,
     trainer,
 )
@@ -213,7 +213,7 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
 def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
     rows, length, words = 8, 64, 2048
     model = dataclasses.replace(MODELS[name], vocab_size=words)
-    monkeypatch.setattr(policy_model, "CHUNK_LOGITS", 16 * words)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 16 * words)
     rules = ShardingRules()
     if on_mesh:
         rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")

@@ -13,9 +13,9 @@ from loong_jax.rl import (
     advantages,
     batching,
     local_trainer,
+    logprobs,
     objectives,
     optimizers,
-    policy_model,
     sft,
     trainer,
 )
@@ -170,7 +170,7 @@ def test_who_cannot_share_says_so():
 def test_logits_in_chunks_are_logits_at_once(monkeypatch):
     batches = make_batches(SHARED)
     whole = gradient(listing_policy(), batches)
-    monkeypatch.setattr(policy_model, "CHUNK_LOGITS", 7 * 128 + 5)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 7 * 128 + 5)
     trainer.make_programs.cache_clear()
     chunked = gradient(listing_policy(), batches)
     trainer.make_programs.cache_clear()

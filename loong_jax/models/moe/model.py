@@ -164,12 +164,25 @@ class LongcatFlash(nnx.Module):
         Row i joins `hidden[:, i]`, of a call or a prefill over the same rows, and the token that
         follows row i; the other arguments are those of that call.
         """
+        x, cached = self.draft_states(hidden, next_tokens, positions, mask, segment_ids)
+        return self.logits_of(x), cached
+
+    @entry
+    def draft_states(
+        self,
+        hidden: Float[Array, "B T D"],
+        next_tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Latent]:
+        """As `draft`, up to the states that `logits_of` takes."""
         rules, rows = self.rules, self._rows(next_tokens, positions, mask, segment_ids)
         hidden = rules.place(hidden, "act_batch", "act_length", "act_embed")
         hidden, word = (context.enter(a, rules) for a in (hidden, self._word(rows.tokens)))
         x, cached = self._drafting_head()(hidden, word, rows.positions, rows.sight)
         cached = Latent(*(context.leave(a, rules) for a in cached))
-        return self.logits_of(context.leave(x, rules)), cached.place(rules)
+        return context.leave(x, rules), cached.place(rules)
 
     @entry
     def draft_extend(
