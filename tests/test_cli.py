@@ -15,8 +15,8 @@ from loong_jax import cli, options, process
 from loong_jax.errors import ConfigError
 from loong_jax.launch import merging, recipes, run
 from loong_jax.merge import checkpoints
-from loong_jax.testing import nested_config
-from loong_jax.testing.nested_config import Adam, Inner
+from tests.doubles import nested_config
+from tests.doubles.nested_config import Adam, Inner
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def runs(monkeypatch):
         calls.append((recipe, run_dir, only, source))
 
     monkeypatch.setattr(run, "train", train)
-    monkeypatch.setattr(recipes, "RECIPES", {"toy": "loong_jax.testing.nested_config:toy"})
+    monkeypatch.setattr(recipes, "RECIPES", {"toy": "tests.doubles.nested_config:toy"})
     return calls
 
 

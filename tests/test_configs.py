@@ -16,7 +16,7 @@ from loong_jax import configs
 from loong_jax.configs import KIND, Difference, differences, from_json, open_run, to_json
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.testing.nested_config import Adam, Inner, Muon, Outer
+from tests.doubles.nested_config import Adam, Inner, Muon, Outer
 
 
 def through_json(config: Any) -> Any:
@@ -41,8 +41,8 @@ def test_a_nested_config_reads_back_as_what_it_was():
 
 def test_every_kind_is_named():
     plain = to_json(Outer())
-    assert plain[KIND] == "testing.nested_config.Outer"
-    assert plain["optimizer"][KIND] == "testing.nested_config.Adam"
+    assert plain[KIND] == "nested_config.Outer"
+    assert plain["optimizer"][KIND] == "nested_config.Adam"
     assert to_json(SamplingSettings())[KIND] == "sampling_settings"
 
 
@@ -79,8 +79,8 @@ def test_what_json_cannot_hold_is_refused_by_key(value):
 @pytest.mark.parametrize(
     "kind",
     [
-        *("os.system", "subprocess.Popen", "testing.nested_config.Missing", "errors.LoongError"),
-        *("testing.nested_config", "", ".", "..os", "cli.main", 3, None, ["a"]),
+        *("os.system", "subprocess.Popen", "nested_config.Missing", "errors.LoongError"),
+        *("nested_config", "", ".", "..os", "cli.main", 3, None, ["a"]),
     ],
 )
 def test_unknown_kinds_are_refused(kind):
@@ -90,7 +90,7 @@ def test_unknown_kinds_are_refused(kind):
 
 def test_unknown_and_missing_fields_are_refused():
     with pytest.raises(ConfigError, match="no field 'depth'"):
-        from_json({KIND: "testing.nested_config.Inner", "depth": 3})
+        from_json({KIND: "nested_config.Inner", "depth": 3})
     with pytest.raises(ConfigError, match="outcome"):
         from_json({KIND: "verifiers.verdict.Verdict"})
 
@@ -111,7 +111,7 @@ def test_differences_name_key_and_both_values():
 
 def test_another_kind_another_length_and_a_new_key_are_differences():
     assert differences(to_json(Outer()), to_json(Outer(optimizer=Muon()))) == [
-        Difference("optimizer", "testing.nested_config.Adam", "testing.nested_config.Muon")
+        Difference("optimizer", "nested_config.Adam", "nested_config.Muon")
     ]
     assert [d.key for d in differences(to_json(Outer()), to_json(Outer(inners=())))] == ["inners"]
     assert str(differences({"a": 1}, {"b": 2})[1]) == "b: the run has (absent), you gave 2"

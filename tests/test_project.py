@@ -21,7 +21,6 @@ FLOORS = (
         "process",
         "configs",
         "config_kinds",
-        "crash_point",
         "interrupts",
         "logs",
         "remote",
@@ -33,7 +32,6 @@ FLOORS = (
     {"orchestrator"},
     {"launch", "doctor", "options", "bench"},
     {"cli"},
-    {"testing"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules
 # import nothing of ours above the ground.

@@ -4,7 +4,7 @@
     python tools/crash_points.py --once                   each kind in the middle of its times
     python tools/crash_points.py --count 200 --seed 0     that many, drawn at random
 
-The run is `loong_jax.testing.killable_run`: real loop, journal, Orbax checkpoints and verifier
+The run is `tests.doubles.killable_run`: real loop, journal, Orbax checkpoints and verifier
 processes. After each kill the same run is opened again until it ends. It must end with the weights
 of a run that nobody killed, bit for bit, with every step trained on the groups it had before, with
 the books adding up, and without having written a journaled group again. Prints a table; the exit
@@ -24,8 +24,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from loong_jax import crash_point
-from loong_jax.testing import killable_run
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.doubles import crash_point, killable_run
 
 # How often each point is passed in the whole run, at most.
 POINTS = {

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loong_jax import crash_point
 from loong_jax.data import disk
 from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
@@ -124,13 +123,8 @@ class Journal:
 
     def write(self, change: Change) -> None:
         """Appends one change. It survives this process once this returns."""
-        name = type(change).__name__
         line = _encode_line(changes.to_json(change))
-        if crash_point.is_here(name, "torn"):
-            _write(self._log, line[: len(line) // 2], self.directory)
-            crash_point.kill()
         _write(self._log, line, self._path(self._segment, "log"))
-        crash_point.reach(name)
         is_milestone = isinstance(change, changes.Trained)
         if is_milestone or self._clock() - self._synced_s >= self._fsync_every_s:
             self.sync()

@@ -1,7 +1,7 @@
 """The smallest model and batch that can be timed."""
 
 from loong_jax.bench import grid
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 SMALLEST = grid.Setting(
     name="smallest",

@@ -23,7 +23,7 @@ from loong_jax.launch.recipe import LocalVerifiers
 from loong_jax.launch.recipes.quickstart import quickstart
 from loong_jax.orchestrator.pipeline import is_done
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 SIZE = Size(steps=3, groups_per_step=8, problems=6, samples=2)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from loong_jax.bench import decode, versus
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 pytestmark = pytest.mark.slow
 LOAD = decode.Load(

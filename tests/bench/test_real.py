@@ -9,7 +9,7 @@ from loong_jax.bench import asynchronous
 from loong_jax.bench.rollouts import real, real_process, regimes, tables
 from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.rollout.events import BlockDecoded
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 # Two slots write one token each per call and most responses have tens of them. So a batch takes
 # longer to write than to train, and responses are running when new weights arrive.

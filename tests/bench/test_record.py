@@ -20,7 +20,7 @@ from loong_jax.bench import (
     versus,
 )
 from loong_jax.bench import model as model_bench
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 MEASURED = {"what": 1.0}
 

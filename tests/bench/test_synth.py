@@ -19,8 +19,8 @@ from loong_jax.environments.problem import split_of
 from loong_jax.errors import ConfigError
 from loong_jax.launch import own_problems
 from loong_jax.synth.scripted import resyn_roles
-from loong_jax.testing import tiny
 from loong_jax.verifiers import get_verifier
+from tests.doubles import tiny
 
 NAMES = ("product", "digit_sum", "alternating", "median")  # guesses are right now and then
 RESYN = ResynSize(

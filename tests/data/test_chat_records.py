@@ -7,7 +7,7 @@ import pytest
 from loong_jax.data import chat_records
 from loong_jax.data.tokenizer import AsciiTokenizer, load_tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.testing import tiny_hf
+from tests.doubles import tiny_hf
 
 CHAT = [
     {"role": "system", "content": "Be kind."},

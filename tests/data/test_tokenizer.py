@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from loong_jax.data import tokenizer as tokenizers
 from loong_jax.data.tokenizer import AsciiTokenizer, load_tokenizer
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.testing import bpe
+from tests.doubles import bpe
 
 
 def write(directory, **files):

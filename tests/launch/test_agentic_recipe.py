@@ -22,7 +22,7 @@ from loong_jax.rl.objectives import grpo_objective, longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.replica import BlockStats, Replica
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 GROUP_SIZE = 4
 

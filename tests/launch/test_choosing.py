@@ -9,7 +9,7 @@ from loong_jax import cli, configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.launch import choosing, recipes, run, sources
 from loong_jax.launch.recipe import FileProblems, GeneratedProblems
-from loong_jax.testing import tiny_hf
+from tests.doubles import tiny_hf
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax import cli, configs, crash_point
+from loong_jax import cli, configs
 from loong_jax.errors import CheckpointError
 from loong_jax.launch import convert, recipes, sources, stages
 from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
 from loong_jax.rl import checkpoint
-from loong_jax.testing import tiny
+from tests.doubles import crash_point, tiny
 from tests.sweeps import thinned
 
 PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"
@@ -213,7 +213,7 @@ def test_an_export_killed_by_a_signal_goes_on(tmp_path, capsys, point):
     arguments = ["export-hf", str(tmp_path / "ours"), str(tmp_path / "out"), "--max-shard-gb"]
     environment = os.environ | {crash_point.VARIABLE: point, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-m", "loong_jax.cli", *arguments, "5e-5"],
+        [sys.executable, "-m", "tests.doubles.crash_point", *arguments, "5e-5"],
         env=environment,
         capture_output=True,
         text=True,
@@ -245,17 +245,10 @@ def negated(source, destination):
     stages.save_weights(destination, 0, jax.tree.map(lambda a: -a, weights))
 
 
-def stopped_export(monkeypatch, source, destination, point="ShardWritten"):
+def stopped_export(source, destination, point="ShardWritten"):
     """One that ended with its first file written, or moved."""
-
-    def reach(name):
-        if name == point:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_point, "reach", reach)
-        with pytest.raises(KeyboardInterrupt):
-            convert.export_hf(source, destination, max_shard_bytes=50_000)
+    with crash_point.stopped_at(point), pytest.raises(KeyboardInterrupt):
+        convert.export_hf(source, destination, max_shard_bytes=50_000)
 
 
 def exported(source, destination):
@@ -263,7 +256,7 @@ def exported(source, destination):
     return {path.name: path.read_bytes() for path in destination.iterdir()}
 
 
-def test_weights_behind_a_link_that_was_changed_are_exported_anew(tmp_path, monkeypatch, capsys):
+def test_weights_behind_a_link_that_was_changed_are_exported_anew(tmp_path, capsys):
     convert.import_hf(PUBLISHED, tmp_path / "one")
     negated(tmp_path / "one", tmp_path / "two")
     linked = tmp_path / "linked"
@@ -271,7 +264,7 @@ def test_weights_behind_a_link_that_was_changed_are_exported_anew(tmp_path, monk
     shutil.copy(tmp_path / "one" / "model.json", linked)
     step = linked / "weights" / "0"
     step.symlink_to(tmp_path / "one" / "weights" / "0")
-    stopped_export(monkeypatch, linked, tmp_path / "out")
+    stopped_export(linked, tmp_path / "out")
     step.unlink()
     step.symlink_to(tmp_path / "two" / "weights" / "0")
     capsys.readouterr()
@@ -292,16 +285,16 @@ def test_weights_that_change_while_they_are_read_are_no_reason_to_go_on(tmp_path
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "load_weights", overtaken)
-        stopped_export(monkeypatch, tmp_path / "ours", tmp_path / "out")
+        stopped_export(tmp_path / "ours", tmp_path / "out")
     assert exported(tmp_path / "ours", tmp_path / "out") == exported(
         tmp_path / "two", tmp_path / "whole"
     )
 
 
-def test_a_merge_takes_no_half_export_and_writes_beside_none(tmp_path, monkeypatch, capsys):
+def test_a_merge_takes_no_half_export_and_writes_beside_none(tmp_path, capsys):
     convert.import_hf(PUBLISHED, tmp_path / "ours")
     exported(tmp_path / "ours", tmp_path / "whole")
-    stopped_export(monkeypatch, tmp_path / "ours", tmp_path / "half", "FileMoved")
+    stopped_export(tmp_path / "ours", tmp_path / "half", "FileMoved")
     for base, output in (("half", "new"), ("whole", "half")):
         arguments = ["--base", str(tmp_path / base), "--experts", str(tmp_path / "whole")]
         arguments += ["--output", str(tmp_path / output)]

@@ -20,7 +20,7 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.synth.scripted import resyn_digits, resyn_search
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 pytestmark = pytest.mark.bubblewrap
 TEXTS = Texts(tokenizer=AsciiTokenizer())

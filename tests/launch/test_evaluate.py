@@ -19,7 +19,7 @@ from loong_jax.launch.evaluate import EvalOptions
 from loong_jax.launch.recipe import FileProblems
 from loong_jax.models import moe
 from loong_jax.models.hf import save_weights_hf
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(chunk_tokens=None)
 

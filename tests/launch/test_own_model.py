@@ -24,8 +24,8 @@ from loong_jax.data import chat_records, json_files, problem_files
 from loong_jax.environments import split_of
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe.config import NgramEmbedding
-from loong_jax.testing import tiny_hf
 from tests import xla_flags
+from tests.doubles import tiny_hf
 from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -25,9 +25,9 @@ from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
-from loong_jax.testing import tiny
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
+from tests.doubles import tiny
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
 DOCS = Path(__file__).parents[2] / "docs" / "own_problems.md"

@@ -22,8 +22,8 @@ from loong_jax.rollout.events import BlockDecoded, GroupGenerated, GroupsMigrate
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing import tiny
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles import tiny
 
 GROUP_SIZE, NUM_TICKETS, NUM_STEPS = 4, 5, 2
 SAMPLING = SamplingSettings(max_new_tokens=24)

@@ -26,8 +26,8 @@ from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing import tiny
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles import tiny
+from tests.doubles.fake_model import fake_problem
 
 PLACEMENTS = (
     ThreadReplicas(),

@@ -23,8 +23,8 @@ from loong_jax.launch.distributed import PREEMPTED
 from loong_jax.launch.recipe import MeshSettings, Recipe
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.sharded_feed import first_cursors
-from loong_jax.testing import tiny
 from tests import xla_flags
+from tests.doubles import tiny
 from tests.sweeps import thinned
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.launch import merging, model_files, recipes, sizes, sources, starting, texts
 from loong_jax.launch.recipe import EngineSettings, FileProblems, ToolSettings
 from loong_jax.rl import sft
-from loong_jax.testing import tiny_hf
+from tests.doubles import tiny_hf
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from loong_jax.models.moe.model import abstract_weights
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(chunk_tokens=None, num_mtp_layers=1)
 

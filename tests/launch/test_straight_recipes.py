@@ -15,8 +15,8 @@ from loong_jax.launch.recipe import EngineSettings, LocalVerifiers
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl.objectives import K2KL, grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.testing import tiny
 from loong_jax.verifiers import verdict
+from tests.doubles import tiny
 
 GROUP_SIZE = 4
 FAST = AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8))

@@ -18,7 +18,7 @@ from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.models.families import family_of
 from loong_jax.remote import RemotePath
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny_hf
+from tests.doubles import tiny_hf
 
 URL = "memory://bucket/model"
 

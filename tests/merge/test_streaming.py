@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from loong_jax import crash_point, merge
+from loong_jax import merge
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, on_host, pieces, published
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
 from loong_jax.models.hf import unfinished
+from tests.doubles import crash_point
 from tests.merge import examples
 
 METHODS = {
@@ -225,22 +226,16 @@ def contents(directory):
 
 
 @pytest.mark.parametrize(
-    "point", ["ExportBegun:1", "ExportWhole:1", *(f"FileMoved:{n}" for n in range(1, 6))]
+    "point",
+    [("ExportBegun", 1), ("ExportWhole", 1), *(("FileMoved", n) for n in range(1, 6))],
+    ids=str,
 )
-def test_the_command_of_a_merge_that_was_killed_merges(point, disk, monkeypatch):
+def test_the_command_of_a_merge_that_was_killed_merges(point, disk):
     run_dir, *_ = disk
     settings = config(disk, merge.Linear())
     checkpoints.merge_checkpoints(dataclasses.replace(settings, output=run_dir / "whole"))
-
-    def die():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(crash_point, "kill", die)
-    monkeypatch.setattr(crash_point, "_reached", {})
-    monkeypatch.setenv(crash_point.VARIABLE, point)
-    with pytest.raises(KeyboardInterrupt):
+    with crash_point.stopped_at(*point), pytest.raises(KeyboardInterrupt):
         checkpoints.merge_checkpoints(settings)
-    monkeypatch.undo()
     with pytest.raises(CheckpointError, match="not finished"):
         unfinished.refuse_unfinished(run_dir / "out")
     checkpoints.merge_checkpoints(settings)

@@ -9,7 +9,7 @@ from flax import nnx
 from loong_jax.models import moe
 from loong_jax.models.moe.model import LongcatFlash
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(num_layers=1)
 TOKENS = np.arange(56).reshape(8, 7)

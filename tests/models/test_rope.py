@@ -10,7 +10,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models import rope
 from loong_jax.models.moe import YarnScaling
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 YARN = YarnScaling(factor=10.0, original_max_position=32_768, mscale=1.0, mscale_all_dim=1.0)
 

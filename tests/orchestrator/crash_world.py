@@ -17,7 +17,7 @@ from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.reuse import GroupReuse
-from loong_jax.testing.fake_world import FakeWorld
+from tests.doubles.fake_world import FakeWorld
 
 
 class Killed(BaseException):

@@ -29,8 +29,8 @@ from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.tiny import smallest_config, tokenizer
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles.tiny import smallest_config, tokenizer
 from tests.orchestrator import straight_line
 from tests.sweeps import thinned
 

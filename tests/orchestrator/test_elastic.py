@@ -17,7 +17,7 @@ from loong_jax.orchestrator.state import Balance, ReplicaState, RunState
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.fake_model import fake_weights
+from tests.doubles.fake_model import fake_weights
 from tests.rollout import real_loop
 from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from loong_jax.orchestrator.experience_maker import TrainerWithGenerators, num_tokens, share_out
 from loong_jax.rl.events import GroupsScored, StepTrained, WorkerFailed
 from loong_jax.rollout.records import Group, Ticket
-from loong_jax.testing.fake_model import fake_problem
-from loong_jax.testing.fake_world import fake_rollout
-from loong_jax.testing.scoring import scored_as_sampled
+from tests.doubles.fake_model import fake_problem
+from tests.doubles.fake_world import fake_rollout
+from tests.doubles.scoring import scored_as_sampled
 
 
 class Trainer:

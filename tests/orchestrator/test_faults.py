@@ -15,7 +15,7 @@ from loong_jax.orchestrator.inbox import Inbox
 from loong_jax.orchestrator.loop import RunStalled, WorkerLost
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rollout import events as rollout_events
-from loong_jax.testing.fake_world import FakeTimes, FakeWorld
+from tests.doubles.fake_world import FakeTimes, FakeWorld
 from tests.orchestrator.test_loop import make_run
 
 

@@ -9,7 +9,7 @@ from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.rollout import plain
 from loong_jax.rollout.records import Group, Ticket
-from loong_jax.testing.fake_world import fake_rollout
+from tests.doubles.fake_world import fake_rollout
 from tests.orchestrator.crash_world import problem_at
 
 RECORDS = [

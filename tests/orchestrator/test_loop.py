@@ -21,7 +21,7 @@ from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.buffer import Buffer
-from loong_jax.testing.fake_world import FakeTimes, FakeWorld
+from tests.doubles.fake_world import FakeTimes, FakeWorld
 
 
 def problem_at(cursor):

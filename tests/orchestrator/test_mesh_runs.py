@@ -20,7 +20,7 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.process_hosts import ProcessPlacement
-from loong_jax.testing.tiny import tokenizer
+from tests.doubles.tiny import tokenizer
 from tests.orchestrator import straight_line, test_deterministic
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,

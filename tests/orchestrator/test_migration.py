@@ -9,7 +9,7 @@ from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.fake_model import fake_weights
+from tests.doubles.fake_model import fake_weights
 from tests.rollout import real_loop
 from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 

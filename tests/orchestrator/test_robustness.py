@@ -23,13 +23,13 @@ from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing import killable_run
 from loong_jax.verifiers.pool import LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
+from tests.doubles import killable_run
 
 ROOT = Path(__file__).parents[2]
 GROUP_SIZE = 5
-STRANGE = WorkerConfig(table={"strange": "loong_jax.testing.strange_verifier:StrangeVerifier"})
+STRANGE = WorkerConfig(table={"strange": "tests.doubles.strange_verifier:StrangeVerifier"})
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def small_disk(tmp_path):
 @pytest.mark.timeout(600)
 def test_a_run_on_a_full_disk_says_so_and_goes_on_later(straight, small_disk):
     """Less and less room, so that it ends in metrics, in the journal and within checkpoints."""
-    command = [sys.executable, "-m", "loong_jax.testing.killable_run"]
+    command = [sys.executable, "-m", "tests.doubles.killable_run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     num_full = 0
     for room in (4096, 16384, 40960, 65536):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from loong_jax.bench import model, ours, versus
-from loong_jax.testing import tiny
 from tests.bench.smallest import SMALLEST
+from tests.doubles import tiny
 from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers

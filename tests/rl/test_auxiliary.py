@@ -20,7 +20,7 @@ from loong_jax.rl import auxiliary, checkpoint, logprobs, optimizers, sft, train
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(num_mtp_layers=1, num_layers=1)
 ALL = AuxiliaryLosses(mtp=0.5, balance=DeviceBalance(num_groups=2, weight=0.3), hidden_z=1e-3)

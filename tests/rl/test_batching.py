@@ -5,7 +5,7 @@ import pytest
 
 from loong_jax.data import packing
 from loong_jax.rl import advantages, batching
-from loong_jax.testing.toy_policy import toy_group
+from tests.doubles.toy_policy import toy_group
 
 GROUPS = [
     toy_group(4, (1.0, 0.0, None, 0.0), version=3),

@@ -5,7 +5,7 @@ import pytest
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rl import collapse
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch, Drift, Limits
-from loong_jax.testing import killable_run
+from tests.doubles import killable_run
 
 ENTROPY, LENGTH, LOAD = collapse.METRICS
 

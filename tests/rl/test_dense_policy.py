@@ -11,7 +11,7 @@ from loong_jax.models import dense, parameters
 from loong_jax.rl import advantages, batching, local_trainer, lora, objectives, optimizers, trainer
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.testing.toy_policy import toy_group
+from tests.doubles.toy_policy import toy_group
 
 CONFIG = dense.DenseConfig.tiny(qkv_bias=True, qk_norm=True)
 ADAM = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-3), weight_decay=0.1)

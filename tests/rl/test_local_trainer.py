@@ -9,7 +9,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.rl import events, local_trainer, objectives, optimizers, trainer
 from loong_jax.rollout.versions import VersionError, VersionStore
-from loong_jax.testing.toy_policy import toy_group, toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
 
 TIMEOUT_S = 60.0
 

@@ -14,8 +14,8 @@ from loong_jax.models.moe.convert import names
 from loong_jax.rl import local_trainer, lora, optimizers, sft, trainer
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import longcat_policy
-from loong_jax.testing import tiny
-from loong_jax.testing.toy_policy import toy_policy, toy_weights
+from tests.doubles import tiny
+from tests.doubles.toy_policy import toy_policy, toy_weights
 from tests.rl.test_local_trainer import get, groups, make, make_store, settings
 
 CONFIG = LoraConfig(rank=3, alpha=6.0)

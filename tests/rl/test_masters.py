@@ -13,8 +13,8 @@ from loong_jax.launch import stages, starting
 from loong_jax.models import moe, parameters
 from loong_jax.rl import checkpoint, optimizers, policy_model, sft, trainer
 from loong_jax.rl.policy_model import longcat_policy
-from loong_jax.testing import tiny
-from loong_jax.testing.toy_policy import toy_policy, toy_weights
+from tests.doubles import tiny
+from tests.doubles.toy_policy import toy_policy, toy_weights
 
 ADAM = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-5))
 PAIRS = [("1+1=", "2"), ("2+3=", "5"), ("4+4=", "8")] * 100

@@ -32,7 +32,7 @@ from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing.toy_policy import toy_group
+from tests.doubles.toy_policy import toy_group
 
 LONGCAT = MoEConfig.tiny(
     num_layers=2, hidden_size=64, num_experts=4, num_zero_experts=2, vocab_size=2048

@@ -5,8 +5,8 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.rl import advantages, rewards
-from loong_jax.testing.toy_policy import toy_group
 from loong_jax.verifiers import verdict as verdicts
+from tests.doubles.toy_policy import toy_group
 
 RULE = rewards.RewardRule(
     correct=1.0,

@@ -22,8 +22,8 @@ from loong_jax.rl import (
     trainer,
 )
 from loong_jax.rl.local_trainer import TrainerSettings
-from loong_jax.testing import tiny
-from loong_jax.testing.toy_policy import toy_group, toy_policy, toy_weights
+from tests.doubles import tiny
+from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
 
 CONFIG = tiny.smallest_config()
 SETTINGS = TrainerSettings(

@@ -8,7 +8,7 @@ from loong_jax.data import packing
 from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.rl import checkpoint, optimizers, sft, trainer
-from loong_jax.testing.toy_policy import toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_policy, toy_weights
 
 TOKENIZER = AsciiTokenizer()
 ENCODE = sft.pair_encoder(TOKENIZER)

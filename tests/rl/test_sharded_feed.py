@@ -17,7 +17,7 @@ from loong_jax.rl import optimizers, policy_model, sft
 from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing.toy_policy import toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_policy, toy_weights
 
 TOKENIZER = AsciiTokenizer()
 ENCODE = sft.pair_encoder(TOKENIZER)

@@ -20,8 +20,8 @@ from loong_jax.rl import (
     trainer,
 )
 from loong_jax.rl.batching import Layout
-from loong_jax.testing import tiny
-from loong_jax.testing.toy_policy import listing_policy, toy_group, toy_policy, toy_weights
+from tests.doubles import tiny
+from tests.doubles.toy_policy import listing_policy, toy_group, toy_policy, toy_weights
 
 OBJECTIVE = objectives.gspo_objective(group_size=4)
 OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-2))

@@ -9,7 +9,7 @@ import pytest
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import init_weights
 from loong_jax.rl import advantages, batching, objectives, optimizers, policy_model, trainer
-from loong_jax.testing.toy_policy import toy_group, toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
 
 OBJECTIVE = objectives.longcat_objective(group_size=4, max_response_tokens=9)
 OPTIMIZER = optimizers.AdamW(

@@ -10,7 +10,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 MODEL = tiny.smallest_config(num_mtp_layers=1, num_layers=1)
 LENGTH = 32  # of the cache

@@ -12,9 +12,9 @@ from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
-from loong_jax.testing.scoring import scored_as_sampled
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.scoring import scored_as_sampled
 
 GROUP_SIZE, SEED = 2, 3
 SAMPLING = SamplingSettings(max_new_tokens=24)

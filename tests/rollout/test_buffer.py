@@ -12,7 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rollout import plain
 from loong_jax.rollout.buffer import Buffer, LedgerError, StaleError
 from loong_jax.rollout.records import TICKET_ENDS, Group, Rollout, SamplingSettings, Ticket
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles.fake_model import fake_problem
 
 
 def make_ticket(number: int, issue: int = 0) -> Ticket:

@@ -12,7 +12,7 @@ from loong_jax.models.moe import init_weights
 from loong_jax.rollout import coarse
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 
 @pytest.mark.parametrize(

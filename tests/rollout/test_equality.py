@@ -15,7 +15,7 @@ from loong_jax.rollout import draw
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles.fake_model import fake_problem
 from tests.rollout import drafting_model, slot_books
 
 SEED, GROUP, NUM_TICKETS = 5, 3, 6

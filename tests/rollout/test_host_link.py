@@ -16,7 +16,7 @@ from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 
 SLOW_S = 0.5  # that every message takes
 

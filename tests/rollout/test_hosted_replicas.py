@@ -23,8 +23,8 @@ from loong_jax.rollout.process_hosts import ProcessPlacement
 from loong_jax.rollout.publisher import Publisher
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
-from loong_jax.testing.scoring import scored_as_sampled
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.scoring import scored_as_sampled
 from tests.rollout.real_loop import slowed
 
 pytestmark = pytest.mark.timeout(900)  # processes that start, beside whatever else runs

@@ -13,7 +13,7 @@ from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.seat import Command
 from loong_jax.rollout.versions import VersionError, VersionStore
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 
 ENGINE = fake_engine()
 GROUP_SIZE = 2

@@ -16,7 +16,7 @@ from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 from tests.rollout import slot_books
 from tests.rollout.compiled import num_compiled
 

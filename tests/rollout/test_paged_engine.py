@@ -20,7 +20,7 @@ from loong_jax.rollout.pages import OutOfPages
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles.fake_model import fake_problem
 from tests.rollout.compiled import num_compiled
 
 PAGES = PageConfig(num_pages=40, page_size=4)

@@ -8,8 +8,8 @@ import pytest
 from loong_jax.errors import CheckpointError
 from loong_jax.rollout import plain
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.testing.fake_model import fake_problem
 from loong_jax.verifiers.verdict import Verdict
+from tests.doubles.fake_model import fake_problem
 
 
 def make_group(number: int = 3, version: int = 5, size: int = 2) -> Group:

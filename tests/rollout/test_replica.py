@@ -9,7 +9,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 
 ENGINE = fake_engine()
 WEIGHTS = [fake_weights(seed) for seed in range(3)]

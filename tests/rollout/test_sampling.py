@@ -6,7 +6,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.sampling import ProblemSampler, generate_all
-from loong_jax.testing.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 
 ENGINE = fake_engine()
 WEIGHTS = fake_weights(0)

@@ -12,7 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.rollout import drafting_model
 from tests.sweeps import thinned
 

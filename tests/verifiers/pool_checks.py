@@ -11,7 +11,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
 
-CONFIG = WorkerConfig(table={"strange": "loong_jax.testing.strange_verifier:StrangeVerifier"})
+CONFIG = WorkerConfig(table={"strange": "tests.doubles.strange_verifier:StrangeVerifier"})
 
 
 def request(key: str, text: str, gold: str = "right", **kwargs) -> VerifierRequest:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.models.hf import files
 
@@ -107,7 +106,6 @@ def _clear(export: Begun, source: str | None) -> None:
         aside.mkdir()
         if source is not None:
             (aside / SOURCE).write_text(source, encoding="utf-8")
-    crash_point.reach("ExportBegun")
 
 
 @contextlib.contextmanager
@@ -134,10 +132,8 @@ def finish(export: Begun, names: Sequence[str]) -> None:
         )
     export.mark.write(json.dumps({name: _seen(export.aside / name) for name in names}))
     export.mark.flush()
-    crash_point.reach("ExportWhole")
     for name in names:
         (export.aside / name).replace(export.directory / name)
-        crash_point.reach("FileMoved")
     shutil.rmtree(export.aside)
     (export.directory / MARK).unlink()
 

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from loong_jax import crash_point
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.hf import files, layout, publication, unfinished
@@ -185,7 +184,6 @@ def _write(
             files.write_file(
                 directory / file, tensors, lambda name: _fetch(leaves, places[name]), metadata
             )
-            crash_point.reach("ShardWritten")
     return num_kept
 
 

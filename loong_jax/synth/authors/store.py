@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from loong_jax import crash_point
 from loong_jax.errors import ConfigError, LoongError
 
 
@@ -73,7 +72,6 @@ class CallStore:
                 ) from error
             self._places[key] = (self._end, len(line))
             self._end += len(line)
-        crash_point.reach("Stored")
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All records in the order they were written."""

@@ -16,7 +16,7 @@ from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
 from loong_jax.remote import RemotePath
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe.published import PUBLISHED, tensors_of
 
 EXPERT = "model.layers.0.mlp.experts.4.up_proj.weight"

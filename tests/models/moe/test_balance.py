@@ -15,7 +15,7 @@ from loong_jax.models import moe
 from loong_jax.models.moe import balance
 from loong_jax.models.moe.balance import CountTokens, DeviceBalance
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, random_tokens
 

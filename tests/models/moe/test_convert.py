@@ -17,7 +17,7 @@ from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
 from loong_jax.models.moe.convert import names
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe.published import PUBLISHED, assert_same_bytes, published, tensors_of
 from tests.sweeps import thinned
 

@@ -12,7 +12,7 @@ from flax import nnx
 from loong_jax.models import moe
 from loong_jax.models.moe import exchange
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe.test_model import perturbed
 from tests.sweeps import thinned
 

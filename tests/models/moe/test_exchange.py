@@ -16,7 +16,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import envelope, exchange, experts, padded, ragged
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config(num_layers=1)

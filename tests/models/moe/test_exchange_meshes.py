@@ -14,7 +14,7 @@ from flax import nnx
 from loong_jax.models import moe
 from loong_jax.models.moe import exchange
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config(

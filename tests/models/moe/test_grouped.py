@@ -10,7 +10,7 @@ from loong_jax.models.moe import grouped
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.sweeps import thinned
 
 

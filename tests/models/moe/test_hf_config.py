@@ -10,7 +10,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import convert
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 PLAIN = dict(
     vocab_size=40, hidden_size=32, num_layers=3, num_attention_heads=2, q_lora_rank=8,

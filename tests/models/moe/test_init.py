@@ -11,7 +11,7 @@ from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import router
 from loong_jax.models.moe.experts import Experts
 from loong_jax.sharding import ShardingRules
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 
 def only_layer(module):

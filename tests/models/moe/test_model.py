@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.stack import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe import reference
 from tests.sweeps import thinned
 

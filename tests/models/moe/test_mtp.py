@@ -10,7 +10,7 @@ from loong_jax.models import moe
 from loong_jax.models.moe import mtp
 from loong_jax.models.moe.attention import Latent
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe import reference
 from tests.models.moe.test_model import call, fresh
 from tests.sweeps import thinned

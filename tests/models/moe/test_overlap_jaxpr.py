@@ -13,7 +13,7 @@ from loong_jax.models.moe import exchange, travel
 from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(num_layers=1, exchange=exchange.PaddedExchange())
 BARRIER = "optimization_barrier"

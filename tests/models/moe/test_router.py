@@ -8,7 +8,7 @@ import pytest
 from loong_jax.models import moe
 from loong_jax.models.moe import router
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 CONFIG = tiny.smallest_config(gate_scale=6.0)
 

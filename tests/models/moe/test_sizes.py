@@ -6,7 +6,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 
 def test_flash_has_560_billion_parameters_and_27_active():

@@ -16,7 +16,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import speculative
 from loong_jax.sharding import ShardingRules, make_mesh
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe.test_model import call, perturbed
 from tests.sweeps import thinned
 

@@ -14,7 +14,7 @@ from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.models.moe import test_convert, test_model
 from tests.sweeps import thinned
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from flax import nnx
 
-from loong_jax import crash_point
 from loong_jax.errors import CheckpointError
 from loong_jax.models import moe
 from loong_jax.models.hf import HfCheckpoint, files, unfinished, writing
+from tests.doubles import crash_point
 
 PUBLISHED = Path(__file__).parent / "fixtures" / "published"
 SHARD_BYTES = 40_000  # three files and an index
@@ -59,23 +59,9 @@ def contents(directory):
     }
 
 
-def die_at(patched, wanted, number):
-    """Raises at the crash point of that name and number, as SIGKILL would end the process."""
-    reached = []
-
-    def reach(name):
-        reached.append(name)
-        if name == wanted and reached.count(name) == number:
-            raise KeyboardInterrupt
-
-    patched.setattr(crash_point, "reach", reach)
-
-
-def killed(monkeypatch, directory, point, save=save):
-    with monkeypatch.context() as patched:
-        die_at(patched, *point)
-        with pytest.raises(KeyboardInterrupt):
-            save(directory)
+def killed(directory, point, save=save):
+    with crash_point.stopped_at(*point), pytest.raises(KeyboardInterrupt):
+        save(directory)
 
 
 POINTS = [("ExportBegun", 1), ("ShardWritten", 1), ("ShardWritten", 2), ("ShardWritten", 3)]
@@ -83,10 +69,10 @@ POINTS += [("ExportWhole", 1), *(("FileMoved", n) for n in range(1, NUM_MOVED + 
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
-def test_a_killed_export_is_started_over(tmp_path, monkeypatch, whole, point):
+def test_a_killed_export_is_started_over(tmp_path, whole, point):
     """The same files in the end; until then nobody loads half of them."""
     assert len(whole) == NUM_MOVED
-    killed(monkeypatch, tmp_path, point)
+    killed(tmp_path, point)
     with pytest.raises(CheckpointError, match=r"export that was not finished.*[Rr]epeat"):
         moe.load_hf(tmp_path)
     save(tmp_path)
@@ -102,8 +88,8 @@ def test_an_export_of_the_same_weights_goes_on_after_its_whole_files(
 ):
     name, number = point
     num_whole = {"ExportBegun": 0, "ShardWritten": number}.get(name, 3)
-    killed(monkeypatch, tmp_path, point, functools.partial(save_of, "ours"))
-    killed(monkeypatch, tmp_path, ("ExportBegun", 1), functools.partial(save_of, "ours"))
+    killed(tmp_path, point, functools.partial(save_of, "ours"))
+    killed(tmp_path, ("ExportBegun", 1), functools.partial(save_of, "ours"))
     fetch, fetched = writing._fetch, []
     monkeypatch.setattr(writing, "_fetch", lambda *a: fetched.append(a[1].name) or fetch(*a))
     assert save_of("ours", tmp_path) == num_whole
@@ -112,11 +98,11 @@ def test_an_export_of_the_same_weights_goes_on_after_its_whole_files(
     assert {index[name] for name in fetched} == set(sorted(set(index.values()))[num_whole:])
 
 
-def test_an_export_to_the_files_of_an_import_goes_on_after_its_whole_files(tmp_path, monkeypatch):
+def test_an_export_to_the_files_of_an_import_goes_on_after_its_whole_files(tmp_path):
     ours = functools.partial(
         save_of, "ours", max_shard_bytes=None, stored_layout=HfCheckpoint(PUBLISHED).layout
     )
-    killed(monkeypatch, tmp_path, ("ShardWritten", 2), ours)
+    killed(tmp_path, ("ShardWritten", 2), ours)
     assert ours(tmp_path) == 2
     found = contents(tmp_path)
     assert found == {name: (PUBLISHED / name).read_bytes() for name in found}
@@ -124,29 +110,29 @@ def test_an_export_to_the_files_of_an_import_goes_on_after_its_whole_files(tmp_p
 
 
 @pytest.mark.parametrize("source", ["others", None])
-def test_an_export_of_other_weights_keeps_nothing(tmp_path, monkeypatch, whole, source):
+def test_an_export_of_other_weights_keeps_nothing(tmp_path, whole, source):
     for point in (("ShardWritten", 2), ("FileMoved", 2)):
-        killed(monkeypatch, tmp_path / point[0], point, functools.partial(save_of, "ours"))
+        killed(tmp_path / point[0], point, functools.partial(save_of, "ours"))
         assert save_of(source, tmp_path / point[0]) == 0
         assert contents(tmp_path / point[0]) == whole
 
 
-def test_files_of_another_size_or_damaged_ones_are_not_kept(tmp_path, monkeypatch, whole):
+def test_files_of_another_size_or_damaged_ones_are_not_kept(tmp_path, whole):
     ours = functools.partial(save_of, "ours")
-    killed(monkeypatch, tmp_path / "cut", ("ShardWritten", 3), ours)
+    killed(tmp_path / "cut", ("ShardWritten", 3), ours)
     cut, touched, _ = sorted((tmp_path / "cut" / unfinished.ASIDE).glob("*.safetensors"))
     cut.write_bytes(cut.read_bytes()[:-1])
     touched.write_bytes(touched.read_bytes().replace(b"BF16", b"FP16").replace(b"F32", b"F16"))
     assert ours(tmp_path / "cut") == 1
     assert contents(tmp_path / "cut") == whole
-    killed(monkeypatch, tmp_path / "size", ("ShardWritten", 3), ours)
+    killed(tmp_path / "size", ("ShardWritten", 3), ours)
     assert ours(tmp_path / "size", max_shard_bytes=10**9) == 0
     assert sorted(contents(tmp_path / "size")) == ["config.json", "model.safetensors"]
 
 
-def test_an_export_is_killed_again_and_again(tmp_path, monkeypatch, whole):
+def test_an_export_is_killed_again_and_again(tmp_path, whole):
     for point in [*reversed(POINTS), ("FileMoved", 3), ("ShardWritten", 2)]:
-        killed(monkeypatch, tmp_path, point)
+        killed(tmp_path, point)
     moe.save_hf(published(), tmp_path, max_shard_bytes=10**9)  # as one file
     assert sorted(contents(tmp_path)) == ["config.json", "model.safetensors"]
 
@@ -170,8 +156,8 @@ def test_an_export_killed_within_a_file_is_started_over(tmp_path, monkeypatch, w
 
 @pytest.mark.parametrize("point", [("ShardWritten", 2), ("FileMoved", 2), ("FileMoved", 5)])
 @pytest.mark.parametrize("name", ["other.safetensors", "config.json", "model-of.safetensors"])
-def test_what_others_put_beside_an_unfinished_export_is_refused(tmp_path, monkeypatch, point, name):
-    killed(monkeypatch, tmp_path, point)
+def test_what_others_put_beside_an_unfinished_export_is_refused(tmp_path, point, name):
+    killed(tmp_path, point)
     foreign = tmp_path / name
     foreign.write_text("{}")
     before = contents(tmp_path)
@@ -183,8 +169,8 @@ def test_what_others_put_beside_an_unfinished_export_is_refused(tmp_path, monkey
     moe.load_hf(tmp_path)
 
 
-def test_a_file_of_an_unfinished_export_that_was_replaced_is_refused(tmp_path, monkeypatch):
-    killed(monkeypatch, tmp_path, ("FileMoved", 2))
+def test_a_file_of_an_unfinished_export_that_was_replaced_is_refused(tmp_path):
+    killed(tmp_path, ("FileMoved", 2))
     moved = min(tmp_path.glob("*.safetensors"))
     moved.write_bytes(b"of another model")
     with pytest.raises(CheckpointError, match=f"already holds {moved.name}"):
@@ -232,8 +218,8 @@ def test_an_index_of_files_that_are_there_is_refused(tmp_path):
     assert (tmp_path / files.INDEX).read_text() == index
 
 
-def test_two_exports_at_once_are_refused(tmp_path, monkeypatch, whole):
-    killed(monkeypatch, tmp_path, ("ShardWritten", 1))
+def test_two_exports_at_once_are_refused(tmp_path, whole):
+    killed(tmp_path, ("ShardWritten", 1))
     before = contents(tmp_path)
     with (tmp_path / unfinished.MARK).open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)

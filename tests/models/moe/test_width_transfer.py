@@ -14,7 +14,7 @@ from flax import nnx
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
 from loong_jax.models.moe import width_transfer
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 WIDTHS = (32, 64, 128, 256)
 

@@ -12,7 +12,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.tools import Toolbox, ToolError
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles.fake_model import fake_problem
 
 pytest.importorskip("mcp", reason="the extra `tools` is not installed")
 

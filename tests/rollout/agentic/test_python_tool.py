@@ -8,8 +8,8 @@ import pytest
 from loong_jax.errors import VerifierError
 from loong_jax.rollout.agentic.python_tool import PythonTool
 from loong_jax.rollout.agentic.tools import Toolbox, ToolError
-from loong_jax.testing.fake_model import fake_problem
 from loong_jax.verifiers.sandbox import Limits
+from tests.doubles.fake_model import fake_problem
 
 PROBLEM = fake_problem(0)
 

@@ -17,8 +17,8 @@ from loong_jax.rollout.agentic.parking import ParkingLot
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.records import Group, SamplingSettings, Ticket
-from loong_jax.testing import bpe
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles import bpe
+from tests.doubles.fake_model import fake_problem
 
 NUM_GROUPS, GROUP_SIZE, MAX_TOKENS = 250, 4, 600
 LETTERS = [

@@ -13,9 +13,9 @@ from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.agentic.calls import Answer, CallPool
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.testing.fake_model import fake_problem
-from loong_jax.testing.scripted_model import scripted_engine
 from loong_jax.verifiers.tool_calls import ToolCall
+from tests.doubles.fake_model import fake_problem
+from tests.doubles.scripted_model import scripted_engine
 from tests.rollout.agentic.test_turns import (
     CALL,
     FINAL,

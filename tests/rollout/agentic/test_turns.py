@@ -15,8 +15,8 @@ from loong_jax.rollout.agentic.agent import Agent, TurnLimits
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.testing.fake_model import fake_problem
-from loong_jax.testing.scripted_model import scripted_engine, scripted_weights
+from tests.doubles.fake_model import fake_problem
+from tests.doubles.scripted_model import scripted_engine, scripted_weights
 
 CALL = tool_template.call_text("add", {"a": 0, "b": 0}).replace("0", "#")
 FINAL = "<longcat_think>#</longcat_think><longcat_answer>##</longcat_answer>"

@@ -26,8 +26,8 @@ from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.testing.fake_model import fake_problem
 from loong_jax.verifiers.tool_calls import ToolCall
+from tests.doubles.fake_model import fake_problem
 from tests.rollout import drafting_model
 from tests.rollout.test_equality import noise
 from tests.sweeps import thinned

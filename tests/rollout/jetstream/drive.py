@@ -12,7 +12,7 @@ from jetstream.core import orchestrator
 from jetstream.core.proto import jetstream_pb2
 
 from loong_jax.rollout.jetstream.adapter import JetStreamAdapter
-from loong_jax.testing import fake_model
+from tests.doubles import fake_model
 
 TEXTS = ["q" * i for i in range(10)]
 NUM_TOKENS = 7

@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.testing import fake_model
+from tests.doubles import fake_model
 
 pytest.importorskip(
     "jetstream.core",

@@ -21,7 +21,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.rollout.serving import live
 
 CHECKOUT = os.environ.get("JETSTREAM_CHECKOUT", "")

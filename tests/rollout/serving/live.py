@@ -21,7 +21,7 @@ from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.metrics import Metrics
 from loong_jax.rollout.serving.scheduler import Scheduler
 from loong_jax.rollout.serving.server import Address, serve
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 from tests.rollout import slot_books
 
 KEY = "a key for tests"

@@ -116,7 +116,8 @@ def test_no_author_sees_what_is_held_out(whole, root):
 
 
 def test_a_killed_run_goes_on_to_the_same_files(whole, root):
-    words = [sys.executable, "-m", "loong_jax.cli", "synth", "loongenv", *arguments(root, "killed")]
+    words = [sys.executable, "-m", "tests.doubles.crash_point", "synth", "loongenv"]
+    words += arguments(root, "killed")
     for place in ("Stored:20", "Stored:45"):
         ran = subprocess.run(
             words, env=os.environ | {"LOONG_DIE_AT": place}, timeout=240, check=False,

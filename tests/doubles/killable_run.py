@@ -1,7 +1,7 @@
 """A run small enough to be killed two hundred times: real loop, journal, checkpoints and verifier
 processes, with a generator and a trainer that need no model.
 
-`python -m loong_jax.testing.killable_run DIR` runs it or goes on with it, and prints one line of
+`python -m tests.doubles.killable_run DIR` runs it or goes on with it, and prints one line of
 JSON at the end. Weights are eight numbers that every trained token changes, so two runs with equal
 weights trained the same tokens in the same order.
 """
@@ -18,10 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax import crash_point
 from loong_jax.data import disk, response
 from loong_jax.environments.problem import Problem
-from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.protocols import Emit
@@ -34,8 +32,9 @@ from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.testing.scoring import scored_as_sampled
 from loong_jax.verifiers.pool import LocalVerifierPool, VerdictFuture, VerifierRequest
+from tests.doubles import crash_point
+from tests.doubles.scoring import scored_as_sampled
 
 NUM_STEPS, GROUP_SIZE, TOKENS = 4, 2, 16
 POLICY = DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True)
@@ -199,7 +198,7 @@ def run(directory: Path) -> dict[str, Any]:
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=NoLog(),
-        journal=Journal(directory / "journal"),
+        journal=crash_point.MortalJournal(directory / "journal"),
     )
     try:
         orchestrator.restore(control)

@@ -11,7 +11,7 @@ from loong_jax.models import dense, moe
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe import MoEConfig
-from loong_jax.testing import tiny
+from tests.doubles import tiny
 
 TEMPLATE = (
     "{%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}"

@@ -18,7 +18,7 @@ from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.testing.fake_model import FakeCache, FakeOutput
+from tests.doubles.fake_model import FakeCache, FakeOutput
 
 ANSWERED = SPECIAL_TOKENS["</longcat_tool_response>"]
 MAX_TURNS, MAX_LENGTH = 4, 128  # of a script: all have one shape, so nothing compiles twice

@@ -1,6 +1,7 @@
 """A config with every kind of field, for tests of reading, comparing and overriding."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
+
+# A file can name classes of the package alone: under this name the module is one of its own.
+__name__ = "loong_jax.nested_config"
+sys.modules[__name__] = sys.modules["tests.doubles.nested_config"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
