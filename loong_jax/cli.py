@@ -529,8 +529,8 @@ def synth(arguments: Arguments) -> int:
 def synth_help_text() -> str:
     return "\n".join(
         [
-            "usage: loong synth loongenv --seeds PATH ... --out DIR --endpoint URL|scripted",
-            "       loong synth resyn --keywords FILE --out DIR --endpoint URL|scripted",
+            "usage: loong synth loongenv --seeds PATH ... --out DIR --endpoint URL --model NAME",
+            "       loong synth resyn --keywords FILE --out DIR --endpoint URL --model NAME",
             "       loong synth formal [--run-dir DIR] [--audit coq]",
             "",
             "Has an author model make problems, and keeps those that hold: loongenv poses new",
@@ -538,10 +538,10 @@ def synth_help_text() -> str:
             "generate problems without end and judge the answers, for keywords; formal turns",
             "problems into statements, and teaches a prover from proofs that a checker accepts.",
             "",
-            "examples, without any model:",
-            "  loong synth loongenv --seeds loongbench --out runs/try --endpoint scripted",
+            "example, with a model of yours as the author (`loong serve RUN_DIR`):",
             "  echo permutation > words.txt",
-            "  loong synth resyn --keywords words.txt --out runs/envs --endpoint scripted",
+            "  loong synth resyn --keywords words.txt --out runs/envs \\",
+            "    --endpoint http://127.0.0.1:8000/v1 --model NAME",
             "",
             "`loong synth NAME --help` says more; docs/synthesis.md is the tutorial, and",
             "docs/formal_loop.md is about formal.",

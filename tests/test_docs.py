@@ -32,7 +32,7 @@ def test_the_tour_runs_in_a_notebook():
 
 
 def test_every_picture_and_folder_exists():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} points to {target}"

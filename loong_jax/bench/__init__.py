@@ -7,15 +7,10 @@ from loong_jax.errors import ConfigError
 
 BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arguments)`
     "async": "loong_jax.bench.asynchronous",
-    "curation": "loong_jax.bench.curation",
     "decode": "loong_jax.bench.decode",
     "device": "loong_jax.bench.device",
     "fusion": "loong_jax.bench.fusion",
-    "loongbench": "loong_jax.bench.loongbench",
     "model": "loong_jax.bench.model",
-    "placement": "loong_jax.bench.placement",
-    "quickstart-ablation": "loong_jax.bench.ablation.command",
-    "synth": "loong_jax.bench.synth.command",
     "verify": "loong_jax.bench.verify",
 }
 

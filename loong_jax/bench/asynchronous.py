@@ -1,93 +1,68 @@
-"""`loong bench async`: every scheduling policy on one seeded trace of response lengths."""
+"""`loong bench async`: every scheduling policy on one seeded trace of response lengths.
+
+The real loop and the real policies on a virtual clock. First all policies at 64 accelerators, with
+the batches and lengths of arXiv:2604.26256 (Qwen2.5-32B, 512 prompts x 16, 2K in, 30K out, H800);
+then DORA over synchronous at many more, with LongCat-Flash's sizes, which is an extrapolation.
+"""
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax import options
-from loong_jax.bench import record
-from loong_jax.bench.rollouts import agreement, calibration, figures, scale, setups, tables
+from loong_jax.bench import record, schedulers
+from loong_jax.bench.schedulers import Case
 from loong_jax.errors import ConfigError
 from loong_jax.launch import places
 from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.trace import TRACES
 
-MOST_ACCELERATORS = 200_000  # of an extrapolation that is made unasked
-GOAL = 3.0  # times synchronous, at the largest scales
-PARTS = ("simulated", "sleep", "real_engine")
-REGIMES = ("generation_bound", "trainer_bound", "narrow_shapes")  # of `rollouts.regimes`
+# LongCat-Flash: 560B parameters, 27B active, and a latent cache of 576 numbers in each of 56
+# attention blocks (arXiv:2509.01322). A replica spans 128 accelerators (high expert parallelism).
+ACCELERATORS_PER_REPLICA = 128
+CACHE_TOKEN_BYTES = 576 * 2 * 56.0
+MEMORY_BYTES_PER_S = 3.35e12  # of one H800
+LARGE_SPLITS = (0.1, 0.25)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Compares DORA with other schedulers: the real loop and policies on a virtual clock.
 
-    `simulated`: the simulator against a published table, whose 64-accelerator column alone four
-    numbers were fitted to; all policies at one size; DORA over synchronous at larger ones.
-    `sleep`: threads that sleep instead of decoding, to check the virtual clock against the real.
-    `real_engine`: a real engine and a real trainer, two processes on a core each; minutes each of
-    its regimes.
-    Example: loong bench async --json async.json --chart async.png
+    All policies at 64 accelerators, then DORA over synchronous at --accelerators for each bound of
+    --staleness.
+    Example: loong bench async --json async.json
     """
 
     json: Path | None = None  # all figures
-    chart: Path | None = None  # the same as a PNG
-    timeline: Path | None = None  # of real_engine: who decoded which version when, as a PNG
-    parts: str = "simulated"  # comma-separated
-    regimes: str = "generation_bound,narrow_shapes"  # of real_engine; trainer_bound too
     accelerators: int = 10_240  # of the extrapolation
-    large_batch: int = 1024  # groups per step where the batch is scaled; 512 otherwise
-    staleness: tuple[int, ...] = (1, 2, 3, 4)  # bounds of the extrapolation
+    groups: int = 512  # per step, there
+    staleness: tuple[int, ...] = (1, 2, 3, 4)  # bounds, there
     seeds: int = 1  # of the trace; figures are means over them, and with two there is a spread
-    sensitivity: bool = False  # also move every assumption; takes several minutes more
-    fit: bool = False  # fit the free parameters anew first; takes several minutes more
 
     def __post_init__(self):
-        unknown = set(self.chosen_parts) - set(PARTS)
-        if unknown or not self.chosen_parts:
-            raise ConfigError(f"parts={self.parts!r} must name some of {', '.join(PARTS)}.")
-        unknown = set(self.chosen_regimes) - set(REGIMES)
-        if unknown or not self.chosen_regimes:
-            raise ConfigError(f"regimes={self.regimes!r} must name some of {', '.join(REGIMES)}.")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds={self.seeds} must be at least 1: nothing is run otherwise.")
-        if self.accelerators < 2 * scale.ACCELERATORS_PER_REPLICA:
+        for name in ("seeds", "groups"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        if self.accelerators < 2 * ACCELERATORS_PER_REPLICA:
             raise ConfigError(
                 f"accelerators={self.accelerators} are fewer than two replicas of "
-                f"{scale.ACCELERATORS_PER_REPLICA}. Raise it."
+                f"{ACCELERATORS_PER_REPLICA}. Raise it."
             )
-
         if not self.staleness or min(self.staleness) < 0:
             raise ConfigError(
                 f"staleness={self.staleness} must name bounds of 0 or more steps. Name one or more."
             )
-        if self.large_batch < 1:
-            raise ConfigError(f"large_batch={self.large_batch} must be at least 1. Raise it.")
-
-    @property
-    def chosen_parts(self) -> tuple[str, ...]:
-        return _names(self.parts)
-
-    @property
-    def chosen_regimes(self) -> tuple[str, ...]:
-        return _names(self.regimes)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench async", arguments)
-    places.prepare_files(json=chosen.json, chart=chosen.chart, timeline=chosen.timeline)
-    started_s = time.perf_counter()
-    save = record.saver(chosen.json, chosen)
-    result = measure(chosen, say=lambda text: print(text, flush=True), save=save)
-    result["wall_s"] = time.perf_counter() - started_s
-    save(result)
-    if chosen.chart is not None and "simulated" in result:
-        chosen.chart.write_bytes(figures.png(result))
+    places.prepare_files(json=chosen.json)
+    measure(
+        chosen, say=lambda text: print(text, flush=True), save=record.saver(chosen.json, chosen)
+    )
     return 0
 
 
@@ -96,91 +71,124 @@ def measure(
 ) -> dict[str, Any]:
     """All figures as one JSON object; `say` gets each table as soon as it is there, and `save` all
     figures so far."""
-    result: dict[str, Any] = {}
-    if "sleep" in chosen.chosen_parts:
-        result["sleep"] = {name: agreement.measure(name) for name in agreement.POLICIES}
-        say(tables.sleep(result["sleep"]))
-        save(result)
-    if "real_engine" in chosen.chosen_parts:
-        result["real_engine"] = _real_engine(chosen, say)
-        save(result)
-    if "simulated" not in chosen.chosen_parts:
-        return result
-    seeds = tuple(range(chosen.seeds))
-    cost = calibration.fit(CostModel(), say=say) if chosen.fit else CostModel()
-    result["calibration"] = calibration.check(cost, seeds)
-    say(tables.calibration(result["calibration"]))
+    cost, seeds = CostModel(), tuple(range(chosen.seeds))
+    result: dict[str, Any] = {"policies": policies(cost, seeds)}
+    say(policies_text(result["policies"]))
     save(result)
-    result["policies"] = policies(cost, seeds)
-    say(tables.policies(result["policies"]))
-    save(result)
-    result["simulated"] = extrapolate(chosen, cost, seeds)
-    say(tables.simulated(result["simulated"]))
+    large = Case(
+        num_accelerators=chosen.accelerators,
+        groups_per_step=chosen.groups,
+        trace=TRACES["dora-prod"],
+        cost=large_model(cost),
+        accelerators_per_replica=ACCELERATORS_PER_REPLICA,
+        num_steps=10,
+        warm_up=8,
+        seeds=seeds,
+    )
+    say(f"DORA over synchronous at {chosen.accelerators:,} accelerators, {chosen.groups} groups")
+    result["assumptions"] = dataclasses.asdict(large.cost)
+    result["by_staleness"] = []
+    for bound in chosen.staleness:
+        row = compare(dataclasses.replace(large, max_staleness=bound), LARGE_SPLITS)
+        result["by_staleness"].append(row)
+        say(comparison_text(row))
+        save(result)
     return result
 
 
-def _real_engine(chosen: Options, say: Callable[[str], None]) -> dict[str, Any]:
-    from loong_jax.bench.rollouts import real, real_process, regimes
+def split_at_64(name: str) -> float:
+    """Share of 64 accelerators that train, from published shares of time alone.
 
-    made = real_process.measure(
-        {
-            name: dataclasses.replace(regimes.REGIMES[name], cores=real.two_cores())
-            for name in chosen.chosen_regimes
-        },
-        say=say,
-    )
-    say(tables.real_engine(made.result))
-    if chosen.timeline is not None:
-        chosen.timeline.write_bytes(made.picture)
-    return made.result
+    Training takes 67 % of a step of one step off (15.4 min: half of them) and 88 % of DORA's
+    (12.9 min: five eighths). Others are given DORA's split.
+    """
+    if schedulers.SETUPS[name].placement == "shared":
+        return 1.0
+    return 0.5 if name == "one step off" else 0.625
 
 
 def policies(cost: CostModel, seeds: tuple[int, ...]) -> dict[str, Any]:
-    """Every policy at 64 accelerators on the trace of the calibration."""
-    given = calibration.case(64, cost, seeds)
+    """Every policy at 64 accelerators."""
+    given = Case(
+        num_accelerators=64, groups_per_step=512, trace=TRACES["dora-32b"], cost=cost, seeds=seeds
+    )
     return {
-        name: setups.run(name, given, calibration.split_at_64(name)).to_json()
-        for name in setups.SETUPS
+        name: schedulers.run(name, given, split_at_64(name)).to_json() for name in schedulers.SETUPS
     }
 
 
-def _larger(chosen: Options) -> list[dict[str, Any]]:
-    """A larger batch, and ten times the accelerators as far as there are so many anywhere."""
-    changes: list[dict[str, Any]] = [{"groups_per_step": chosen.large_batch}]
-    if 10 * chosen.accelerators <= MOST_ACCELERATORS:
-        changes.append({"num_accelerators": 10 * chosen.accelerators})
-    return changes
+def large_model(cost: CostModel, width: int = ACCELERATORS_PER_REPLICA) -> CostModel:
+    """From 32B on four accelerators to 27B active of 560B on `width`.
+
+    A step of one slot and the training of one token on one device keep their seconds, since about
+    as many parameters are active; what is done per slot and per prompt token is spread over more
+    accelerators; caches are as large as the architecture makes them.
+    """
+    return dataclasses.replace(
+        cost,
+        decode_slot_s=cost.decode_slot_s * 4 / width,
+        prefill_token_s=cost.prefill_token_s * 4 / width,
+        decode_context_s=CACHE_TOKEN_BYTES / (width * MEMORY_BYTES_PER_S),
+        cache_token_bytes=CACHE_TOKEN_BYTES,
+        cache_capacity_tokens=1e8,
+        weight_bytes=1.12e12,
+        publish_s=23.7,  # verl's figure for 235B
+    )
 
 
-def headline(by_staleness: list[dict[str, Any]]) -> dict[str, Any]:
-    """The smallest bound at which DORA is GOAL times synchronous, else the fastest."""
-    reached = [row for row in by_staleness if row["speedup_vs_sync"] >= GOAL]
-    if reached:
-        return min(reached, key=lambda row: row["max_staleness"])
-    return max(by_staleness, key=lambda row: row["speedup_vs_sync"])
+def compare(given: Case, splits: tuple[float, ...]) -> dict[str, Any]:
+    """DORA over synchronous; batches, staleness bound and trace are equal.
+
+    The ratio is one of consumed tokens per device-second, since the measured steps of the two need
+    not hold the same problems. That of step times is given beside it.
+    """
+    # It knows no staleness, so one run of it serves every bound.
+    sync = schedulers.run("sync", dataclasses.replace(given, max_staleness=0), 1.0)
+    dora = schedulers.run_at_best_split("DORA", given, splits)
+    ratios = [
+        theirs.tokens_per_device_s / ours.tokens_per_device_s
+        for ours, theirs in zip(sync.reports, dora.reports, strict=True)
+    ]
+    return {
+        "max_staleness": given.max_staleness,
+        "sync_step_s": sync.mean("step_s"),
+        "dora_step_s": dora.mean("step_s"),
+        "sync_tokens_per_step": sync.mean("tokens_per_step"),
+        "dora_tokens_per_step": dora.mean("tokens_per_step"),
+        "speedup_vs_sync": statistics.fmean(ratios),
+        "speedup_least": min(ratios),
+        "speedup_most": max(ratios),
+        "speedup_in_steps": sync.mean("step_s") / dora.mean("step_s"),
+        "split": dora.split,
+    }
 
 
-def extrapolate(chosen: Options, cost: CostModel, seeds: tuple[int, ...]) -> dict[str, Any]:
-    def case(**changes: Any) -> setups.Case:
-        return scale.case(
-            **({"num_accelerators": chosen.accelerators, "seeds": seeds} | changes), cost=cost
+def policies_text(result: Mapping[str, Any]) -> str:
+    sync = result["sync"]["step_s"]
+    head = ("step min", "vs sync", "tok/dev/s", "idle", "wasted", "prefilled", "KS", "lost")
+    lines = ["All policies, 64 accelerators, equal batches and lengths"]
+    lines.append(f"{'':28}" + "".join(f"{title:>11}" for title in head))
+    for name, row in result.items():
+        cells = (
+            f"{row['step_s'] / 60:.2f}",
+            f"{sync / row['step_s']:.2f}x",
+            f"{row['tokens_per_device_s']:.0f}",
+            f"{row['idle_share']:.0%}",
+            f"{row['tokens_wasted_share']:.0%}",
+            f"{row['tokens_reprefilled_per_step'] / 1e6:.2f}M",
+            f"{row['ks_trained_vs_written']:.3f}",
+            f"{row['problems_never_trained']}",
         )
+        lines.append(f"{name:28}" + "".join(f"{cell:>11}" for cell in cells))
+    noise = max(row["ks_noise"] for row in result.values())
+    lines.append(f"KS below {noise:.3f} cannot be told from a fair sample; lost: problems dropped")
+    return "\n".join(lines)
 
-    by_staleness = [scale.compare(case(max_staleness=bound)) for bound in chosen.staleness]
-    base = headline(by_staleness)
-    bounds = {min(2, base["max_staleness"]), base["max_staleness"]}
-    simulated: dict[str, Any] = {
-        **base,
-        "assumptions": dataclasses.asdict(case().cost)
-        | {"accelerators_per_replica": scale.ACCELERATORS_PER_REPLICA, "trace": "dora-prod"},
-        "by_staleness": by_staleness,
-        "larger": [
-            scale.compare(case(max_staleness=bound, **changes), (base["split"],))
-            for changes in _larger(chosen)
-            for bound in sorted(bounds)
-        ],
-        "break_even": scale.break_even(cost),
-    }
-    if chosen.sensitivity:
-        simulated["sensitivity"] = scale.sensitivity(case(), base["split"])
-    return simulated
+
+def comparison_text(row: Mapping[str, Any]) -> str:
+    return (
+        f"  S = {row['max_staleness']}: {row['speedup_vs_sync']:5.2f}x in tokens per device-second "
+        f"({row['speedup_least']:.2f}-{row['speedup_most']:.2f}); steps {row['sync_step_s']:.0f} s "
+        f"and {row['dora_step_s']:.0f} s, {row['speedup_in_steps']:.2f}x; trains on "
+        f"{row['split']:.0%}"
+    )

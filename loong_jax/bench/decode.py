@@ -1,17 +1,16 @@
 """`loong bench decode`: our engine against transformers' `generate`, and what its parts gain.
 
 Both sides decode greedily from the same weights with the same threads, in float32, and must agree
-on the tokens. transformers tries every variant that works, with its growing cache and with its
-static one, for a few tokens; the fastest then decodes the whole load, in turns with our engine, so
+on the tokens. transformers tries its variants, with its growing cache and with its static one, for
+a few tokens; the fastest then decodes the whole load, in turns with our engine, so
 that both meet the same neighbours on a shared machine. The load before and after is reported.
 """
 
 import dataclasses
-import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,9 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 
 CACHES = ("slots", "pages")
-CLOSE = 1.1  # variants of transformers within this of the fastest on trial decode the whole load
-FAR_BEHIND = 1.3  # times the fastest, in a whole round
-PARTS = ("transformers", "group_prefill", "active_slots", "block_steps")
-# Kernels of the experts and of attention in transformers, by speed on CPU; all, to be thorough.
+PARTS = ("transformers", "group_prefill")
+# Kernels of the experts and of attention in transformers; loops and eager attention are slower.
 PEERS = (("grouped_mm", "sdpa"), ("batched_mm", "sdpa"))
-ALL_PEERS = tuple(itertools.product(("loop", "grouped_mm", "batched_mm"), ("sdpa", "eager")))
 
 # 51.2 million parameters, of which a third are the embedding and the head.
 MODEL = moe.MoEConfig.tiny(
@@ -70,7 +66,6 @@ class Load:
     group_size: int = 16
     block_steps: int = 16
     page_size: int = 32
-    step_counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # K, steps per call, to compare
     trial_tokens: int = 16  # new tokens that choose the variant of transformers
 
     @property
@@ -90,8 +85,7 @@ class Options:
     """Decodes 64 requests of 128 + 256 tokens with 51 million parameters, ours and transformers'.
 
     `transformers`: tokens per second of both sides, in turns. `group_prefill`: one prompt with a
-    group of samples, read once or once per sample. `active_slots`: a step by how many slots decode.
-    `block_steps`: a step by how many one call makes. Takes several minutes on two cores.
+    group of samples, read once or once per sample. Takes several minutes on two cores.
     Example: loong bench decode --json decode.json
     """
 
@@ -99,7 +93,6 @@ class Options:
     parts: str = ",".join(PARTS)  # comma-separated
     rounds: int = 3  # of every measurement; medians are reported
     new_tokens: int = 256  # per request
-    all_variants: bool = False  # of transformers, those that are known to be slow as well
 
     def __post_init__(self):
         unknown = set(self.chosen_parts) - set(PARTS)
@@ -123,7 +116,6 @@ def main(arguments: Sequence[str]) -> int:
         load=Load(num_new_tokens=chosen.new_tokens),
         parts=chosen.chosen_parts,
         rounds=chosen.rounds,
-        peers=ALL_PEERS if chosen.all_variants else PEERS,
         report=lambda text: print(text, flush=True),
         save=record.saver(chosen.json, chosen),
     )
@@ -137,7 +129,6 @@ def measure(
     parts: Sequence[str] = PARTS,
     num_threads: int | None = None,
     rounds: int = 3,
-    peers: Sequence[tuple[str, str]] = PEERS,
     report: Callable[[str], None] = print,
     save: record.Save = lambda _: None,
 ) -> dict[str, Any]:
@@ -165,14 +156,13 @@ def measure(
     if "transformers" in parts:
         result["engine"], tokens = bench.engines()
         save(result)
-        result["transformers"] = bench.transformers(tokens, num_threads, peers)
+        result["transformers"] = bench.transformers(tokens, num_threads)
         if "speedup" in result["transformers"]:
             result["speedup"] = result["transformers"]["speedup"]
         save(result)
-    for part in ("group_prefill", "active_slots", "block_steps"):
-        if part in parts:
-            result[part] = getattr(bench, part)()
-            save(result)
+    if "group_prefill" in parts:
+        result["group_prefill"] = bench.group_prefill()
+        save(result)
     result["load_average_after"] = os.getloadavg()[0]
     save(result)
     return result
@@ -253,11 +243,9 @@ class _Bench:
         sampling = SamplingSettings(greedy=True, max_new_tokens=self.load.num_new_tokens)
         return SampleRequest(stream=(0, 0, 0, 0, number), sampling=sampling)
 
-    def transformers(
-        self, tokens: np.ndarray, num_threads: int, variants: Sequence[tuple[str, str]]
-    ) -> dict[str, Any]:
-        """Seconds of `generate`, by variant for a few tokens, and for the whole load by those that
-        were about as fast as the fastest. What fails or disagrees is named.
+    def transformers(self, tokens: np.ndarray, num_threads: int) -> dict[str, Any]:
+        """Seconds of `generate`, by variant for a few tokens, and for the whole load by the fastest
+        of them, in turns with ours. What fails is named.
         """
         peer = versus.peer()
         if peer is None:
@@ -267,7 +255,7 @@ class _Bench:
         weights = jax.tree.map(np.asarray, self.weights)
         num_tokens = min(self.load.trial_tokens, self.load.num_new_tokens)
         seconds, failed, made = {}, {}, {}
-        for experts, attention in variants:
+        for experts, attention in PEERS:
             variant = peer.Variant(experts, attention)
             model = peer.build(self.config, weights, variant).eval()
             for cache in ("dynamic", "static"):
@@ -285,60 +273,39 @@ class _Bench:
                 self.report(f"  transformers, {name}: {seconds[name]:.2f} s, {num_tokens} tokens")
         if not seconds:
             return {"failed": failed}
-        limit_s = CLOSE * min(seconds.values())
-        finalists = {name: made[name] for name in seconds if seconds[name] <= limit_s}
+        fastest = min(seconds, key=lambda name: seconds[name])
         return {
             "versions": peer.versions(),
             "trial_tokens": num_tokens,
             "trial_s": seconds,
             "variants_that_do_not_work": failed,
-            **self._in_turns(peer, finalists, tokens),
+            "fastest": fastest,
+            **self._in_turns(peer, *made[fastest], tokens),
         }
 
-    def _in_turns(
-        self, peer: Any, variants: Mapping[str, tuple[Any, str]], tokens: np.ndarray
-    ) -> dict[str, Any]:
-        """The whole load by variants (model, kind of cache) of transformers and by ours on either
-        cache, round by round; the fastest variant of a round counts, and one that is far behind it
-        is left out of the rounds that follow.
-        """
-        variants = dict(variants)
+    def _in_turns(self, peer: Any, model: Any, cache: str, tokens: np.ndarray) -> dict[str, Any]:
+        """The whole load by transformers and by ours on either cache, round by round."""
         engines = {name: self.engine(paged=name == "pages") for name in CACHES}
         for engine in engines.values():
             self._decode_all(engine)
         rounds, share = [], 0.0
         for _ in range(self.rounds):
             took = {name: _seconds(self._decode_all, engine) for name, engine in engines.items()}
-            theirs = {}
-            for name, (model, cache) in variants.items():
-                theirs[name], found = peer.generate(
-                    model, self.prompts, num_new_tokens=self.load.num_new_tokens, cache=cache
-                )
-                share = float(np.mean(found == tokens))
-                self.report(f"  {name}: {theirs[name]:.2f} s; {share:.1%} of the tokens are equal")
-            fastest = min(theirs, key=lambda name: theirs[name])
-            for name, seconds in theirs.items():
-                if seconds > FAR_BEHIND * theirs[fastest]:
-                    del variants[name]
-            rounds.append(
-                {
-                    **took,
-                    "transformers": theirs[fastest],
-                    "fastest": fastest,
-                    "variants": theirs,
-                    "load_average": os.getloadavg()[0],
-                }
+            theirs_s, found = peer.generate(
+                model, self.prompts, num_new_tokens=self.load.num_new_tokens, cache=cache
             )
+            share = float(np.mean(found == tokens))
+            rounds.append({**took, "transformers": theirs_s, "load_average": os.getloadavg()[0]})
             self.report(
                 f"  slots {took['slots']:.2f} s, pages {took['pages']:.2f} s, transformers "
-                f"{theirs[fastest]:.2f} s: {theirs[fastest] / min(took.values()):.2f}x"
+                f"{theirs_s:.2f} s: {theirs_s / min(took.values()):.2f}x; {share:.1%} of the "
+                "tokens are equal"
             )
         ratios = {
             name: statistics.median(one["transformers"] / one[name] for one in rounds)
             for name in CACHES
         }
         return {
-            "fastest": rounds[-1]["fastest"],
             "rounds": rounds,
             "speedup_by_cache": ratios,
             "speedup": max(ratios.values()),
@@ -375,49 +342,6 @@ class _Bench:
             "speedup": gain,
             "pages_once": pages["once"],
         }
-
-    def active_slots(self) -> list[dict[str, float]]:
-        """Seconds of a decode step by how many slots are decoded."""
-        most = self.load.num_requests
-        widths = [width for width in (1, 2, 4, 8, 16, 32) if width < most]
-        engine = self.engine(paged=False, narrow_slots=tuple(widths))
-        state = engine.init_decode_state()
-        points = []
-        for width in (*widths, most):
-            slots = None if width == most else np.arange(width, dtype=np.int32)
-
-            def block(slots=slots):
-                nonlocal state
-                state, result = engine.generate(self.weights, state, slots=slots)
-                jax.block_until_ready(result.data)
-
-            block()
-            step_s = self._median(block) / self.load.block_steps
-            points.append({"active_slots": width, "step_s": step_s})
-            self.report(f"  {width} slots: {1e3 * step_s:.2f} ms a step")
-        return points
-
-    def block_steps(self) -> list[dict[str, float]]:
-        """Seconds of a decode step of all slots by how many steps one call makes."""
-        points = []
-        total = max(self.load.step_counts)
-        for steps in self.load.step_counts:
-            for paged in (False, True):
-                engine = self.engine(paged=paged, block_steps=steps)
-                state = engine.init_decode_state()
-
-                def blocks(engine=engine, steps=steps):
-                    nonlocal state
-                    for _ in range(total // steps):
-                        state, result = engine.generate(self.weights, state)
-                        result.convert_to_numpy()
-
-                blocks()
-                step_s = self._median(blocks) / (total // steps * steps)
-                kind = "pages" if paged else "slots"
-                points.append({"block_steps": steps, "cache": kind, "step_s": step_s})
-                self.report(f"  K = {steps}, {kind}: {1e3 * step_s:.2f} ms a step")
-        return points
 
     def _median(self, run: Callable[[], Any]) -> float:
         times = []

@@ -24,7 +24,6 @@ import transformers
 from transformers.integrations import moe
 from transformers.models.longcat_flash import modeling_longcat_flash as modeling
 
-from loong_jax.bench.products import Shape
 from loong_jax.models.moe.config import MoEConfig
 
 Weights = Mapping[str, Any]
@@ -48,19 +47,6 @@ def versions() -> dict[str, str]:
 
 def set_num_threads(count: int) -> None:
     torch.set_num_threads(count)
-
-
-def product(shape: Shape) -> Callable[[], Any]:
-    """A run that multiplies matrices of ones in float32."""
-    left, right = (torch.ones(sizes) for sizes in shape.operands())
-    left = left.mT if shape.transposed == "left" else left
-    right = right.mT if shape.transposed == "right" else right
-
-    def run():
-        with torch.inference_mode():
-            return left @ right
-
-    return run
 
 
 def build(config: MoEConfig, weights: Weights, variant: Variant) -> torch.nn.Module:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from loong_jax import options
 from loong_jax.bench import record, timing
@@ -21,11 +21,8 @@ from loong_jax.launch import places
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
 
-if TYPE_CHECKING:
-    from loong_jax.bench import verify_pool
-
 PEER = "math_verify"
-PARTS = ("math", "sandbox", "ray")
+PARTS = ("math", "sandbox")
 _LONG_CHARS = 60_000
 _EXPECTED = (True, False, "correct", "not correct", "ungradable")
 
@@ -47,9 +44,7 @@ class Options:
     json: Path | None = None  # all figures
     rounds: int = 3  # of timing
     peer: bool = True  # compare with Math-Verify if it is installed
-    parts: tuple[str, ...] = ("math", "sandbox")  # what to measure; "ray" is the soak of the pool
-    requests: int = 100_000  # of the soak
-    kills: int = 100  # of workers, during the soak
+    parts: tuple[str, ...] = PARTS  # what to measure
 
 
 class Case(NamedTuple):
@@ -66,7 +61,6 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
     if not chosen.parts or set(chosen.parts) - set(PARTS):
         raise ConfigError(f"parts={list(chosen.parts)} must name some of {', '.join(PARTS)}.")
-    soak = _soak(chosen) if "ray" in chosen.parts else None
     places.prepare_files(json=chosen.json)
     cases = read_cases(chosen.cases) if "math" in chosen.parts else []
     save = record.saver(chosen.json, chosen)
@@ -77,9 +71,6 @@ def main(arguments: Sequence[str]) -> int:
         save(result)
     if "sandbox" in chosen.parts:
         result["sandbox"] = _sandbox()
-        save(result)
-    if soak is not None:
-        result["ray"] = _ray(soak)
         save(result)
     return 0
 
@@ -93,20 +84,6 @@ def _sandbox() -> dict[str, Any]:
         print(f"sandbox: not measured, {error}")
         return {"skipped": str(error)}
     print(sandbox_bench.as_text(measured))
-    return measured
-
-
-def _soak(chosen: Options) -> "verify_pool.Soak":
-    from loong_jax.bench import verify_pool
-
-    return verify_pool.Soak(num_requests=chosen.requests, num_kills=chosen.kills)
-
-
-def _ray(soak: "verify_pool.Soak") -> dict[str, Any]:
-    from loong_jax.bench import verify_pool
-
-    measured = verify_pool.measure(soak)
-    print(verify_pool.as_text(measured))
     return measured
 
 

@@ -1,13 +1,13 @@
 """Ours against transformers: same weights, tokens, threads and optimizer, in one process.
 
-Both run in every variant that works. Those that a short trial finds close to the fastest of their
-side are timed in turns; of each round the pair counts that is the fastest in all other rounds.
+Both run in every variant that works. The one of each side that a short trial finds the fastest is
+then timed in turns with the other side's.
 """
 
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -21,8 +21,6 @@ REMEDY = "pip install 'torch==2.13.0' transformers, or the extra `peers`"
 # batched_mm copies the weights of every choice; where that is more, it is left out
 MOST_BATCHED_BYTES = 2**31
 LARGEST_DIFFERENCE = 1e-3  # of logits and losses; rounding makes about 1e-5
-# A trial of a few rounds on a machine with other things to do errs by so much.
-CLOSE = 1.2
 Report = Callable[[str], None]
 
 
@@ -34,9 +32,9 @@ def peer() -> ModuleType | None:
 
 
 def compare(
-    peer: ModuleType, problem: Problem, *, compiled: bool, budget_s: float, report: Report
+    peer: ModuleType | None, problem: Problem, *, compiled: bool, budget_s: float, report: Report
 ) -> dict[str, Any]:
-    """Times of both passes of both sides, and their paired ratio.
+    """Times of both passes of both sides, and their paired ratio; of ours alone without a peer.
 
     Raises:
       AssertionError: the two sides do not compute the same function, so no time means anything.
@@ -52,10 +50,12 @@ def compare(
     assert all(np.allclose(losses, other, atol=LARGEST_DIFFERENCE) for other in others), others
 
     def forward_run(variant):
+        assert peer is not None
         run = peer.forward(peer.build(config, weights, variant), variant, problem.tokens)
         return run, _largest_difference(run().numpy(), logits)
 
     def step_run(variant):
+        assert peer is not None
         run = peer.train_step(
             peer.build(config, weights, variant),
             variant,
@@ -71,17 +71,22 @@ def compare(
     for name, make, runs in (("forward", forward_run, forwards), ("train_step", step_run, steps)):
         own_samples = timing.interleaved(runs, budget_s=budget_s / 5, min_rounds=3)
         own_seconds = {variant: timing.median_s(found) for variant, found in own_samples.items()}
+        passes[name] = {"ours_s": min(own_seconds.values()), "ours_variants_s": own_seconds}
+        if peer is None:
+            report(f"    {name}: ours {1e3 * passes[name]['ours_s']:.1f} ms")
+            continue
         variants = _Variants(name, make, peer, report)
         variants.time(_eager(peer, problem), budget_s / 5)
         if compiled:
             variants.time(_compiled(peer, problem, variants.fastest), budget_s / 5)
-        sides = {
-            "ours": (runs, own_seconds),
-            "transformers": (variants.runs, variants.seconds),
+        pair = {
+            "ours": min(own_seconds, key=lambda variant: own_seconds[variant]),
+            "transformers": str(variants.fastest),
         }
+        finals = {"ours": runs[pair["ours"]], "transformers": variants.runs[pair["transformers"]]}
         with peer.quiet():
-            pair, samples = _fastest_pair(sides, budget_s)
-        passes[name] = {
+            samples = timing.interleaved(finals, budget_s=budget_s)
+        passes[name] |= {
             "ours_s": timing.median_s(samples["ours"]),
             "transformers_s": timing.median_s(samples["transformers"]),
             "speedup": timing.median_ratio(samples["transformers"], samples["ours"]),
@@ -90,51 +95,14 @@ def compare(
             ),
             "rounds": len(samples["ours"]),
             "ours_variant": pair["ours"],
-            "ours_variants_s": own_seconds,
             "fastest_variant": pair["transformers"],
             "variants_s": variants.seconds,
             "variants_that_do_not_work": variants.failed,
             "largest_difference": variants.differences[pair["transformers"]],
         }
-        said = (f"{side} {1e3 * passes[name][f'{side}_s']:.1f} ms ({pair[side]})" for side in sides)
+        said = (f"{side} {1e3 * passes[name][f'{side}_s']:.1f} ms ({pair[side]})" for side in pair)
         report(f"    {name}: {', '.join(said)}: {passes[name]['speedup']:.2f}x")
     return passes
-
-
-def _fastest_pair(
-    sides: Mapping[str, tuple[Mapping[str, timing.Run], Mapping[str, float]]], budget_s: float
-) -> tuple[dict[str, str], dict[str, list[timing.Sample]]]:
-    """By side, of its runs and their seconds in a trial: the fastest variant, samples that count.
-
-    All that may be the fastest take turns; `budget_s` is for two of them.
-    """
-    finals = {
-        f"{side}: {variant}": (side, variant)
-        for side, (_, seconds) in sides.items()
-        for variant in seconds
-        if seconds[variant] <= CLOSE * min(seconds.values())
-    }
-    runs = {name: sides[side][0][variant] for name, (side, variant) in finals.items()}
-    found = timing.interleaved(runs, budget_s=budget_s * len(runs) / 2)
-    pair, samples = {}, {}
-    for side in sides:
-        own = {variant: found[name] for name, (at, variant) in finals.items() if at == side}
-        pair[side] = min(own, key=lambda variant: timing.median_s(own[variant]))
-        samples[side] = _of_the_fastest(own)
-    return pair, samples
-
-
-def _of_the_fastest(found: Mapping[str, list[timing.Sample]]) -> list[timing.Sample]:
-    """In each round, the sample of the variant that is the fastest in all other rounds.
-
-    If the round itself had a say, the side with more variants would win by their luck.
-    """
-    num_rounds = len(next(iter(found.values())))
-    chosen = []
-    for i in range(num_rounds):
-        others = {v: timing.median_s(own[:i] + own[i + 1 :]) for v, own in found.items()}
-        chosen.append(found[min(others, key=lambda variant: others[variant])][i])
-    return chosen
 
 
 class _Variants:

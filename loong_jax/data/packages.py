@@ -31,7 +31,7 @@ class Package:
     levels: tuple[int, ...]
     domain: Domain
     licence: str
-    author: str  # the model that wrote it; "scripted" for the scripted one
+    author: str  # the model that wrote it
     title: str
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # all else, for people
 

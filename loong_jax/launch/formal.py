@@ -87,8 +87,6 @@ def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, A
     statements = formal_statements.make(options.statements, directory / "statements", backend, seed)
     if statements.funnel:
         console.print(formal_report.funnel_table(statements.funnel))
-    if statements.caught:
-        console.print(formal_report.caught_table(statements.caught))
     console.print(
         f"seed {seed}: {len(statements.cold_start)} statements proved by search, "
         f"{len(statements.pool)} to attempt, {len(statements.held_out)} held out"
@@ -104,7 +102,6 @@ def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, A
     return {
         "seed": seed,
         "funnel": statements.funnel,
-        "caught": statements.caught,
         "num_cold_start": len(statements.cold_start),
         "num_pool": len(statements.pool),
         "num_held_out": len(statements.held_out),

@@ -139,18 +139,6 @@ def funnel_table(funnel: Mapping[str, int]) -> Table:
     return shown
 
 
-def caught_table(caught: Mapping[str, Mapping[str, int]]) -> Table:
-    """What became of the wrong translations that a scripted author planted."""
-    shown = Table(title="Planted by the scripted author")
-    for name in ("kind", "planted", "kept", "stopped at"):
-        shown.add_column(name, justify="right" if name in ("planted", "kept") else "left")
-    for kind, stages in caught.items():
-        kept = stages.get("kept", 0)
-        where = ", ".join(f"{stage} {n}" for stage, n in stages.items() if stage != "kept")
-        shown.add_row(kind, str(sum(stages.values())), str(kept), where)
-    return shown
-
-
 def table(found: Mapping[str, Any], num_samples: int, of: str) -> Table:
     """One row a round and arm, of one run or of the mean over seeds."""
     shown = Table(title=f"Held-out statements solved, with 95 % intervals ({of})")

@@ -1,25 +1,21 @@
 """The statements of `loong synth formal`: drawn, told in words, formalised by an author, proved."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
-from loong_jax.synth.authors.author import API_KEY, SCRIPTED
 from loong_jax.synth.formal import formalise, propositional
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.expert_iteration import Goal, Solution
-from loong_jax.synth.formal.formalise import Formalised
 from loong_jax.synth.formal.problems import Theorems
 from loong_jax.synth.formal.statement import Statement
-from loong_jax.synth.scripted import formal_roles, ledger
-from loong_jax.verifiers.judge.client import Budget, Endpoint
+from loong_jax.verifiers.judge.client import Budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +26,8 @@ class StatementSettings:
     num_problems: int = 1500  # told in words: for the cold start and the pool
     num_held_out: int = 200  # that measure, and never train
     cold_start_nodes: int = 5  # the largest proof that the search for the cold start may find
-    author: str = SCRIPTED  # an address that ends in /v1, "scripted", or "none": as they are drawn
-    model: str = SCRIPTED  # the name the endpoint knows
+    author: str = "none"  # an address that ends in /v1, or "none": statements as they are drawn
+    model: str = ""  # the name the endpoint knows
 
     def __post_init__(self):
         for name in ("num_problems", "num_held_out", "cold_start_nodes"):
@@ -40,13 +36,12 @@ class StatementSettings:
 
 
 class Statements(NamedTuple):
-    """No two of all these are kin. `funnel` and `caught` say what came of the problems in words."""
+    """No two of all these are kin. `funnel` says where problems in words ended."""
 
     cold_start: list[Solution]
     pool: list[Goal]
     held_out: list[Goal]
     funnel: dict[str, int]
-    caught: dict[str, dict[str, int]]  # of a scripted author: planted kind -> stage -> count
 
 
 def make(settings: StatementSettings, directory: Path, backend: Backend, seed: int) -> Statements:
@@ -56,10 +51,9 @@ def make(settings: StatementSettings, directory: Path, backend: Backend, seed: i
     held_out = [propositional.goal_of(*one) for one in drawn[: settings.num_held_out]]
     rest = drawn[settings.num_held_out :]
     funnel: dict[str, int] = {}
-    caught: dict[str, dict[str, int]] = {}
     if settings.author != "none":
         kin = {goal.kin for goal in held_out}
-        rest, funnel, caught = _formalised(rest, kin, settings, directory, backend, rng, seed)
+        rest, funnel = _formalised(rest, kin, settings, directory, backend, rng, seed)
     posed = [(statement, propositional.goal_of(statement, size)) for statement, size in rest]
     proved = propositional.cold_start(posed, settings.cold_start_nodes)
     if not proved:
@@ -69,7 +63,7 @@ def make(settings: StatementSettings, directory: Path, backend: Backend, seed: i
         )
     known = {solution.goal.uid for solution in proved}
     pool = [goal for _, goal in posed if goal.uid not in known]
-    return Statements(proved, pool, held_out, funnel, caught)
+    return Statements(proved, pool, held_out, funnel)
 
 
 def _draw(settings: StatementSettings, rng: np.random.Generator) -> list[tuple[Statement, int]]:
@@ -94,51 +88,25 @@ def _formalised(
     backend: Backend,
     rng: np.random.Generator,
     seed: int,
-) -> tuple[list[tuple[Statement, int]], dict[str, int], dict[str, dict[str, int]]]:
-    """What the author made of the problems, where it is kept; the funnel; what was caught."""
+) -> tuple[list[tuple[Statement, int]], dict[str, int]]:
+    """What the author made of the problems, where it is kept; the funnel."""
     directory.mkdir(parents=True, exist_ok=True)
     problems = [formalise.told(posed, rng) for posed, _ in drawn]
     opened = opening.open_author(
         directory,
-        _endpoint(settings),
+        opening.endpoint_of(settings.author, settings.model),
         settings={},
         budget=Budget(),
         max_parallel=16,
-        script_seed=seed,
     )
     with opened as author:
         made = formalise.formalise(problems, author, backend, seed=seed)
     made = formalise.without_kin(made, held_out_kin)
     json_files.write_jsonl(directory / "formalised.jsonl", [one.record() for one in made])
-    caught = {}
-    if settings.author == SCRIPTED:
-        caught = caught_by_kind(made, json_files.read_jsonl(directory / opening.LEDGER))
     # What goes on are the author's own words for it, not what they were meant to say.
     kept = [
         (one.statement, size)
         for one, (_, size) in zip(made, drawn, strict=True)
         if one.is_kept and one.statement is not None
     ]
-    return kept, formalise.funnel(made), caught
-
-
-def _endpoint(settings: StatementSettings) -> Endpoint | None:
-    if settings.author == SCRIPTED:
-        return None
-    return Endpoint(base_url=settings.author, model=settings.model, api_key_env=API_KEY)
-
-
-def caught_by_kind(
-    made: Sequence[Formalised], script: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, int]]:
-    """For each kind of wrong translation that was planted: at which stage how many were stopped."""
-    planted = {entry["digest"]: entry["defect"] for entry in script}
-    kinds = {
-        d.name: Counter() for d in formal_roles.DEFECTS if d.prompts == formal_roles.TRANSLATED
-    }
-    for one in made:
-        call = one.first_call.transcript
-        kind = planted.get(ledger.digest(call.messages, call.seed))
-        if kind in kinds:
-            kinds[kind][one.decision.stage] += 1
-    return {kind: dict(counts) for kind, counts in kinds.items()}
+    return kept, formalise.funnel(made)

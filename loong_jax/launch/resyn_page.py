@@ -9,7 +9,6 @@ from loong_jax.report import html_parts as parts
 from loong_jax.report import theme
 from loong_jax.report.html_parts import Markup
 
-SCRIPTED = "scripted"
 MAX_REASONS = 3  # beside a bar of the funnel
 
 
@@ -35,7 +34,6 @@ def write(directory: Path) -> Path:
             parts.section("Funnel", "funnel", where, _funnel_table(funnel)),
             parts.section("Solve rates", "rates", rates),
             parts.section("Diversity", "diversity", _diversity(report["diversity"])),
-            parts.section("Planted defects", "caught", _caught(directory)),
         ]
     )
     with theme.style(theme.LIGHT):
@@ -54,12 +52,6 @@ def _byline(report: Mapping[str, Any]) -> Markup:
         text += f" {count} questions share a run of words with {name}."
     if not report["is_complete"]:
         text += " The budget ended this run; the same command with a larger one goes on."
-    if report["author"] == SCRIPTED:
-        text += (
-            " Scripted: these environments come from generators with planted defects, and the "
-            "solve rates are planted too. They show that the machinery works, and nothing about "
-            "any model."
-        )
     return parts.paragraph(text)
 
 
@@ -123,15 +115,3 @@ def _diversity(figures: Mapping[str, Any]) -> Markup:
         ["environments of the most fruitful keyword", figures["most_of_one_keyword"]],
     ]
     return parts.table(["measure", "value"], body, text_columns=(0,))
-
-
-def _caught(directory: Path) -> Markup:
-    rows = json_files.read_json(directory / "caught.json")
-    if not rows:
-        return parts.paragraph("Only a scripted author plants defects.")
-    body = [
-        [name, row["planted"], row["caught"],
-         ", ".join(f"{n} {by}" for by, n in row["by"].items())]
-        for name, row in rows.items()
-    ]  # fmt: skip
-    return parts.table(["defect", "planted", "caught", "by"], body, text_columns=(0, 3))

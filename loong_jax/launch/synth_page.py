@@ -13,7 +13,6 @@ COLORS = {
     "not posed": "#8a99ad", "duplicate": "#8c8c3b", "non-executable": "#c44e80",
     "rejected": "#d97a1f", "unfinished": "#d8dee4", "passed": "#2f9e73",
 }  # fmt: skip
-SCRIPTED = "scripted"
 
 
 def write_loongenv(directory: Path) -> Path:
@@ -36,7 +35,6 @@ def write_loongenv(directory: Path) -> Path:
             parts.section("Difficulty", "difficulty", _difficulty(summary["rows"])),
             parts.section("Diversity", "diversity", _diversity(summary["rows"])),
             parts.section("Cost", "cost", _cost(summary["rows"])),
-            parts.section("Planted defects", "caught", _caught(summary.get("caught"))),
         ]
     )  # fmt: skip
     with theme.style(theme.LIGHT):
@@ -49,11 +47,6 @@ def _byline(summary: Mapping[str, Any]) -> Markup:
         f"Author: {summary['author']}. {summary['num_candidates']} candidates, "
         f"{summary['num_calls']} calls, {summary['num_tokens']:,} tokens."
     )
-    if summary["author"] == SCRIPTED:
-        text += (
-            " Scripted: these questions come from generators with planted defects. They show that "
-            "the machinery works, and nothing about any model."
-        )
     if not summary["is_complete"]:
         text += " The budget ended this run; the same command with a larger one goes on."
     return parts.paragraph(text)
@@ -145,15 +138,4 @@ def _cost(rows: Sequence[Mapping[str, Any]]) -> Markup:
     ]  # fmt: skip
     head = ["domain", "strategy", "calls", "prompt tokens", "reply tokens", "calls per item",
             "tokens per item", "dollars per item"]  # fmt: skip
-    return parts.table(head, body, text_columns=(0, 1))
-
-
-def _caught(caught: Sequence[Mapping[str, Any]] | None) -> Markup:
-    if not caught:
-        return Markup("")
-    body = [
-        [row["defect"], row["about"], row["planted"], row["caught"], parts.percent(row["share"])]
-        for row in caught
-    ]
-    head = ["defect", "what is wrong", "planted", "caught or harmless", "share"]
     return parts.table(head, body, text_columns=(0, 1))

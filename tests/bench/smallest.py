@@ -1,9 +1,9 @@
 """The smallest model and batch that can be timed."""
 
-from loong_jax.bench import grid
+from loong_jax.bench import ours
 from tests.doubles import tiny
 
-SMALLEST = grid.Setting(
+SMALLEST = ours.Setting(
     name="smallest",
     reason="a test",
     config=tiny.smallest_config(num_layers=1, chunk_tokens=None),

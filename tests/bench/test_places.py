@@ -9,20 +9,15 @@ from loong_jax import cli
 from loong_jax.bench import BENCHES
 
 DIRECTORIES = {
-    "curation": ["directory"],
     "fusion": ["directory"],
-    "quickstart-ablation": ["charts", "work-dir"],
-    "synth": ["charts", "work-dir"],
 }
-FILES = {"async": ["chart", "timeline"], "model": ["chart"]}
-NEEDED = {"loongbench": ["--data", "nowhere"]}
 
 
 def refused(name: str, option: str, place: Path, monkeypatch, capsys) -> str:
     """What is said where `loong bench NAME --OPTION PLACE` must not measure."""
-    for measuring in ("measure", "read_rows", "read_cases", "measure_quality"):
+    for measuring in ("measure", "read_cases"):
         monkeypatch.setattr(importlib.import_module(BENCHES[name]), measuring, None, raising=False)
-    words = ["bench", name, f"--{option}", str(place), *NEEDED.get(name, [])]
+    words = ["bench", name, f"--{option}", str(place)]
     assert cli.main(words) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"loong bench: --{option} {place} cannot be written")
@@ -32,12 +27,8 @@ def refused(name: str, option: str, place: Path, monkeypatch, capsys) -> str:
 
 @pytest.mark.parametrize("name", BENCHES)
 def test_files_that_cannot_be_written_are_refused(name, tmp_path, monkeypatch, capsys):
-    for option in ("json", *FILES.get(name, [])):
-        for place, why in (
-            (tmp_path, "it is a directory"),
-            (Path("/proc/x.json"), ""),
-        ):
-            assert why in refused(name, option, place, monkeypatch, capsys)
+    for place, why in ((tmp_path, "it is a directory"), (Path("/proc/x.json"), "")):
+        assert why in refused(name, "json", place, monkeypatch, capsys)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,13 +9,10 @@ import pytest
 from loong_jax import cli
 from loong_jax.bench import (
     asynchronous,
-    curation,
     decode,
     device,
     fusion,
     ours,
-    placement,
-    products,
     verify,
     versus,
 )
@@ -39,33 +36,24 @@ def found(*_, **__):
     return MEASURED
 
 
-def test_a_stopped_curation_leaves_its_first_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(curation, "measure_quality", found)
-    monkeypatch.setattr(curation, "quality_text", str)
-    monkeypatch.setattr(curation, "measure_contamination", stop)
-    left = stopped(["curation", "--planted", "7"], tmp_path / "a.json")
-    assert left["quality"] == MEASURED
-    assert left["setup"]["options"]["planted"] == 7
-    assert left["setup"]["machine"].keys() == {"processor", "cores", "load"}
-    assert {"python", "jax", "numpy"} <= left["setup"]["versions"].keys()
-
-
 def test_a_stopped_verify_leaves_its_first_part(tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "read_cases", lambda _: [])
     monkeypatch.setattr(verify, "measure", lambda *_, **__: dict(MEASURED))
     monkeypatch.setattr(verify, "as_text", str)
     monkeypatch.setattr(verify, "_sandbox", stop)
-    assert stopped(["verify"], tmp_path / "a.json")["what"] == 1.0
+    left = stopped(["verify", "--rounds", "7"], tmp_path / "a.json")
+    assert left["what"] == 1.0
+    assert left["setup"]["options"]["rounds"] == 7
+    assert left["setup"]["machine"].keys() == {"processor", "cores", "load"}
+    assert {"python", "jax", "numpy"} <= left["setup"]["versions"].keys()
 
 
 def test_a_stopped_decode_leaves_its_first_part(tmp_path, monkeypatch):
     defaults = decode.measure.__kwdefaults__ | {"config": tiny.smallest_config(num_layers=1)}
     monkeypatch.setattr(decode.measure, "__kwdefaults__", defaults)
-    monkeypatch.setattr(decode._Bench, "group_prefill", found)
-    monkeypatch.setattr(decode._Bench, "active_slots", stop)
-    parts = "group_prefill,active_slots"
-    left = stopped(["decode", "--parts", parts], tmp_path / "a.json")
-    assert left["group_prefill"] == MEASURED
+    monkeypatch.setattr(decode._Bench, "engines", lambda _: (MEASURED, None))
+    monkeypatch.setattr(decode._Bench, "transformers", stop)
+    assert stopped(["decode"], tmp_path / "a.json")["engine"] == MEASURED
 
 
 def test_a_stopped_device_leaves_its_first_part(tmp_path, monkeypatch):
@@ -85,19 +73,11 @@ def test_a_stopped_fusion_leaves_its_first_method(tmp_path, monkeypatch):
     assert left["methods"] == {"linear": {"ours": side}}
 
 
-def test_a_stopped_placement_leaves_its_first_size(tmp_path, monkeypatch):
-    names = ("start_s", "bytes_per_command", "bytes_per_report", "driver_us_per_report")
-    row = dict.fromkeys((*names, "publish_s"), 1.0)
-    rows = iter([row])
-    monkeypatch.setattr(placement, "measure", lambda *_: next(rows, None) or stop())
-    assert stopped(["placement"], tmp_path / "a.json")["rows"] == [row]
-
-
 def test_a_stopped_async_leaves_its_first_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(asynchronous.calibration, "check", found)
-    monkeypatch.setattr(asynchronous.tables, "calibration", str)
-    monkeypatch.setattr(asynchronous, "policies", stop)
-    assert stopped(["async"], tmp_path / "a.json")["calibration"] == MEASURED
+    monkeypatch.setattr(asynchronous, "policies", found)
+    monkeypatch.setattr(asynchronous, "policies_text", str)
+    monkeypatch.setattr(asynchronous, "compare", stop)
+    assert stopped(["async"], tmp_path / "a.json")["policies"] == MEASURED
 
 
 def test_a_stopped_comparison_leaves_its_first_setting(tmp_path, monkeypatch):
@@ -108,31 +88,22 @@ def test_a_stopped_comparison_leaves_its_first_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(versus, "peer", lambda: peer)
     monkeypatch.setattr(versus, "compare", lambda *_, **__: next(compared, None) or stop())
     monkeypatch.setattr(ours, "problem", found)
-    monkeypatch.setattr(ours, "load", found)
-    for name in ("of_forward", "time_each"):
-        monkeypatch.setattr(products, name, found)
-    monkeypatch.setattr(products, "bound", lambda *_: {"sentence": ""})
-    monkeypatch.setattr(products, "alone", lambda *_: products.Alone(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(model_bench.process, "keep_freed_memory", found)
     left = stopped(["model", "--settings", "wide", "few_big_experts"], tmp_path / "a.json")
-    assert left["transformers"]["settings"].keys() == {"wide"}
+    assert left["settings"].keys() == {"wide"}
     assert left["setup"]["options"]["budget_s"] == 15.0
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["model", "--parts"],
         ["verify", "--parts"],
-        ["curation", "--parts"],
-        ["placement", "--hosts"],
         ["fusion", "--methods", ","],
         ["model", "--budget-s", "inf"],
-        ["verify", "--parts", "math", "ray", "--requests", "5"],
     ],
 )
 def test_what_measures_nothing_or_never_ends_is_refused_at_once(words, monkeypatch, capsys):
-    for bench in (curation, fusion, placement, verify, model_bench):
+    for bench in (fusion, verify, model_bench):
         monkeypatch.setattr(bench, "measure", stop, raising=False)
     try:
         status = cli.main(["bench", *words])

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from loong_jax import cli
-from loong_jax.bench import curation_corpora
 from loong_jax.data import problem_files
 from loong_jax.data.curation import recipes
 from loong_jax.errors import ConfigError
+from tests.data.curation import corpora
 
 
 def write(path, records):
@@ -21,7 +21,7 @@ def write(path, records):
 def raw(tmp_path):
     rng = random.Random(0)
     records = [
-        {"id": f"r{i}", "prompt": curation_corpora.prompt(rng), "gold": str(i), "licence": "MIT",
+        {"id": f"r{i}", "prompt": corpora.prompt(rng), "gold": str(i), "licence": "MIT",
          "outcomes": [True, False, True, False]}
         for i in range(40)
     ]  # fmt: skip

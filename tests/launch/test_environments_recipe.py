@@ -19,8 +19,8 @@ from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.synth.scripted import resyn_digits, resyn_search
 from tests.doubles import tiny
+from tests.synth.scripted import resyn_digits, resyn_search
 
 pytestmark = pytest.mark.bubblewrap
 TEXTS = Texts(tokenizer=AsciiTokenizer())

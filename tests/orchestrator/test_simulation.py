@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax.bench.rollouts import setups
+from loong_jax.bench import schedulers as setups
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
 from loong_jax.orchestrator.actions import Assign, Migrate

@@ -23,8 +23,7 @@ def test_both_sides_compute_the_same_in_every_variant(num_zero_experts):
     sizes = dict(num_zero_experts=num_zero_experts, expert_ffn_hidden_size=16)  # torch wants fours
     config = tiny.smallest_config(num_layers=2, **sizes)
     setting = dataclasses.replace(SMALLEST, config=config)
-    chosen = model.Options(parts=("transformers",), compiled=False, budget_s=0.05)
-    found = model.measure(chosen, [setting])["transformers"]
+    found = model.measure(model.Options(compiled=False, budget_s=0.05), [setting])
     row = found["settings"]["smallest"]
     for name in ("forward", "train_step"):
         assert len(row[name]["variants_s"]) == 6
@@ -32,7 +31,6 @@ def test_both_sides_compute_the_same_in_every_variant(num_zero_experts):
         assert row[name]["largest_difference"] < 2e-5
         assert row[name]["speedup"] > 0
         assert found["summary"][name]["least"] == row[name]["speedup"]
-    assert "GFLOP" in row["bound"]["sentence"]
 
 
 def test_a_side_that_computes_something_else_is_not_timed(monkeypatch):

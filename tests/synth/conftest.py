@@ -3,9 +3,10 @@ import json
 import pytest
 
 from loong_jax.synth.authors import Author, CallStore
-from loong_jax.synth.scripted import Plan, Said, ScriptedAuthor
-from loong_jax.synth.scripted.defects import COMMON
 from loong_jax.verifiers.judge.client import Budget, Endpoint
+from tests.synth.scripted import Plan, Said, ScriptedAuthor
+from tests.synth.scripted.defects import COMMON
+from tests.synth.scripted.played import played
 
 
 def echo(ask):
@@ -27,6 +28,13 @@ def scripted():
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def played_author():
+    """Commands reach the scripted author at `played.URL`."""
+    with played():
+        yield
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ class SimulatedWorld:
     def _reach(self, replica: int) -> Any:
         """The replica, brought to the present; what ended on the way is reported.
 
-        A `SimulatedReplica`, or what stands for one (see `sleeping`).
+        A `SimulatedReplica`, or what stands for one.
         """
         host = self.replicas[replica]
         for number in host.advance(self.now):

@@ -20,7 +20,6 @@ from loong_jax.verifiers.judge.client import (
 )
 
 URL, MODEL, API_KEY = "LOONG_AUTHOR_URL", "LOONG_AUTHOR_MODEL", "LOONG_AUTHOR_API_KEY"
-SCRIPTED = "scripted"  # the model's name of our scripted author, by which its work is labelled
 # So many calls that no reply came to, nor to any other while they waited: the endpoint is down.
 MAX_FAILED_IN_A_ROW = 8
 
@@ -73,7 +72,7 @@ class Author:
 
     @property
     def name(self) -> str:
-        """The model's; "scripted" for our scripted author."""
+        """The model's, by which its work is labelled."""
         return self.endpoint.model
 
     def ask(self, requests: Sequence[Request]) -> list[Reply]:

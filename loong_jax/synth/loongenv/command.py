@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Author, CallStore, Settings
-from loong_jax.synth.authors.author import SCRIPTED
 from loong_jax.synth.loongenv import outputs, run, summary
 from loong_jax.synth.loongenv import seeds as seed_files
 from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
@@ -44,7 +42,8 @@ class LoongEnvOptions:
     summary.json and report.html (the funnel, difficulty, diversity, cost per kept item).
 
     Examples:
-      loong synth loongenv --seeds loongbench --out runs/try --endpoint scripted   (needs no model)
+      loong synth loongenv --seeds loongbench --out runs/try
+        --endpoint http://127.0.0.1:8000/v1 --model my-model
       loong synth loongenv --seeds loongbench --domains logic --items 100 --out runs/logic
         --endpoint http://127.0.0.1:8000/v1 --model my-model
     The key, where the endpoint wants one, is read from the variable LOONG_AUTHOR_API_KEY.
@@ -52,7 +51,7 @@ class LoongEnvOptions:
 
     out: Path  # the run directory; one that exists is gone on with
     seeds: tuple[Path, ...]  # files or directories in LoongBench's schema, .json or .jsonl
-    endpoint: str = ""  # an address that ends in /v1, or "scripted"; else LOONG_AUTHOR_URL
+    endpoint: str = ""  # an address that ends in /v1; else LOONG_AUTHOR_URL
     model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
     models: Annotated[
         dict[str, str],
@@ -79,7 +78,6 @@ class LoongEnvOptions:
     timeout_s: float = 300.0  # of one attempt at a call
     max_reply_tokens: int = 8192
     json_mode: bool = False  # whether the server takes response_format json_object
-    defect_scale: float = 1.0  # of the scripted author alone: 0 plants no defect
 
     def __post_init__(self):
         if not self.seeds:
@@ -92,6 +90,7 @@ class LoongEnvOptions:
 FREE = (
     "out", "seeds", "endpoint", "max_calls", "max_tokens", "usd_per_million_prompt",
     "usd_per_million_reply", "max_parallel", "timeout_s",
+    "defect_scale",  # in files of 0.1, of an author for tests
 )  # fmt: skip
 
 
@@ -113,8 +112,10 @@ def main(options: LoongEnvOptions) -> int:
     )  # fmt: skip
     seeds = seed_files.load(options.seeds)
     domains = run.chosen_domains(config, seeds)
-    name = SCRIPTED if endpoint is None else endpoint.model
-    kept = {**dataclasses.asdict(options), "model": name, "seeds_digest": seed_files.digest(seeds)}
+    kept = {
+        **dataclasses.asdict(options), "model": endpoint.model,
+        "seeds_digest": seed_files.digest(seeds),
+    }  # fmt: skip
     outputs.keep_settings(options.out, kept, FREE)
     roles = {
         role: Settings(temperature=temperature, model=options.models.get(role))
@@ -122,9 +123,8 @@ def main(options: LoongEnvOptions) -> int:
     }
     budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
     with opening.open_author(
-        options.out, endpoint, settings=roles, budget=budget, max_parallel=options.max_parallel,
-        script_seed=options.seed, defect_scale=options.defect_scale,
-    ) as author:  # fmt: skip
+        options.out, endpoint, settings=roles, budget=budget, max_parallel=options.max_parallel
+    ) as author:
         print(f"author {author.name}; seeds: {_counts(seeds, domains)}", flush=True)
         num_before = len(author.store)
         made = _made(options, config, seeds, author)
@@ -138,8 +138,6 @@ def main(options: LoongEnvOptions) -> int:
         )  # fmt: skip
         num_calls = len(author.store) - num_before
     print(summary.as_text(figures))
-    if name == SCRIPTED:
-        print(_caught(options.out))
     print(
         f"{len(made.kept)} items of {len(made.candidates)} candidates, {num_calls} new calls, "
         f"{time.monotonic() - start:.0f} s: {options.out / 'problems.jsonl'}"
@@ -159,16 +157,6 @@ def _made(
             return run.make(config, seeds, author, executions, lambda s: print(s, flush=True))
         finally:
             executions.close()
-
-
-def _caught(directory: Path) -> str:
-    """Adds to summary.json what became of the planted defects, and returns it as text."""
-    from loong_jax.synth.scripted import loongenv_caught
-
-    rows, audited = loongenv_caught.table(directory), loongenv_caught.audit(directory)
-    figures = json_files.read_json(directory / "summary.json")
-    json_files.write_json(directory / "summary.json", figures | {"caught": rows, "audit": audited})
-    return loongenv_caught.as_text(rows, audited)
 
 
 def _counts(seeds: SeedSet, domains: Sequence[str]) -> str:

@@ -146,7 +146,6 @@ def failed_calls(calls: CallStore) -> dict[str, int]:
 
 def as_text(figures: dict[str, Any]) -> str:
     """The table for the terminal."""
-    label = " (scripted)" if figures["author"] == "scripted" else ""
     head = ["domain", "strategy", "candidates", *OUTCOMES, "accuracy", "tokens/item"]
     lines = [head]
     for one in figures["rows"]:
@@ -163,7 +162,7 @@ def as_text(figures: dict[str, Any]) -> str:
     shown = [
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
     ]
-    return f"author: {figures['author']}{label}\n" + "\n".join(line.rstrip() for line in shown)
+    return f"author: {figures['author']}\n" + "\n".join(line.rstrip() for line in shown)
 
 
 def _bigrams(text: str) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Settings
-from loong_jax.synth.authors.author import SCRIPTED
 from loong_jax.synth.resyn import funnel, keywords, pipeline
 from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.settings import ResynSettings
@@ -37,17 +36,15 @@ class ResynOptions:
     solve rates), report.json, items.jsonl, audit.json and calls.jsonl (every call, paid for once).
     A run that was stopped goes on when the same command runs again.
 
-    With a model: loong synth resyn --out envs --keywords words.txt
+    Example: loong synth resyn --out envs --keywords words.txt
     --endpoint http://127.0.0.1:8000/v1 --model my-model
-
-    Without one: loong synth resyn --out try --keywords words.txt --endpoint scripted
 
     Then: loong train environments --packages envs/packages
     """
 
     out: Path  # directory of the results; made, or gone on with
     keywords: Path  # one keyword a line, # for comments; or .json with a list
-    endpoint: str = ""  # an address that ends in /v1, or "scripted"; else LOONG_AUTHOR_URL
+    endpoint: str = ""  # an address that ends in /v1; else LOONG_AUTHOR_URL
     model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
     ideas: int = 8  # asked for per keyword
     attempts: int = 32  # of the solver per level; docs/synthesis.md has the power of each number
@@ -59,7 +56,6 @@ class ResynOptions:
     max_tokens: int | None = None  # of prompts and replies together
     max_parallel: int = 16  # calls at a time
     timeout_s: float = 300.0  # of one attempt at a call
-    defect_scale: float = 1.0  # of the scripted author alone: 0 plants no defect
 
 
 def main(options: ResynOptions) -> int:
@@ -77,12 +73,11 @@ def main(options: ResynOptions) -> int:
     sets = {path.name: keywords.read_texts(path) for path in options.evaluation_sets}
     words = _audited(keywords.read(options.keywords), sets, options)
     endpoint = opening.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
-    _require_same(settings, words, SCRIPTED if endpoint is None else endpoint.model, options)
+    _require_same(settings, words, endpoint.model, options)
     budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
     with opening.open_author(
-        options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel,
-        script_seed=options.seed, defect_scale=options.defect_scale,
-    ) as author:  # fmt: skip
+        options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel
+    ) as author:
         report = pipeline.run(
             author, words, options.out, settings, sets,
             lambda stage, count: print(f"{stage:<12}{count:6}", file=sys.stderr, flush=True),
@@ -93,12 +88,6 @@ def main(options: ResynOptions) -> int:
         f"{figures['distinct_both']} differ in verifier and question; {report['calls']} calls, "
         f"{budget.num_tokens} tokens, written by {report['author']}"
     )
-    if report["author"] == SCRIPTED:
-        from loong_jax.synth.scripted import resyn_caught
-
-        rows = resyn_caught.table(options.out)
-        json_files.write_json(options.out / "caught.json", rows)
-        print(resyn_caught.as_text(rows))
     print(f"packages: {options.out / 'packages'}")
     if not report["is_complete"]:
         print("the budget ended this run; the same command with a larger one goes on")
@@ -123,10 +112,7 @@ def _require_same(
     settings: ResynSettings, words: list[str], model: str, options: ResynOptions
 ) -> None:
     """A directory holds one run: ConfigError where another was begun in it."""
-    asked = {
-        "settings": dataclasses.asdict(settings), "keywords": words,
-        "model": model, "defect_scale": options.defect_scale,
-    }  # fmt: skip
+    asked = {"settings": dataclasses.asdict(settings), "keywords": words, "model": model}
     asked = json_files.without_nan(asked)
     path = options.out / "run.json"
     begun = json_files.read_json(path)

@@ -9,12 +9,31 @@ import pytest
 from loong_jax.data.curation import shingles
 from loong_jax.data.curation.contamination import Contamination, Index, Overlap
 from loong_jax.errors import ConfigError
+from tests.data.curation import corpora
 
 WORDS = [f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(500)]
 
 
 def text(rng, length):
     return " ".join(rng.choices(WORDS, k=length))
+
+
+def test_the_share_that_is_found_falls_with_the_words_that_changed():
+    rng = random.Random(0)
+    items = [corpora.prompt(rng) for _ in range(60)]
+    index = Index(items)
+
+    def found(texts):
+        return len(index.matches(texts)) / 60
+
+    def changed(num):
+        return [corpora.edited(item, num, rng) for item in items]
+
+    assert found(items) == 1.0
+    assert found(changed(2)) > 0.9
+    assert found([f"{corpora.response(rng)} {text} {corpora.response(rng)}" for text in items]) == 1
+    assert found(changed(12)) < 0.5
+    assert found([corpora.prompt(rng) for _ in range(60)]) <= 0.1
 
 
 def test_shares_are_those_of_a_plain_loop():

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from loong_jax.bench import curation_corpora
 from loong_jax.data.curation import instructions, safety, stages
 from loong_jax.data.curation.instructions import KeepsConstraints
 from loong_jax.data.curation.safety import Category, Policy, SafetyKind
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import constraints
+from tests.data.curation import corpora
 
 BREAD = (
     "Bread is made of flour and water.\n\nThe baker mixes them, waits an hour and bakes the dough "
@@ -27,7 +27,7 @@ RESPONSES = [
 
 def test_every_constraint_is_kept_by_its_response():
     rng = random.Random(0)
-    texts = RESPONSES + [curation_corpora.response(rng) for _ in range(40)]
+    texts = RESPONSES + [corpora.response(rng) for _ in range(40)]
     kinds = set()
     for text in texts:
         for seed in range(3):

@@ -6,11 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.bench import curation, curation_corpora
-from loong_jax.data.curation import prompts, responses, stages
+from loong_jax.data.curation import outcomes, prompts, responses, stages
 from loong_jax.errors import ConfigError
-from tests.data.curation import rule_cases
+from tests.data.curation import corpora, rule_cases
 
+FILTERS = {
+    rule.name: rule
+    for rule in (
+        prompts.Incomplete(),
+        prompts.MultiPart(),
+        prompts.MultipleChoice(),
+        prompts.TrueFalse(),
+        prompts.External(),
+        prompts.Conceptual(),
+        responses.Repetition(),
+        responses.Truncation(),
+        responses.LanguageMixing(),
+        responses.Form(form="plain"),
+        outcomes.Balanced(),
+        outcomes.PassRate(),
+    )
+}
 LOONGBENCH = Path(__file__).resolve().parents[4] / "shared/data/loongbench"
 
 PROMPTS = [
@@ -116,12 +132,12 @@ def test_what_the_engine_and_the_prompt_say_counts():
         assert rule.reason({"prompt": "no response"}) is None
 
 
-@pytest.mark.parametrize("name", [*curation_corpora.planted()])
+@pytest.mark.parametrize("name", [*corpora.planted()])
 def test_planted_defects_are_found_and_decoys_are_not(name):
     if name == "majority_vote":
         pytest.skip("the verifier of maths is asked in test_outcomes.py")
-    planted, rng = curation_corpora.planted()[name], random.Random(name)
-    stage = curation.filters()[planted.filter]
+    planted, rng = corpora.planted()[name], random.Random(name)
+    stage = FILTERS[planted.filter]
     found = stages.judge(stage, [planted.defect(rng) for _ in range(100)]).reasons
     alarms = stages.judge(stage, [planted.decoy(rng) for _ in range(100)]).reasons
     least = {"incomplete": 65, "multi_part": 70, "language_mixing": 80}.get(name, 90)
@@ -154,7 +170,7 @@ def test_bad_settings_are_refused():
 
 @pytest.mark.parametrize("name", [*rule_cases.CASES])
 def test_written_cases(name):
-    stage, cases = curation.filters()[name], rule_cases.CASES[name]
+    stage, cases = FILTERS[name], rule_cases.CASES[name]
 
     def found(texts):
         asked = [{"prompt": "What is x?", cases.key: text} for text in texts]

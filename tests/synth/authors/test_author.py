@@ -11,9 +11,9 @@ import time
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth import opening
 from loong_jax.synth.authors import AuthorDown, CallStore, Request, Settings, structured
-from loong_jax.synth.scripted import Said, ledger
+from tests.synth.scripted import Said, ledger
+from tests.synth.scripted.played import ATTEMPTS
 
 SCHEMA = structured.fields(code=str)
 
@@ -164,7 +164,7 @@ def test_a_slow_machine_leaves_no_trace(scripted, author):
         server = scripted(rates=rates, table={"loongenv/code": role})
         made = author(
             server, store=f"{slowness}.jsonl",
-            endpoint={"timeout_s": 0.4, "max_attempts": opening._SCRIPTED_ATTEMPTS},
+            endpoint={"timeout_s": 0.4, "max_attempts": ATTEMPTS},
         )  # fmt: skip
         replies = made.ask(requests(20))
         found.append([reply.transcript for reply in replies])

@@ -7,7 +7,7 @@ import pytest
 
 from loong_jax.synth.formal import backends, filters, formalise, statement, wording
 from loong_jax.synth.formal.problems import Theorems
-from loong_jax.synth.scripted import Plan, formal_roles, ledger, roles
+from tests.synth.scripted import Plan, formal_roles, ledger, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
 GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}

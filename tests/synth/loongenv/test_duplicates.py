@@ -1,7 +1,7 @@
 import random
 
 from loong_jax.synth.loongenv.duplicates import Duplicates, grams, shape, words_of
-from loong_jax.synth.scripted import world
+from tests.synth.scripted import world
 
 ASKED = "A train of 12 wagons, each with 40 seats, is two thirds full. How many seats are free?"
 

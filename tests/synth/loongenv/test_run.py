@@ -16,13 +16,12 @@ from loong_jax import cli
 from loong_jax.data import json_files, problem_files
 from loong_jax.synth.loongenv import command, seeds
 from loong_jax.synth.loongenv.candidates import OUTCOME
-from loong_jax.synth.opening import LEDGER
-from loong_jax.synth.scripted import world
-from loong_jax.synth.scripted.loongenv_roles import same
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from loong_jax.verifiers.loongbench.domains import DOMAINS
+from tests.synth.scripted import loongenv_caught, played, world
+from tests.synth.scripted.loongenv_roles import same
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
 FILES = ("candidates", "items", "problems", "solutions", "held_out")
 
 
@@ -44,7 +43,8 @@ def made_seeds(path, *domains, count=12):
 
 def arguments(root, out, **changes):
     settings = {
-        "seeds": root / "seeds.jsonl", "out": root / out, "endpoint": "scripted", "items": 2,
+        "seeds": root / "seeds.jsonl", "out": root / out, "endpoint": played.URL,
+        "model": "scripted", "items": 2,
         "max-candidates": 4, "round-size": 4, "num-attempts": 2, "generations": 1, "rewrites": 1,
         "cpu-s": 1, "packages": root / "packages", "max-parallel": 1,
     } | changes  # fmt: skip
@@ -66,7 +66,7 @@ def root():
 
 
 @pytest.fixture(scope="module")
-def whole(root):
+def whole(root, played_author):
     """A run that nobody disturbed."""
     assert cli.main(["synth", "loongenv", *arguments(root, "whole")]) == 0
     return root / "whole"
@@ -88,7 +88,8 @@ def test_the_funnel_adds_up_and_items_are_right(whole):
         assert same(puzzle.truth, item["answer"])
         assert item["calls"] == [said["key"] for said in item["transcripts"]]
         assert all(said["model"] == "scripted" for said in item["transcripts"])
-    assert summary["audit"]["wrong_gold"] == summary["audit"]["not_well_posed"] == 0
+    audited = loongenv_caught.audit(whole)
+    assert audited["wrong_gold"] == audited["not_well_posed"] == 0
 
 
 def test_what_comes_out_trains_and_is_labelled(whole):
@@ -102,7 +103,7 @@ def test_what_comes_out_trains_and_is_labelled(whole):
     verifier.close()
     solutions = json_files.read_jsonl(whole / "solutions.jsonl")
     assert {line["id"] for line in solutions} == {problem.uid for problem in found.problems}
-    assert "nothing about any model" in (whole / "report.html").read_text()
+    assert "Author: scripted" in (whole / "report.html").read_text()
     assert (whole / "funnel.png").stat().st_size > 1000
 
 
@@ -116,7 +117,7 @@ def test_no_author_sees_what_is_held_out(whole, root):
 
 
 def test_a_killed_run_goes_on_to_the_same_files(whole, root):
-    words = [sys.executable, "-m", "tests.doubles.crash_point", "synth", "loongenv"]
+    words = [sys.executable, "-m", "tests.synth.scripted.played", "synth", "loongenv"]
     words += arguments(root, "killed")
     for place in ("Stored:20", "Stored:45"):
         ran = subprocess.run(
@@ -128,7 +129,7 @@ def test_a_killed_run_goes_on_to_the_same_files(whole, root):
     assert contents(root / "killed") == contents(whole)
     replied = [
         entry["digest"]
-        for entry in json_files.read_jsonl(root / "killed" / LEDGER)
+        for entry in json_files.read_jsonl(root / "killed" / played.LEDGER)
         if entry["how"] == "answer"
     ]
     assert len(replied) == len(set(replied)), "a reply that arrived is never paid for again"
@@ -152,7 +153,7 @@ def test_another_run_in_the_same_directory_is_refused(whole, root, capsys):
 def test_bad_settings_are_refused(root, capsys, monkeypatch):
     monkeypatch.delenv("LOONG_AUTHOR_URL", raising=False)
     for changes, words in [
-        ({"endpoint": ""}, "LOONG_AUTHOR_URL"),
+        ({"endpoint": ""}, "`loong serve RUN_DIR`"),
         ({"domains": "finance"}, "have no seeds"),
         ({"items": 0}, "items=0 is below 1"),
         ({"seeds": root / "none"}, "does not exist"),
@@ -174,10 +175,12 @@ def test_all_twelve_domains_and_every_planted_defect(root):
     summary = json_files.read_json(root / "twelve" / "summary.json")
     assert {row["domain"] for row in summary["rows"] if row["kept"]} == set(DOMAINS)
     assert summary["num_kept"] >= 12 * 3
-    assert summary["audit"]["wrong_gold"] == 0
+    audited = loongenv_caught.audit(root / "twelve")
+    assert audited["wrong_gold"] == 0
     # a matcher that calls unequal answers equal lets a wrong solution pass, and is seldom
-    assert summary["audit"]["wrong_solution"] <= 3
-    caught = {row["defect"]: row for row in summary["caught"] if row["planted"]}
+    assert audited["wrong_solution"] <= 3
+    rows = loongenv_caught.table(root / "twelve")
+    caught = {row["defect"]: row for row in rows if row["planted"]}
     assert len(caught) >= 15
     # By judge_rejects a right item is lost, and no wrong one kept.
     passing = {"judge_rejects", "matcher_accepts", "wrong_reasoning", "spray_of_answers"}

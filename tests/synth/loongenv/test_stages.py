@@ -14,8 +14,8 @@ from loong_jax.synth.loongenv.candidates import Candidate, funnel
 from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
 from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
 from loong_jax.synth.loongenv.workshop import Workshop
-from loong_jax.synth.scripted import Said, loongenv_roles
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
+from tests.synth.scripted import Said, loongenv_roles
 
 
 def candidate(number=0, **changes):

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from loong_jax.bench.synth import calibration as bench
 from loong_jax.errors import ConfigError
-from loong_jax.synth.resyn import calibration, power
+from loong_jax.synth.resyn import calibration
 from loong_jax.synth.resyn.calibration import CalibrationRule, LevelCount, calibrate
+from tests.synth.resyn import power
 
 
 def counts_of(*solved, tried=20):
@@ -109,8 +109,6 @@ def test_power_grows_with_the_sample_and_the_fall():
     assert large[drops >= 0.5].min() > 0.95
     assert large[drops <= 0].max() <= 0.05
     assert large[drops >= 0.4].sum() > small[drops >= 0.4].sum()
-    assert "flat" in power.as_text(result)
-    assert bench.png(result)[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize(

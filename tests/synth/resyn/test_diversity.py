@@ -1,7 +1,7 @@
 """What counts as another environment: not another name, number or word."""
 
 from loong_jax.synth.resyn import diversity
-from loong_jax.synth.scripted import resyn_digits, resyn_letters, resyn_search
+from tests.synth.scripted import resyn_digits, resyn_letters, resyn_search
 
 FAMILIES = (*resyn_digits.FAMILIES, *resyn_letters.FAMILIES, *resyn_search.FAMILIES)
 BASE = '''

@@ -5,7 +5,7 @@ import pytest
 from loong_jax.data import json_files, packages
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
-from loong_jax.synth.scripted import resyn_caught, resyn_defects, resyn_roles
+from tests.synth.scripted import played, resyn_caught, resyn_defects, resyn_roles
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.release, pytest.mark.timeout(900)]
 KEYWORDS = """
@@ -19,14 +19,16 @@ def test_forty_environments_and_no_loophole(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("\n".join(KEYWORDS.split()))
     options = ResynOptions(
-        out=tmp_path / "run", keywords=words, endpoint="scripted", ideas=8, attempts=20
-    )
-    assert command.main(options) == 0
+        out=tmp_path / "run", keywords=words, endpoint=played.URL, model="scripted", ideas=8,
+        attempts=20,
+    )  # fmt: skip
+    with played.played():
+        assert command.main(options) == 0
     report = json_files.read_json(options.out / "report.json")
     kept = packages.read_all(options.out / "packages")
     assert len(kept) == report["funnel"]["kept"] >= 40
     assert report["diversity"]["distinct_both"] == len(kept)
-    caught = json_files.read_json(options.out / "caught.json")
+    caught = resyn_caught.table(options.out)
     assert resyn_caught.admitted_loopholes(caught) == []
     planted = {name for name in caught if name.startswith(resyn_defects.IN_MODULE)}
     assert len(planted) >= 15

@@ -17,16 +17,16 @@ from loong_jax.launch import resyn_page
 from loong_jax.synth.authors.store import CallStore
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
-from loong_jax.synth.scripted import ledger, resyn_caught
+from tests.synth.scripted import ledger, played, resyn_caught
 
-pytestmark = pytest.mark.bubblewrap
-SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "caught.json", "report.html",
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
+SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "report.html",
         "funnel.png")  # fmt: skip
 KILL_S = 120
 
 
 def options(out: Path, words: Path, **changes) -> ResynOptions:
-    settings = {"endpoint": "scripted", "ideas": 3, "attempts": 8} | changes
+    settings = {"endpoint": played.URL, "model": "scripted", "ideas": 3, "attempts": 8} | changes
     return ResynOptions(out=out, keywords=words, **settings)
 
 
@@ -44,7 +44,7 @@ def words(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(words, tmp_path_factory):
+def finished(words, tmp_path_factory, played_author):
     out = tmp_path_factory.mktemp("resyn")
     return made(out, words)
 
@@ -91,14 +91,14 @@ def test_what_is_kept_is_a_package_that_can_reward(finished):
 
 
 def test_no_planted_loophole_is_kept(finished):
-    assert resyn_caught.admitted_loopholes(json_files.read_json(finished / "caught.json")) == []
+    assert resyn_caught.admitted_loopholes(resyn_caught.table(finished)) == []
 
 
 def test_a_killed_run_goes_on_and_ends_alike(finished, words, tmp_path):
     """Killed with -9 amid the calls: none that was kept is made again; equal bytes at the end."""
     out = tmp_path / "run"
-    arguments = [sys.executable, "-m", "loong_jax.cli", "synth", "resyn", "--out", str(out)]
-    arguments += ["--keywords", str(words), "--endpoint", "scripted", "--ideas", "3"]
+    arguments = [sys.executable, "-m", "tests.synth.scripted.played", "synth", "resyn"]
+    arguments += ["--out", str(out), "--keywords", str(words), *played.AT, "--ideas", "3"]
     root = Path(__file__).parents[3]
     process = subprocess.Popen(
         [*arguments, "--attempts", "8"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -115,9 +115,9 @@ def test_a_killed_run_goes_on_and_ends_alike(finished, words, tmp_path):
     assert not (out / "report.json").exists()
     with CallStore(calls) as store:
         kept = {ledger.digest(call["messages"], call["seed"]) for call in store.records()}
-    num_said = len((out / "scripted_ledger.jsonl").read_text().splitlines())
+    num_said = len((out / played.LEDGER).read_text().splitlines())
     made(out, words)
-    said = [json.loads(line) for line in (out / "scripted_ledger.jsonl").read_text().splitlines()]
+    said = [json.loads(line) for line in (out / played.LEDGER).read_text().splitlines()]
     assert len(said) > num_said
     assert not kept & {row["digest"] for row in said[num_said:]}
     assert tree(out) == tree(finished)
@@ -130,7 +130,7 @@ def test_a_directory_holds_one_run(finished, words):
 
 def test_an_endpoint_needs_a_model(words, tmp_path):
     with pytest.raises(ConfigError, match="--model"):
-        command.main(options(tmp_path, words, endpoint="http://127.0.0.1:1/v1"))
+        command.main(options(tmp_path, words, endpoint="http://127.0.0.1:1/v1", model=""))
 
 
 def test_a_run_ends_with_its_budget_and_goes_on_with_a_larger_one(finished, words, tmp_path):

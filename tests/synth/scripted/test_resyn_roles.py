@@ -8,10 +8,10 @@ import pytest
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.synth.resyn import gates, questions
 from loong_jax.synth.resyn.calibrate import FIRST_SEED
-from loong_jax.synth.scripted import resyn_defects, resyn_roles
-from loong_jax.synth.scripted.play import Ask
 from loong_jax.verifiers.sandbox import Limits
 from tests.sweeps import thinned
+from tests.synth.scripted import resyn_defects, resyn_roles
+from tests.synth.scripted.play import Ask
 
 pytestmark = pytest.mark.bubblewrap
 LIMITS = Limits(cpu_s=0.7, wall_s=60.0, result_bytes=2**20)

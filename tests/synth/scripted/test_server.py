@@ -11,8 +11,8 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import prompts
-from loong_jax.synth.scripted import Defect, Plan
 from loong_jax.verifiers.judge import prompts as judge_prompts
+from tests.synth.scripted import Defect, Plan
 
 FIELDS = {"question": "7 * 8?", "domain": "maths", "packages": "none"}
 
@@ -68,7 +68,7 @@ def test_it_reads_the_judges_own_prompts(scripted):
 
     def judge(ask):
         heard.append(ask.fields)
-        from loong_jax.synth.scripted import Said
+        from tests.synth.scripted import Said
 
         return Said('{"verdict": "correct"}')
 

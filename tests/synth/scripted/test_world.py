@@ -6,9 +6,9 @@ import random
 import pytest
 
 from loong_jax.synth.authors import prompts
-from loong_jax.synth.scripted import Ask, loongenv_roles, roles, world
-from loong_jax.synth.scripted.families import CARDS, FAMILIES, SHORT_FAMILIES
 from loong_jax.verifiers.loongbench.domains import DOMAINS
+from tests.synth.scripted import Ask, loongenv_roles, roles, world
+from tests.synth.scripted.families import CARDS, FAMILIES, SHORT_FAMILIES
 
 
 def printed(program):

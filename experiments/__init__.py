@@ -1,0 +1,1 @@
+"""Experiments: scripts over the package, run from a checkout."""

@@ -1,0 +1,1 @@
+"""Scheduling policies on a real engine and a real trainer."""

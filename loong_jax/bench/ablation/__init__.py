@@ -1,1 +1,0 @@
-"""`loong bench quickstart-ablation`: what the parts of the recipe are worth, on the miniature."""

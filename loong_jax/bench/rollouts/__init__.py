@@ -1,1 +1,0 @@
-"""The bench of schedulers: every policy on one seeded trace of lengths."""

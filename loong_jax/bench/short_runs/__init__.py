@@ -1,1 +1,0 @@
-"""Short training runs that benches compare: how they are run, compared and drawn."""
