@@ -1,4 +1,4 @@
-"""`loong bench decode`: our engine against transformers' `generate`, and what its parts gain.
+"""`loong bench decode`: our engine against transformers' `generate`.
 
 Both sides decode greedily from the same weights with the same threads, in float32, and must agree
 on the tokens. transformers tries its variants, with its growing cache and with its static one, for
@@ -30,7 +30,6 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 
 CACHES = ("slots", "pages")
-PARTS = ("transformers", "group_prefill")
 # Kernels of the experts and of attention in transformers; loops and eager attention are slower.
 PEERS = (("grouped_mm", "sdpa"), ("batched_mm", "sdpa"))
 
@@ -63,7 +62,6 @@ class Load:
     num_requests: int = 64
     prompt_length: int = 128
     num_new_tokens: int = 256
-    group_size: int = 16
     block_steps: int = 16
     page_size: int = 32
     trial_tokens: int = 16  # new tokens that choose the variant of transformers
@@ -84,29 +82,20 @@ class _Endless(AsciiTokenizer):
 class Options:
     """Decodes 64 requests of 128 + 256 tokens with 51 million parameters, ours and transformers'.
 
-    `transformers`: tokens per second of both sides, in turns. `group_prefill`: one prompt with a
-    group of samples, read once or once per sample. Takes several minutes on two cores.
+    Tokens per second of both sides, in turns. Takes several minutes on two cores.
     Example: loong bench decode --json decode.json
     """
 
     json: Path | None = None  # all figures
-    parts: str = ",".join(PARTS)  # comma-separated
     rounds: int = 3  # of every measurement; medians are reported
     new_tokens: int = 256  # per request
 
     def __post_init__(self):
-        unknown = set(self.chosen_parts) - set(PARTS)
-        if unknown or not self.chosen_parts:
-            raise ConfigError(f"parts={self.parts!r} must name some of {', '.join(PARTS)}.")
         if self.rounds < 1 or self.new_tokens < 2:
             raise ConfigError(
                 f"rounds={self.rounds} must be at least 1 and new_tokens={self.new_tokens} at "
                 "least 2. Raise them."
             )
-
-    @property
-    def chosen_parts(self) -> tuple[str, ...]:
-        return tuple(part.strip() for part in self.parts.split(",") if part.strip())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,7 +103,6 @@ def main(arguments: Sequence[str]) -> int:
     places.prepare_files(json=chosen.json)
     measure(
         load=Load(num_new_tokens=chosen.new_tokens),
-        parts=chosen.chosen_parts,
         rounds=chosen.rounds,
         report=lambda text: print(text, flush=True),
         save=record.saver(chosen.json, chosen),
@@ -126,7 +114,6 @@ def measure(
     *,
     load: Load | None = None,
     config: moe.MoEConfig = MODEL,
-    parts: Sequence[str] = PARTS,
     num_threads: int | None = None,
     rounds: int = 3,
     report: Callable[[str], None] = print,
@@ -153,16 +140,9 @@ def measure(
         "load_average_before": os.getloadavg()[0],
     }
     bench = _Bench(graphdef, config, weights, load, prompts, rounds, report)
-    if "transformers" in parts:
-        result["engine"], tokens = bench.engines()
-        save(result)
-        result["transformers"] = bench.transformers(tokens, num_threads)
-        if "speedup" in result["transformers"]:
-            result["speedup"] = result["transformers"]["speedup"]
-        save(result)
-    if "group_prefill" in parts:
-        result["group_prefill"] = bench.group_prefill()
-        save(result)
+    result["engine"], tokens = bench.engines()
+    save(result)
+    result["transformers"] = bench.transformers(tokens, num_threads)
     result["load_average_after"] = os.getloadavg()[0]
     save(result)
     return result
@@ -310,37 +290,6 @@ class _Bench:
             "speedup_by_cache": ratios,
             "speedup": max(ratios.values()),
             "share_of_equal_tokens": share,
-        }
-
-    def group_prefill(self) -> dict[str, float]:
-        """One prompt with a group of samples, read once or once per sample."""
-        size = self.load.group_size
-        engine = self.engine(paged=True, prefill_batch=size, prefill_members=size)
-        once = self.engine(paged=True, prefill_batch=1, prefill_members=size)
-        requests = [self._request(number) for number in range(size)]
-        prompt = self.prompts[0]
-
-        def read(engine, prompts, rows):
-            prefix, result = engine.prefill_batch(
-                params=self.weights, prompts=prompts, rows=rows, requests=requests
-            )
-            state = engine.bulk_insert(prefix, engine.init_decode_state(), list(range(size)))
-            jax.block_until_ready((state.arrays, result.data))
-            return state.book.num_held
-
-        cases = {
-            "once": lambda: read(once, [prompt], [0] * size),
-            "per_sample": lambda: read(engine, [prompt] * size, range(size)),
-        }
-        pages = {name: case() for name, case in cases.items()}
-        seconds = {name: self._median(case) for name, case in cases.items()}
-        gain = seconds["per_sample"] / seconds["once"]
-        self.report(f"  group prefill at G = {size}: {gain:.2f}x")
-        return {
-            "once_s": seconds["once"],
-            "per_sample_s": seconds["per_sample"],
-            "speedup": gain,
-            "pages_once": pages["once"],
         }
 
     def _median(self, run: Callable[[], Any]) -> float:

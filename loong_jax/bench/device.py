@@ -3,13 +3,10 @@
 Peaks of a data sheet stand beside what the device does at best, measured in the same run: one large
 product and one large copy. Training is the step that `loong plan` describes: forward, backward,
 clipping and Adam over float32 masters. Decoding is greedy, all sequences at one place of a full
-cache, many steps in one call as in the engine. The pieces of a step are timed alone, forward and
-backward, so that one sees what the step spends its time on; what is left of it is the optimizer,
-the embedding and whatever does not overlap. Attention is timed on packed rows as well.
+cache, many steps in one call as in the engine.
 """
 
 import dataclasses
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +27,9 @@ from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.launch.plan.counts import attention_flops
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
-from loong_jax.models.moe.sight import Sight
 from loong_jax.sharding import ShardingRules
 
-PARTS = ("ceilings", "train", "pieces", "decode")
+PARTS = ("ceilings", "train", "decode")
 
 # 2.01 billion parameters in the proportions of the family: 0.53 of them meet a token.
 TWO_BILLION = moe.MoEConfig.flash(
@@ -51,7 +47,6 @@ TWO_BILLION = moe.MoEConfig.flash(
     target_ffn_experts=4.0,
 )
 MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
-_SEQUENCES_A_ROW = 4  # of packed rows
 _BURST_S = 0.05  # of calls without a look at what they made
 # What layers keep for the way back: all but norms and sums.
 _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
@@ -91,7 +86,7 @@ class Options:
 
     The default batch needs 105 GB of device memory. --batch 8 needs 66, for which a GPU of 80 must
     have XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 in its environment. `train`: seconds of a step and its
-    share of the peak. `pieces`: what it spends them on. `decode`: bytes that a step must read, over
+    share of the peak. `decode`: bytes that a step must read, over
     its time, as a share of the memory's bandwidth.
     Example: loong bench device --json device.json
     """
@@ -231,110 +226,6 @@ class _Bench:
         seen = (self.chosen.length + 1) / 2
         per_token = 2 * result["parameters"]["active"] + attention_flops(self.config, seen)
         return 3 * self.chosen.batch * self.chosen.length * per_token
-
-    def pieces(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Forward and backward of each piece at the shapes of a step, times how often it has it."""
-        config, chosen, rules = self.config, self.chosen, ShardingRules()
-        shape = chosen.batch, chosen.length
-        model = moe.LongcatFlash(
-            dataclasses.replace(config, num_layers=1), rngs=nnx.Rngs(0), rules=rules
-        )
-        layer, stacked = nnx.split(model.layers, graph=False)
-        weights = nnx.to_pure_dict(jax.tree.map(lambda a: a[0], stacked))
-        whole, whole_weights = nnx.split(model, graph=False)
-        segment = jnp.ones(shape, jnp.int32)
-        index = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-        sight = Sight(segment, index, segment, index)
-        x = self._random(1, (*shape, config.hidden_size)).astype(config.dtype)
-        targets = self._tokens(0, shape)[0]
-
-        def attention(layer, x, sight=sight):
-            return layer.attention_0(x, index, sight)[0]
-
-        def experts(layer, x):
-            return layer.experts(x, layer.router(x)[0], segment > 0)
-
-        def head(model, x):
-            return programs.next_token_loss(model.logits_of(x), targets)
-
-        def num_weights(name):
-            return sum(leaf.size for leaf in jax.tree.leaves(weights[name]))
-
-        layers, of_layer = config.num_layers, (layer, weights)
-        of_model = whole, nnx.to_pure_dict(whole_weights)
-        met = config.mean_ffn_experts / config.num_experts * num_weights("experts")
-        scores = attention_flops(config, (shape[1] + 1) / 2) / (2 * layers)
-        # How often a step has it, what it is of, the weights it has, what it does, and its
-        # operations per token, forward.
-        cases: dict[str, tuple[int, Any, tuple[str, ...], Any, float]] = {
-            "attention": (
-                2 * layers,
-                of_layer,
-                ("attention_0",),
-                attention,
-                2 * num_weights("attention_0") + scores,
-            ),
-            "dense FFN": (
-                2 * layers,
-                of_layer,
-                ("ffn_0",),
-                lambda layer, x: layer.ffn_0(x),
-                2 * num_weights("ffn_0"),
-            ),
-            "router and experts": (
-                layers,
-                of_layer,
-                ("router", "experts"),
-                experts,
-                2 * (met + num_weights("router")),
-            ),
-            "head and loss": (1, of_model, ("head",), head, 2 * result["parameters"]["head"]),
-        }
-        found = {}
-        for name, (count, (graph, known), names, run, flops) in cases.items():
-            seconds = self._there_and_back(run, graph, known, names, x)
-            found[name] = {"count": count, "seconds": count * seconds}
-            flops *= 3 * math.prod(shape)
-            found[name] |= self._share_of_flops(result, flops, seconds)
-            self.report(f"  {count} x {name}: {1e3 * count * seconds:.1f} ms{_shares(found[name])}")
-        if "train" in result:
-            left = result["train"]["step_s"] - sum(piece["seconds"] for piece in found.values())
-            found["all else"] = {"count": 1, "seconds": left}
-            self.report(f"  all else: {1e3 * left:.1f} ms")
-        # Beside the step, whose rows are whole: which tokens are of which sequence is told while
-        # it runs, as in training on packed rows.
-        segment = 1 + index * _SEQUENCES_A_ROW // shape[1]
-        packed = sight._replace(query_segment=segment, key_segment=segment)
-        own = ("attention_0",)
-        seconds = 2 * layers * self._there_and_back(attention, *of_layer, own, x, packed)
-        found["packed attention"] = {"count": 2 * layers, "seconds": seconds}
-        self.report(
-            f"  {2 * layers} x attention of {_SEQUENCES_A_ROW} sequences a row: "
-            f"{1e3 * seconds:.1f} ms"
-        )
-        return found
-
-    def _there_and_back(
-        self,
-        run: Callable[..., Any],
-        graph: Any,
-        weights: Any,
-        names: Sequence[str],
-        x: jax.Array,
-        *more: Any,
-    ) -> float:
-        """Seconds of `run(module, x, *more)` and its gradients for `x` and the named weights."""
-
-        def call(own, x, more):
-            return run(nnx.merge(graph, nnx.State(weights | own)), x, *more)
-
-        def both(own, x, more, grad):
-            return jax.vjp(lambda own, x: call(own, x, more), own, x)[1](grad)
-
-        own = {name: weights[name] for name in names}
-        made = jax.eval_shape(call, own, x, more)
-        grad = self._random(2, made.shape).astype(made.dtype)
-        return self._median(jax.jit(both), own, x, more, grad)
 
     def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Steps of one call, over a cache that is full up to the last of them."""

@@ -3,12 +3,10 @@
 import collections
 import dataclasses
 import gc
-import importlib.metadata
 import importlib.util
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,7 +156,6 @@ def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str,
         ],
     }
     result["speed"] = {key: _speed(judges, group, rounds) for key, group in groups.items()}
-    result["versions"] = _versions(judges)
     verifier.close()
     return result
 
@@ -242,13 +239,6 @@ def _speed(judges: dict[str, Judge], cases: Sequence[Case], rounds: int) -> dict
         ours, other = speeds.values()
         figures["speedup"] = ours / other
     return figures
-
-
-def _versions(judges: dict[str, Judge]) -> dict[str, str]:
-    versions = {"python": sys.version.split()[0], "sympy": importlib.metadata.version("sympy")}
-    if "Math-Verify" in judges:
-        versions["math-verify"] = importlib.metadata.version("math-verify")
-    return versions
 
 
 def as_text(result: dict[str, Any]) -> str:

@@ -64,11 +64,6 @@ def pass_at_k_per_problem(samples_P: ArrayLike, correct_P: ArrayLike, k: int) ->
     )
 
 
-def mean_at_k(outcome_PK: ArrayLike) -> float:
-    """Mean share of right answers over k samples of every problem; equals pass@1 from them."""
-    return float(np.mean(np.asarray(outcome_PK, np.float64)))
-
-
 def bootstrap(
     statistic: Statistic, row_PX: NDArray, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> tuple[float, float]:

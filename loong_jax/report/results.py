@@ -18,11 +18,6 @@ def expert_gain(run: RunRecord, domain: str) -> dict[str, Any]:
     return run.gains.get("over_sft", {}).get(run.expert_in(domain), {}).get(domain, {})
 
 
-def _before_and_after(run: RunRecord, domain: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of the start and of the expert of a domain."""
-    return run.figures(run.baseline, domain), run.figures(run.expert_in(domain), domain)
-
-
 def fused_loss(run: RunRecord, domain: str) -> dict[str, Any]:
     return run.gains.get("fused_minus_expert", {}).get(domain, {})
 

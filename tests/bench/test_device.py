@@ -30,8 +30,7 @@ def result():
 @pytest.mark.slow
 def test_shares_are_of_the_data_sheet_and_of_what_was_measured(result):
     figures, lines = result
-    assert list(figures["pieces"])[-2:] == ["all else", "packed attention"]
-    assert len(lines) == 1 + 1 + 1 + len(figures["pieces"]) + 1
+    assert len(lines) == 1 + 1 + 1 + 1
     train, ceilings = figures["train"], figures["ceilings"]
     assert train["share_of_peak"] == pytest.approx(train["flops"] / 1e12)
     assert train["share_of_product"] == pytest.approx(train["flops"] / ceilings["flops"])
@@ -50,13 +49,6 @@ def test_useful_work_is_that_of_a_plan(result):
     scores = 2 * 2 * config.num_layers * config.num_heads * head * 4.5
     per_token = 2 * figures["parameters"]["active"] + scores
     assert figures["train"]["useful_flops"] == pytest.approx(3 * 2 * 8 * per_token)
-    pieces = figures["pieces"]
-    work = {
-        name: piece["flops"] * piece["seconds"]
-        for name, piece in pieces.items()
-        if "flops" in piece
-    }
-    assert sum(work.values()) == pytest.approx(figures["train"]["useful_flops"], rel=2e-3)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ its place, and a reader of the messages finds every field again.
 import functools
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -78,22 +78,9 @@ def messages(prompt: Prompt, fields: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": user}]
 
 
-def fields_of(prompt: Prompt, asked: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
-    """The fields that `messages` put in; None for a chat of another prompt."""
-    if len(asked) != 2 or asked[0]["content"] != prompt.system:
-        return None
-    found = {}
-    for name in prompt.fields:
-        match = re.search(rf"<{name}>\n(.*?)\n</{name}>", asked[1]["content"], re.DOTALL)
-        if match is None:
-            return None
-        found[name] = _marks(prompt, escaped=True).sub(lambda mark: f"<{mark[1]}", match[1])
-    return found
-
-
-def _marks(prompt: Prompt, *, escaped: bool = False) -> re.Pattern[str]:
+def _marks(prompt: Prompt) -> re.Pattern[str]:
     names = "|".join(prompt.fields) or "$^"
-    return re.compile(rf"&lt;(/?(?:{names})>)" if escaped else rf"</?(?:{names})>")
+    return re.compile(rf"</?(?:{names})>")
 
 
 def _directory() -> Traversable:

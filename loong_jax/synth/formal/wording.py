@@ -61,11 +61,6 @@ def glossary_text(glossary: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {clause}" for name, clause in glossary.items())
 
 
-def read_glossary(text: str) -> dict[str, str]:
-    pairs = (line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    return dict(pairs)
-
-
 def _said(formula: Formula, glossary: Mapping[str, str]) -> str:
     match formula:
         case Atom(name):

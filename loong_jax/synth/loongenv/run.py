@@ -7,10 +7,9 @@ again, and pays for nothing twice; and two runs with one seed give the same file
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.authors import Author
 from loong_jax.synth.loongenv import coding, execution, gates, judging, solving
 from loong_jax.synth.loongenv.asking import Asker, OverBudget
 from loong_jax.synth.loongenv.candidates import Candidate
@@ -237,8 +236,3 @@ def _deduplicated(candidates: Sequence[Candidate], known: Duplicates) -> list[Ca
 
 def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(candidates, key=lambda one: one.id))
-
-
-def open_stores(directory: Path) -> tuple[CallStore, CallStore]:
-    """The calls and the executions of a run directory."""
-    return CallStore(directory / "calls.jsonl"), CallStore(directory / "executions.jsonl")

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import prompts
+from tests.synth.scripted import server
 
 TWO = prompts.read("Purpose: a test.\n---\nSay it.\n---\n{first}\nthen\n{second}", "two")
 
@@ -14,8 +15,8 @@ def test_fields_stay_in_their_place(first, second):
     asked = prompts.messages(TWO, {"first": first, "second": second})
     assert asked[1]["content"].count("<second>") == 1
     if "&lt;" not in first + second:
-        assert prompts.fields_of(TWO, asked) == {"first": first, "second": second}
-    assert prompts.fields_of(prompts.load("loongenv/code"), asked) is None
+        assert server.fields_of(TWO, asked) == {"first": first, "second": second}
+    assert server.fields_of(prompts.load("loongenv/code"), asked) is None
 
 
 @pytest.mark.parametrize("name", prompts.names())

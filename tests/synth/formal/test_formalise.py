@@ -24,7 +24,7 @@ def test_words_are_read_back():
     posed = statement.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
     assert wording.read(wording.tell(posed, GLOSSARY), GLOSSARY) == posed
     text = wording.glossary_text(GLOSSARY)
-    assert wording.read_glossary(text) == GLOSSARY
+    assert formal_roles.read_glossary(text) == GLOSSARY
     for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
                     "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
         with pytest.raises(wording.Unclear):

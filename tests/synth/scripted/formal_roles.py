@@ -38,8 +38,13 @@ DEFECTS = (
 )  # fmt: skip
 
 
+def read_glossary(text: str) -> dict[str, str]:
+    pairs = (line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    return dict(pairs)
+
+
 def formalise(ask: Ask) -> Said:
-    meant = wording.read(ask.fields["problem"], wording.read_glossary(ask.fields["glossary"]))
+    meant = wording.read(ask.fields["problem"], read_glossary(ask.fields["glossary"]))
     if ask.defect == "formula_syntax":
         parts = _parts(meant)
         parts["goal"] = f"({parts['goal']}"
@@ -54,7 +59,7 @@ def formalise(ask: Ask) -> Said:
 
 
 def back_translate(ask: Ask) -> Said:
-    glossary = wording.read_glossary(ask.fields["glossary"])
+    glossary = read_glossary(ask.fields["glossary"])
     posed = statement.of_parts(ask.fields["hypotheses"].splitlines(), ask.fields["goal"])
     words = wording.tell(posed, glossary)
     if ask.defect == "loose_words":
@@ -63,7 +68,7 @@ def back_translate(ask: Ask) -> Said:
 
 
 def judge(ask: Ask) -> Said:
-    glossary = wording.read_glossary(ask.fields["glossary"])
+    glossary = read_glossary(ask.fields["glossary"])
     first, second = (
         wording.read(ask.fields[name], glossary) for name in ("problem", "back_translation")
     )

@@ -115,6 +115,19 @@ class ScriptedAuthor:
             return is_first
 
 
+def fields_of(prompt: prompts.Prompt, asked: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
+    """The fields that `messages` put in; None for a chat of another prompt."""
+    if len(asked) != 2 or asked[0]["content"] != prompt.system:
+        return None
+    names, found = "|".join(prompt.fields) or "$^", {}
+    for name in prompt.fields:
+        match = re.search(rf"<{name}>\n(.*?)\n</{name}>", asked[1]["content"], re.DOTALL)
+        if match is None:
+            return None
+        found[name] = re.sub(rf"&lt;(/?(?:{names})>)", lambda mark: f"<{mark[1]}", match[1])
+    return found
+
+
 def identify(
     messages: Sequence[Mapping[str, str]], table: Mapping[str, Role]
 ) -> tuple[str, dict[str, Any]] | None:
@@ -123,7 +136,7 @@ def identify(
         if name.startswith("judge/"):
             fields = _judge_fields(name.removeprefix("judge/"), messages)
         else:
-            fields = prompts.fields_of(prompts.load(name), messages)
+            fields = fields_of(prompts.load(name), messages)
         if fields is not None:
             return name, fields
     return None
