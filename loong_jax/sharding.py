@@ -14,7 +14,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,13 @@ def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
     )
 
 
+class CompilerOptions(NamedTuple):
+    """What the compiler is told, as (name, value), of programs that train and that decode."""
+
+    training: tuple[tuple[str, bool | float], ...] = ()
+    decoding: tuple[tuple[str, bool | float], ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardingRules:
     """Maps each logical axis to the mesh axes that shard it; None keeps it whole.
@@ -110,6 +117,7 @@ class ShardingRules:
 
     gathered_at_use: tuple[str, ...] = ("fsdp",)
     zigzag: bool = False  # order of the tokens over act_length; see models.moe.context
+    compiler_options: CompilerOptions = CompilerOptions()
 
     def __post_init__(self):
         for name, axes in self._logical().items():
@@ -192,9 +200,10 @@ class ShardingRules:
         """Within it the mesh is set, where there is one."""
         return _scope(self.mesh)
 
-    def jit(self, function: Callable[..., Any], **options: Any) -> Any:
-        """`jax.jit(function, **options)`, called as `launch` does."""
-        compiled: Any = jax.jit(function, **options)
+    def jit(self, function: Callable[..., Any], *, decodes: bool = False, **options: Any) -> Any:
+        """`jax.jit(function, **options)` under `compiler_options`, called as `launch` does."""
+        chosen = dict(self.compiler_options[decodes]) or None
+        compiled: Any = jax.jit(function, compiler_options=chosen, **options)
         if self.mesh is None:
             return compiled
 
@@ -438,7 +447,7 @@ def place_like(x: Array, other: Array) -> Array:
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, first))
 
 
-_NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag")
+_NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag", "compiler_options")
 
 
 def summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:

@@ -6,6 +6,7 @@ on v5p. Names are those of libtpu; an unknown one is an error of the compiler.
 """
 
 from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchange, RaggedExchange
+from loong_jax.sharding import CompilerOptions
 
 # The scheduler starts a collective as late as its own estimate of the links allows: with libtpu
 # 0.0.42 on v5p one of the three products of an FFN ran inside the window of 258 MB over 32 devices.
@@ -32,6 +33,25 @@ _LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
 # tpu7x multiplies from tiles of 16 rows, while arguments come in tiles of 8: without this a call
 # of decoding begins by copying all weights, and keeps both (39.5 GB of dense ones, whole).
 _TILES_OF_ARGUMENTS = {"xla_tpu_control_large_2nd_minor_layout_for_x16": False}
+
+
+CHIPS = {  # `device_kind`, as JAX has it
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+}
+
+
+def of_device(kind: str, exchange: Exchange | None) -> CompilerOptions:
+    """For `ShardingRules`, by `device_kind`; none for what is no such TPU."""
+    if (chip := CHIPS.get(kind)) is None:
+        return CompilerOptions()
+    both = (compiler_options(chip, exchange, decodes=decodes) for decodes in (False, True))
+    return CompilerOptions(*(tuple(options.items()) for options in both))
 
 
 def compiler_options(

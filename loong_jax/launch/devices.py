@@ -8,7 +8,11 @@ from typing import NamedTuple
 import jax
 
 from loong_jax.errors import ConfigError
+from loong_jax.launch import compiler_options
 from loong_jax.launch.recipe import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.exchange import Exchange
 from loong_jax.rollout.process_hosts import visible_devices
 from loong_jax.sharding import NO_MESH, ShardingRules, make_mesh
 
@@ -29,7 +33,8 @@ def shares_of(recipe: Recipe) -> Shares:
 
     Raises ConfigError where this process has too few devices.
     """
-    engine, trainer = recipe.engine, rules_on(recipe.mesh, 0)
+    engine, exchange = recipe.engine, exchange_of(recipe.model)
+    trainer = rules_on(recipe.mesh, 0, exchange)
     if not isinstance(engine.placement, ThreadReplicas):
         return Shares(trainer, ())
     size, own = replica_mesh(recipe), engine.placement.devices == "own"
@@ -47,7 +52,7 @@ def shares_of(recipe: Recipe) -> Shares:
     apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
     places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
     shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
-    return Shares(trainer, tuple(rules_on(size, first) for first in apart + shared))
+    return Shares(trainer, tuple(rules_on(size, first, exchange) for first in apart + shared))
 
 
 def replica_mesh(recipe: Recipe) -> MeshSettings:
@@ -67,14 +72,24 @@ def leave_to_replicas(recipe: Recipe) -> None:
         os.environ.update({name: own[name] for name in own if name != "XLA_FLAGS"})
 
 
+def exchange_of(model: ModelConfig) -> Exchange | None:
+    """How rows reach experts; None for a model without them."""
+    return model.exchange if isinstance(model, MoEConfig) else None
+
+
 @functools.lru_cache(maxsize=64)
-def rules_on(mesh: MeshSettings, first: int) -> ShardingRules:
+def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -> ShardingRules:
     """Rules over the devices of this process from number `first` on; equal ones for equal meshes.
 
-    JAX's first device alone needs no mesh. Logits stay cut as the head is.
+    JAX's first device alone needs no mesh. Logits stay cut as the head is. On TPUs programs are
+    compiled under the options with which `loong plan` measures a model of that `exchange`.
     """
     if mesh.num_devices == 1 and first == 0:
         return NO_MESH
     devices = jax.local_devices()[first:]
     sizes = dataclasses.asdict(mesh)
-    return ShardingRules(mesh=make_mesh(**sizes, devices=devices), act_vocab="tensor")
+    return ShardingRules(
+        mesh=make_mesh(**sizes, devices=devices),
+        act_vocab="tensor",
+        compiler_options=compiler_options.of_device(devices[0].device_kind, exchange),
+    )

@@ -98,7 +98,7 @@ def evaluate(options: EvalOptions) -> int:
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
-    rules = devices.rules_on(options.mesh, 0)
+    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
     engine, weights = serve.load(source, tokenizer, shapes, rules)
     pool = LocalVerifierPool(options.num_verifiers)
     try:

@@ -103,9 +103,13 @@ def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) ->
             )
 
 
+def _rules(recipe: Recipe) -> ShardingRules:
+    return devices.rules_on(devices.replica_mesh(recipe), 0, devices.exchange_of(recipe.model))
+
+
 def make_engine(recipe: Recipe) -> Engine:
     """In a host: the engine that a session makes in the trainer's process."""
-    rules = devices.rules_on(devices.replica_mesh(recipe), 0)
+    rules = _rules(recipe)
     graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
     return paged_engine.engine_for(
@@ -115,7 +119,7 @@ def make_engine(recipe: Recipe) -> Engine:
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
-    model, rules = recipe.model, devices.rules_on(devices.replica_mesh(recipe), 0)
+    model, rules = recipe.model, _rules(recipe)
     graphdef, weights = family_of(model).abstract_weights(model, rules)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
     programs = trainer.make_programs(

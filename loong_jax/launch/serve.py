@@ -104,7 +104,7 @@ def serve(options: ServeOptions) -> int:
     tokenizer = find_tokenizer(options, source)
     chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
-    rules = devices.rules_on(options.mesh, 0)
+    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
     engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)

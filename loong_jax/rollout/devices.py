@@ -139,7 +139,7 @@ class OnMesh(OneDevice):
         self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         spread = jax.sharding.auto_axes(program, out_sharding=outs)
-        return self._rules.jit(spread, donate_argnums=donate)
+        return self._rules.jit(spread, decodes=True, donate_argnums=donate)
 
     def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
         with self._rules.scope():

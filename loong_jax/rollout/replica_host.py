@@ -37,10 +37,12 @@ class ReplicaHost:
     def __init__(self, setup: HostSetup, send: Callable[[Any], None]):
         self._send = send
         self._setup = setup
-        # one more than in the driver's store: a retired version may be held a moment longer here
-        self._versions = VersionStore(setup.max_staleness + 1, offload=True)
-        self._staging = Staging(self._versions)
         engine = setup.make_engine()
+        # one more than in the driver's store: a retired version may be held a moment longer here
+        self._versions = VersionStore(
+            setup.max_staleness + 1, offload=True, load=engine.load_params
+        )
+        self._staging = Staging(self._versions)
         self._reporters: WeakKeyDictionary[Replica, Reporter] = WeakKeyDictionary()
         self._group = LocalReplicaGroup(
             engine,

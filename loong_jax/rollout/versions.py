@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -44,7 +45,10 @@ class _Entry:
     holders: Counter
     shardings: list[Any]  # of the leaves on device; None for one that came as a NumPy array
 
-    def put_on_device(self) -> None:
+    def put_on_device(self, load: Callable[[Weights], Weights]) -> None:
+        if None in self.shardings:
+            self.weights = load(self.weights)
+            return
         leaves, tree = jax.tree.flatten(self.weights)
         placed = [
             jax.device_put(leaf, sharding) if isinstance(leaf, np.ndarray) else leaf
@@ -76,14 +80,20 @@ class VersionStore:
 
     With `offload`, an older version that nobody holds waits in host memory, as NumPy arrays, and
     is put back where it was on device when it is acquired; one that came as NumPy arrays is put on
-    device, once for all its holders, when it is first acquired.
+    device by `load`, once for all its holders, when it is first acquired.
     """
 
-    def __init__(self, max_staleness: int, *, offload: bool = False):
+    def __init__(
+        self,
+        max_staleness: int,
+        *,
+        offload: bool = False,
+        load: Callable[[Weights], Weights] = jax.device_put,
+    ):
         if max_staleness < 0:
             raise ValueError(f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy.")
         self.capacity = max_staleness + 2  # serving, and one staged
-        self._offload = offload
+        self._offload, self._load = offload, load
         self.num_offloads = 0
         self._lock = threading.Condition()  # notified when a version goes
         self._entries: dict[int, _Entry] = {}
@@ -163,7 +173,7 @@ class VersionStore:
         with self._lock:
             entry = self._entry(version)
             if self._offload and not entry.holders:
-                entry.put_on_device()
+                entry.put_on_device(self._load)
             entry.holders[holder] += 1
             return entry.weights
 

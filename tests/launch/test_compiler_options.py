@@ -1,9 +1,14 @@
 """Compiler options by chip and exchange."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from loong_jax.launch.compiler_options import compiler_options
+from loong_jax.launch import devices
+from loong_jax.launch.compiler_options import compiler_options, of_device
+from loong_jax.launch.recipe import MeshSettings
 from loong_jax.models.moe import exchange
+from loong_jax.sharding import CompilerOptions
 
 
 @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "tpu7x"])
@@ -37,3 +42,21 @@ def test_weights_that_every_step_reads_are_not_copied_into_other_tiles():
             assert options.pop(tiles, True) is (chip != "tpu7x")
             trained = compiler_options(chip, kind)
             assert options == ({} if isinstance(kind, exchange.RaggedExchange) else trained)
+
+
+def test_runs_on_a_mesh_compile_under_the_options_that_plans_measure(monkeypatch):
+    kind = exchange.PaddedExchange()
+    found = of_device("TPU v6 lite", kind)
+    assert dict(found.training) == compiler_options("v6e", kind)
+    assert dict(found.decoding) == compiler_options("v6e", kind, decodes=True)
+    assert of_device("cpu", kind) == ((), ())
+    chosen = CompilerOptions(
+        training=(("xla_of_training", True),), decoding=(("xla_of_blocks", 1),)
+    )
+    monkeypatch.setattr("loong_jax.launch.compiler_options.of_device", lambda *_: chosen)
+    devices.rules_on.cache_clear()
+    rules = devices.rules_on(MeshSettings(fsdp=2), 0, kind)
+    devices.rules_on.cache_clear()
+    for decodes, name in ((False, "xla_of_training"), (True, "xla_of_blocks")):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=name):  # a CPU's compiler has none
+            rules.jit(jnp.sin, decodes=decodes)(jnp.ones(2))

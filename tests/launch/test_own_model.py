@@ -141,12 +141,13 @@ def test_one_command_each_and_killed_in_each(place):
 
 
 def test_the_tutorials_files_pose_distinct_problems_that_no_conversation_answers(tmp_path):
-    (written,) = re.findall(r"<<'END'\n(.*?)END", DOCS.read_text(), re.DOTALL)
-    subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
-    found = problem_files.read(tmp_path / "mine.jsonl")
-    assert (len(found.problems), found.num_repeated) == (1000, 0)
-    sides = Counter(split_of(problem.canonical) for problem in found.problems)
-    assert min(sides.values()) > 64
+    for written in re.findall(r"<<'END'\n(.*?)END", DOCS.read_text(), re.DOTALL):
+        subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
+    for name in ("sums", "mine"):
+        found = problem_files.read(tmp_path / f"{name}.jsonl")
+        assert (len(found.problems), found.num_repeated) == (1000, 0)
+        sides = Counter(split_of(problem.canonical) for problem in found.problems)
+        assert min(sides.values()) > 64
     chats = json_files.read_jsonl(tmp_path / "chat.jsonl")
     assert not {c["prompt"] for c in chats} & {p.prompt for p in found.problems}
     assert len(chat_records.read(tmp_path / "chat.jsonl")) == 300

@@ -16,8 +16,10 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
-from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.replica import Replica
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
+from loong_jax.testing.fake_model import fake_problem
 
 SLOTS = EngineConfig(
     num_slots=8,
@@ -206,3 +208,29 @@ def test_what_the_devices_cannot_share_is_refused():
     wanted = "num_slots=6 cannot be shared evenly among the 4 parts .*fsdp=4.* Use multiples of 4"
     with pytest.raises(ConfigError, match=wanted):
         made("qwen2", dataclasses.replace(SLOTS, num_slots=6), True)
+
+
+def test_a_replica_that_lends_its_devices_goes_on_where_it_was():
+    """Resting gives the cache up; what was being written waits in host memory meanwhile."""
+
+    def written(on_mesh, rests):
+        engine, weights = made("qwen2", SLOTS, on_mesh)
+        sampling = SamplingSettings(max_new_tokens=12)
+        replica = Replica(engine, group_size=2, sampling=sampling, seed=3)
+        replica.assign(0, weights)
+        replica.submit([Ticket(number=n, problem=fake_problem(n, "abc" * (n + 1))) for n in (0, 1)])
+        groups = list(replica.step()[0])
+        if rests:
+            before = jax.live_arrays()
+            replica.rest()
+            assert sum(a.size for a in jax.live_arrays()) < sum(a.size for a in before)
+            replica.resume()
+        while not replica.is_empty:
+            groups += replica.step()[0]
+        counts = replica.statistics()
+        assert counts["num_rests"] == rests
+        assert (counts["num_slots_rested"] > 0) == rests
+        return {g.ticket.number: [r.tokens.tolist() for r in g.rollouts] for g in groups}
+
+    expected = written(on_mesh=False, rests=False)
+    assert written(on_mesh=True, rests=True) == written(on_mesh=True, rests=False) == expected
