@@ -19,7 +19,7 @@ from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
-from loong_jax.testing.fake_model import fake_problem
+from tests.doubles.fake_model import fake_problem
 
 SLOTS = EngineConfig(
     num_slots=8,
