@@ -254,13 +254,14 @@ class _Bench:
         if not seconds:
             return {"failed": failed}
         fastest = min(seconds, key=lambda name: seconds[name])
+        model, cache = made[fastest]
         return {
             "versions": peer.versions(),
             "trial_tokens": num_tokens,
             "trial_s": seconds,
             "variants_that_do_not_work": failed,
             "fastest": fastest,
-            **self._in_turns(peer, *made[fastest], tokens),
+            **self._in_turns(peer, model, cache, tokens),
         }
 
     def _in_turns(self, peer: Any, model: Any, cache: str, tokens: np.ndarray) -> dict[str, Any]:
