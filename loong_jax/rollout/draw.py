@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-BLOCK = 256  # tokens whose weights are summed before any is chosen
+BLOCK = 256  # tokens of which one block is chosen before one of them is
 
 
 class Drawn(NamedTuple):
@@ -59,49 +59,57 @@ def draw(
     With a `truncation`, from what it leaves of that distribution, and the log-probability is that
     among what it leaves. With `raw` also the log-probability under softmax(logits).
 
-    `position` is that of the drawn token, counted from the start of the prompt. Two numbers of its
-    stream choose, one a block of `BLOCK` tokens by the blocks' shares, one a token of that block by
-    its share of it; noise for every token would take longer than the logits. The log-probability is
-    that of the token under softmax(logits / temperature), for greedy tokens too.
+    `position` is that of the drawn token, counted from the start of the prompt. Gumbel-max in
+    float32: the largest of logits / temperature + Gumbel noise, where there are more than `BLOCK`
+    tokens first among the weights of blocks and then within the block: noise for every word would
+    take longer than the logits. The log-probability is that of the token under
+    softmax(logits / temperature), for greedy tokens too.
     """
     scaled_BV = logits.astype(jnp.float32) / temperature[:, None]
     if truncation is not None:
         scaled_BV = truncate(scaled_BV, truncation)
-    num_rows, num_words = scaled_BV.shape
-    largest_B1 = jnp.max(scaled_BV, axis=1, keepdims=True)
-    weight_BV = jnp.exp(scaled_BV - largest_B1)
-    weight_BV = jnp.pad(weight_BV, ((0, 0), (0, -num_words % BLOCK)))
-    weight_BNb = weight_BV.reshape(num_rows, -1, BLOCK)
-    until_BN = jnp.cumsum(jnp.sum(weight_BNb, axis=2), axis=1)
-    block_choice_B, token_choice_B = uniforms(key, position).T
-    block_B = _first_beyond(until_BN, block_choice_B)
-    weight_Bb = jnp.take_along_axis(weight_BNb, block_B[:, None, None], axis=1)[:, 0]
-    token_B = block_B * BLOCK + _first_beyond(jnp.cumsum(weight_Bb, axis=1), token_choice_B)
-    token_B = jnp.minimum(token_B, num_words - 1)  # where NaN is beyond nothing
-    token_B = jnp.where(greedy, _likeliest(scaled_BV), token_B)
-    chosen_B1 = jnp.take_along_axis(scaled_BV, token_B[:, None], axis=1)
-    log_prob_B = (chosen_B1 - largest_B1)[:, 0] - jnp.log(until_BN[:, -1])
+    token_B, log_prob_B = _drawn(scaled_BV, key, position, greedy)
     if not raw:
         return Drawn(token_B, log_prob_B)
     return Drawn(token_B, log_prob_B, _log_prob(logits.astype(jnp.float32), token_B))
 
 
-def uniforms(key: UInt32[Array, "B 2"], position: Int[Array, "B"]) -> Float[Array, "B 2"]:
-    """The numbers in [0, 1) that choose block and token at `position` of every sample."""
+def _drawn(scaled_BV, key, position, greedy):
+    """A token of softmax(scaled), or the likeliest, and its log-probability."""
+    num_rows, num_words = scaled_BV.shape
+    num_blocks, width = -(-num_words // BLOCK), min(num_words, BLOCK)
+    num_noise = width if num_blocks == 1 else num_blocks + width
+    # Kept whole: fused into the search for the largest, noise is made number by number.
+    noise = jax.lax.optimization_barrier(gumbel(key, position, num_noise))
+    noise = jnp.where(greedy[:, None], 0.0, noise)
+    if num_blocks == 1:
+        token_B = _likeliest(scaled_BV + noise)
+        return token_B, _log_prob(scaled_BV, token_B)
+    padded = ((0, 0), (0, num_blocks * BLOCK - num_words))
+    scaled_BNb = jnp.pad(scaled_BV, padded, constant_values=-jnp.inf)
+    scaled_BNb = scaled_BNb.reshape(num_rows, num_blocks, BLOCK)
+    largest_BN = jnp.max(scaled_BNb, axis=2)
+    fixed_BN = jnp.where(largest_BN == -jnp.inf, 0.0, largest_BN)  # a block of no token
+    weight_BN = jnp.log(jnp.sum(jnp.exp(scaled_BNb - fixed_BN[..., None]), axis=2)) + fixed_BN
+    score_BN = jnp.where(greedy[:, None], largest_BN, weight_BN + noise[:, :num_blocks])
+    block_B = _likeliest(score_BN)
+    chosen_Bb = jnp.take_along_axis(scaled_BNb, block_B[:, None, None], axis=1)[:, 0]
+    place_B = _likeliest(chosen_Bb + noise[:, num_blocks:])
+    token_B = jnp.minimum(block_B * BLOCK + place_B, num_words - 1)  # where all is NaN
+    chosen_B = jnp.take_along_axis(chosen_Bb, place_B[:, None], axis=1)[:, 0]
+    return token_B, chosen_B - jax.nn.logsumexp(weight_BN, axis=1)
+
+
+def gumbel(
+    key: UInt32[Array, "B 2"], position: Int[Array, "B"], count: int
+) -> Float[Array, "B {count}"]:
+    """So much noise of the token at `position` of every sample."""
 
     def of_one(key_data, position):
         token_key = jax.random.fold_in(jax.random.wrap_key_data(key_data), position)
-        return jax.random.uniform(token_key, (2,), jnp.float32)
+        return jax.random.gumbel(token_key, (count,), jnp.float32)
 
     return jax.vmap(of_one)(key, position)
-
-
-def _first_beyond(until: Float[Array, "B N"], choice: Float[Array, "B"]) -> Int[Array, "B"]:
-    """The first place whose cumulated weight is beyond `choice` times the whole.
-
-    Rounded down, the product stays below the whole: a place without weight is never found.
-    """
-    return jnp.sum(until <= (choice * until[:, -1])[:, None], axis=1, dtype=jnp.int32)
 
 
 def _likeliest(score: Float[Array, "B V"]) -> Int[Array, "B"]:

@@ -187,3 +187,8 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
     expected = share[kept] * 20_000
     assert float(((counts[kept] - expected) ** 2 / expected).sum()) < 432  # 344 degrees, 0.001
     np.testing.assert_allclose(drawn.log_prob, np.log(share[tokens]), atol=1e-5)
+    ones = jnp.ones(1)
+    likeliest = draw.draw(
+        jnp.asarray(scores)[None], key[:1], ones.astype(int), 0.5 * ones, ones.astype(bool)
+    )
+    assert likeliest.token == scores.argmax()

@@ -2,7 +2,7 @@
 
 Batching, pages, chunks, preemption, migration, prefixes found again and drafts, all at once and in
 orders that hypothesis chooses. The oracle reads each finished sample in one forward pass and draws
-every token from its logits and the numbers of the sample's stream.
+every token from its logits and the noise of the sample's stream.
 """
 
 import hypothesis
@@ -21,7 +21,7 @@ from tests.rollout import drafting_model, slot_books
 SEED, GROUP, NUM_TICKETS = 5, 3, 6
 SAMPLED = SamplingSettings(max_new_tokens=12, temperature=0.8)
 GREEDY = SamplingSettings(max_new_tokens=12, greedy=True)
-NEAR_TIE = 1e-4  # nats, or a share, between two tokens that rounding may exchange
+NEAR_TIE = 1e-4  # nats between the two best tokens that rounding may exchange
 PROMPTS = ["a", "bc defg", "twelve chars", "twelve char-like", "twelve charts", "qrstu?"]
 
 
@@ -39,26 +39,11 @@ def make_replica(engine):
 
 
 @jax.jit
-def uniforms(stream, positions):
-    """[positions, 2]: the numbers that choose the tokens at these positions of a sample."""
-    key = jax.numpy.broadcast_to(draw.stream_keys(stream[None]), (len(positions), 2))
-    return draw.uniforms(key, positions)
-
-
-def distance(weights, place, choice):
-    """How far `choice` lies outside the share of `place` in the sum of `weights`, float64."""
-    until = np.cumsum(weights) / weights.sum()
-    return max(0.0, choice - until[place], (until[place - 1] if place else 0.0) - choice)
-
-
-def lost_by(scaled, token, choices):
-    """As a share: what another rounding would have had to add for `token` to be drawn."""
-    weights = np.exp(scaled.astype(np.float64) - scaled.max())
-    blocks = np.pad(weights, (0, -len(weights) % draw.BLOCK)).reshape(-1, draw.BLOCK)
-    block, place = divmod(int(token), draw.BLOCK)
-    return max(
-        distance(blocks.sum(axis=1), block, choices[0]), distance(blocks[block], place, choices[1])
-    )
+def noise(stream, positions):
+    """[positions, V]: Gumbel noise of the tokens at these positions of a sample."""
+    key = draw.stream_keys(stream[None])[0]
+    keys = jax.vmap(lambda p: jax.random.fold_in(jax.random.wrap_key_data(key), p))(positions)
+    return jax.vmap(lambda k: jax.random.gumbel(k, (drafting_model.MODEL.vocab_size,)))(keys)
 
 
 def count_near_ties(groups) -> int:
@@ -74,13 +59,14 @@ def count_near_ties(groups) -> int:
         log_prob = scaled - scaled.max(axis=1, keepdims=True)
         log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
         np.testing.assert_allclose(rollout.engine_logprob, log_prob[at, rollout.tokens], atol=1e-5)
-        lost = scaled.max(axis=1) - scaled[at, rollout.tokens]
+        noisy = scaled
         if not sampling.greedy:
             request = SampleRequest.of(ticket, rollout.attempt, sampling, seed=SEED)
             positions = np.arange(drafting_model.LENGTH) + start
-            choices = np.asarray(uniforms(np.array(request.stream, np.uint32), positions))
-            of_tokens = zip(scaled, rollout.tokens, choices, strict=False)
-            lost = np.array([lost_by(*of_token) for of_token in of_tokens])
+            noisy = (
+                scaled + np.asarray(noise(np.array(request.stream, np.uint32), positions))[:count]
+            )
+        lost = noisy.max(axis=1) - noisy[at, rollout.tokens]
         assert lost.max() < NEAR_TIE
         ties += int((lost > 0).sum())
     return ties

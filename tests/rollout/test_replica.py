@@ -314,7 +314,7 @@ def test_a_long_prompt_that_is_not_wanted_any_more_is_not_read_on():
     engine = Recorded(CHUNKED)
     replica, other = (make_replica(engine, group_size=2) for _ in range(2))
     long = [Ticket(number=n, problem=fake_problem(n, prompt="w" * 36)) for n in (1, 2)]
-    replica.submit(tickets([6]))
+    replica.submit(tickets([5]))
     replica.step()
     replica.submit(long)
     replica.step()
@@ -396,13 +396,13 @@ def test_a_replica_that_rests_gives_its_cache_up_and_goes_on_from_there(referenc
 def test_a_long_prompt_that_is_being_read_is_read_anew_after_a_rest():
     long = Ticket(number=1, problem=fake_problem(1, prompt="w" * 36))
     replica, alone = (make_replica(CHUNKED, group_size=2) for _ in range(2))
-    replica.submit(tickets([6]))
+    replica.submit(tickets([5]))
     replica.step()
     replica.submit([long])
     replica.step()
     replica.rest()
     replica.resume()
-    alone.submit([*tickets([6]), long])
+    alone.submit([*tickets([5]), long])
     assert content(finish(replica)[0]) == content(finish(alone)[0])
 
 
