@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax.bench import schedulers as setups
+from loong_jax.bench import schedulers
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
 from loong_jax.orchestrator.actions import Assign, Migrate
@@ -16,6 +16,8 @@ from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
 from loong_jax.orchestrator.simulation.run import simulate
 from loong_jax.orchestrator.simulation.trace import TRACES, LengthTrace, ks_distance
 from loong_jax.orchestrator.simulation.world import Layout
+from tests.orchestrator import agreement
+from tests.sweeps import thinned
 
 COST = CostModel(decode_base_s=0.02, decode_slot_s=1e-3, decode_context_s=1e-5)
 
@@ -142,11 +144,23 @@ def test_refuses_layouts_that_cannot_train_or_are_not_whole(wrong):
         Layout(**({"num_elastic": 1} | wrong))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", thinned(agreement.POLICIES, -1))
+def test_sleeping_replicas_take_as_long_as_the_virtual_clock_says(name):
+    errors = []
+    while not errors or (min(errors) > 0.1 and len(errors) < 3):  # others may be at work beside
+        row = agreement.measure(name)
+        assert row["virtual_s"] > 10
+        errors.append(abs(row["error"]))
+    assert min(errors) < 0.1, errors  # on an idle machine 0.02 and less
+
+
 @pytest.mark.release
 def test_the_warm_up_is_long_enough():
     """Three times as many steps that are not counted move the result by less than 4 %."""
     trace = dataclasses.replace(TRACES["dora-32b"], group_size=4)
-    given = setups.Case(
+    given = schedulers.Case(
         num_accelerators=16,
         groups_per_step=16,
         trace=trace,
@@ -158,7 +172,7 @@ def test_the_warm_up_is_long_enough():
     )
     later = dataclasses.replace(given, warm_up=24)
     short, long = (
-        setups.run("DORA", case, 0.5).mean("tokens_per_device_s") for case in (given, later)
+        schedulers.run("DORA", case, 0.5).mean("tokens_per_device_s") for case in (given, later)
     )
     assert short == pytest.approx(long, rel=0.04)
 
