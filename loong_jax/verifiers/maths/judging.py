@@ -250,20 +250,22 @@ def _match(
         for given in answers:
             matcher = Matcher(**settings)
             outcome = matcher.match(wanted, given)
-            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
             if outcome and _may_be_set(wanted, reference.text, given, span.text):
                 outcome, matcher.note = None, "braces may hold a set, and the other is in order"
             if outcome:
-                return verdict.correct(evidence)
+                return verdict.correct(_evidence(matcher, span, given, wanted))
             outcomes.append((outcome, matcher, given))
-    undecided = [o for o in outcomes if o[0] is None]
-    outcome, matcher, given = (undecided or outcomes)[0]
-    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
+    outcome, matcher, given = next((o for o in outcomes if o[0] is None), outcomes[0])
+    evidence = _evidence(matcher, span, given, reference.readings[0])
     if matcher.note:
         evidence += f"; {matcher.note}"
     if outcome is None:
         return verdict.ungradable("undecided", evidence)
     return verdict.wrong("value", evidence)
+
+
+def _evidence(matcher: Matcher, span: Span, given: Node, wanted: Node) -> str:
+    return f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
 
 
 def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:

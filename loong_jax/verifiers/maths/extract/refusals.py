@@ -69,6 +69,11 @@ _REFUSES = re.compile(
     r".*?\band could not finish\b)",
     re.IGNORECASE | re.DOTALL,
 )
+_MAY_REFUSE = re.compile(  # some of it is in all that refuses
+    r"not\b|n't|\b(?:unable|fail|failed|no|zero|0|gave|give|surrender|refuse|decline|skip|stuck|"
+    r"ran|run|leave)\b",
+    re.IGNORECASE,
+)
 _ASKS = re.compile(
     r"\b(?:could|can|would|will) you (?:please |kindly |perhaps |also |maybe )*(?:clarify|specify|"
     r"post|provide|share|tell me|give me|state|send|explain|repeat|rephrase|restate|upload|"
@@ -133,7 +138,9 @@ def gives_up(text: str) -> bool:
     if _BROKEN.search(body) and not any(_MATHS.search(span.text) for span in closing.spans(body)):
         return True
     clauses = [clause for clause in _CLAUSES.split(body) if clause.strip()]
-    refusing = [i for i, clause in enumerate(clauses) if _REFUSES.match(clause[:400])]
+    refusing: list[int] = []
+    if _MAY_REFUSE.search(body) is not None:
+        refusing = [i for i, clause in enumerate(clauses) if _REFUSES.match(clause[:400])]
     asking = [i for i, clause in enumerate(clauses) if _ASKS.search(clause[:400])]
     breaks_off = clauses and _ANNOUNCES.search(clauses[-1]) is not None
     if not refusing and not asking and not breaks_off:

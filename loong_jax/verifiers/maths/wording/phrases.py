@@ -1,5 +1,6 @@
 """Answers that are words, compared as normal forms; yes and no."""
 
+import functools
 import re
 import unicodedata
 
@@ -35,6 +36,7 @@ _GREETINGS = frozenset(  # "no problem, I'd be glad to help" denies nothing
 MAX_CHARS = 300
 
 
+@functools.lru_cache(maxsize=512)  # one verdict asks for the same texts again and again
 def normal(text: str) -> str:
     """Words in lower case with single spaces, without commands, articles and end punctuation."""
     text = unicodedata.normalize("NFKC", text[: 4 * MAX_CHARS])
