@@ -14,7 +14,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
+from loong_jax.verifiers.maths.wording import amounts, chemistry, choices, notations, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -41,6 +41,8 @@ def verdict_of(
     judged = None
     if kind is None:
         judged = _by_truth(reference.text, spans) or _by_notation(reference, spans)
+    if judged is None and kind is None and reference.amounts:
+        judged = _by_amounts(reference, spans, settings)
     if judged is None and reference.kind in ("choice", "text", "date"):
         judged = _by_words(reference, spans)
         if judged is None and not reference.readings:
@@ -110,14 +112,27 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     return _first(spans, "notation", decide) if is_notation else None
 
 
+def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -> Verdict | None:
+    """Verdict on amounts that have names, in any order; None where one of them is not named."""
+    texts = [span.text for span in spans if span.rule in ("boxed", "label", "phrase", "whole")]
+    for text in (*texts, extract.last_clause(spans.text), extract.last_sentence(spans.text)):
+        found = amounts.pairs(reference.amounts, amounts.read(text))
+        if found is not None:
+            outcomes = [Matcher(**settings).match(wanted, given) for wanted, given in found]
+            outcome = False if False in outcomes else (None not in outcomes or "")
+            return _verdict(outcome, f"amounts: {text}")
+    return None
+
+
 def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = phrases.normal(reference.text)
     numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
     letters, truth = choices.choices(reference.text), phrases.yes_or_no(reference.text)
-    synonyms = phrases.synonyms_of(wanted)
+    synonyms, divisor = phrases.synonyms_of(wanted), phrases.multiples(reference.text)
+    is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
-    if not spans or spans[0].rule in ("stated", "formula", "number"):
+    if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
     for span in spans:
         given = phrases.normal(span.text)
@@ -137,7 +152,9 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             outcome = None if letter is None else letter.casefold() == wanted
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
-        elif truth is not None and wanted in _TRUTHS:
+        elif divisor is not None and (other := phrases.multiples(span.text)) is not None:
+            outcome = other == divisor
+        elif truth is not None and is_truth:
             answer = phrases.yes_or_no(span.text)
             outcome = None if answer is None else answer == truth
         elif (
@@ -157,7 +174,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":
         outcome = _same_date(reference.text, choices.last_mention(clause))
-    elif wanted in _TRUTHS:
+    elif truth is not None and is_truth:
         concluded = phrases.conclusion(clause)
         answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
         outcome = None if answer is None else answer == truth
@@ -201,7 +218,10 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
     unread: ParseError | None = None
     looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
     for count, span in enumerate(spans):
-        if span.rule == "count" and reference.kind in ("list", "set", "tuple"):
+        is_list = reference.kind in ("list", "set") or (
+            span.rule == "count" and reference.kind == "tuple"
+        )
+        if span.rule == ("count" if is_list else "pair"):
             continue
         if span.rule == "letter" and reference.readings[0].head != "symbol":
             continue  # that of an option, whose value is asked for

@@ -39,12 +39,27 @@ _CHOSEN = re.compile(
 )
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
 _SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
-_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或])\s*(?=[\d$(\\-])")
-_JOINS = dict.fromkeys("和与及", " and ") | {"或": " or "}
+_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
+_JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
 _ANY_NUMBER = re.compile(
     r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
 )
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
+_PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
+_RULES = names.TABLES["rewrites"]
+
+
+def _rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
+    """A hint without which there is nothing to do, what is replaced, and by what."""
+    rules = []
+    for hint, pattern, new in _RULES[table]:
+        for word, meaning in _RULES["WORDS"].items():
+            pattern = pattern.replace(f"<{word}>", meaning)
+        rules.append((hint, re.compile(pattern), new))
+    return rules
+
+
+_REWRITES = {table: _rewrites(table) for table in ("CJK", "LATIN")}
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
 _WEEKDAYS = names.by_word("weekdays")
 _HEADING = re.compile(r"【[^】]{1,8}】")
@@ -81,7 +96,7 @@ _UNIT = (
     rf"(?P<{{2}}>{_either(w for w in _UNITS if ord(w[0]) <= 0x2E7F)}){_END})"
 )
 _MEASURED = re.compile(
-    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])"
+    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?:(?<=[\d)}}$])|(?<=\\pi))"
     rf"(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
@@ -91,14 +106,22 @@ _CLOCK = re.compile(
 )
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
+_MONTH = re.compile(
+    r"(?<![个\u4e00-\u5341])(?:[一二三四五六七八九]|十[一二]?)(?=月(?:[\s.,;}]|\Z))"
+)
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
+)
+_MONTH_NAMES = names.by_word("months")
+_FOREIGN_DATE = re.compile(
+    rf"(\d{{1,2}})(?:er|\.)?\s+(?:de\s+)?({'|'.join(_MONTH_NAMES)})(?:\s+de)?\s+(\d{{4}})",
+    re.IGNORECASE,
 )
 
 # ---- whole answers
 TRUTHS = names.by_word("truths")
 NOTHING = re.compile(
-    r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
+    r"(?!.*(?:当|若|如果|时|除))(?:[^\s\d,.;:()]| [a-z] ){0,20}?(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在的?|不存在(?:这样的|满足[^\d,.;]{1,12}的|符合[^\d,.;]{1,12}的)(?:[\u4e00-\u9fff]{1,4})? ?[a-z]?|没有(?:实数|整数|正整数)?(?:解|根)|"
     r"空集|没有\Z|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
     r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
     r"nessuna soluzione|sem solução"
@@ -113,12 +136,17 @@ def translated(text: str) -> str:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _CLOCK.sub(_time, text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
+        text = _MONTH.sub(lambda m: str(number_words.number_from_words(m[0])), text)
         text = _ROOT.sub(
             lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
         )
+        if "百分之" in text:
+            text = _PERCENT.sub(
+                lambda m: _digits(Fraction(number_words.number_from_words(m[1]) or 0)) + "%", text
+            )
         if "其中" in text:
             text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
-        text = re.sub(r"(?<=[/每])时", "小时", text)
+        text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
     if not text.isascii() or _LATIN.search(text):
         text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
         text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
@@ -129,7 +157,20 @@ def translated(text: str) -> str:
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
         text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
-    return text if text.isascii() else _SAYS.sub(" is ", text)
+    if " 20" in text or " 19" in text:
+        text = _FOREIGN_DATE.sub(_foreign_date, text)
+    return _rewritten(text if text.isascii() else _SAYS.sub(" is ", text), "LATIN")
+
+
+def _rewritten(text: str, table: str) -> str:
+    for hint, pattern, new in _REWRITES[table]:
+        if hint in text:
+            text = pattern.sub(new, text)
+    return text
+
+
+def _foreign_date(match: re.Match[str]) -> str:
+    return f"{_MONTH_NAMES[match[2].lower()]} {match[1]}, {match[3]}"
 
 
 def _time(match: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ PHRASE = re.compile(
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
 _SENTENCE_END = re.compile(
     r"\$\$[^$]{1,2000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)|\\\[.{1,2000}?\\\]|"
-    r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
+    r"(?P<end>\n|(?<!i\.e)(?<!e\.g)[.!?](?=\s|$|<|\*))",
     re.DOTALL,
 )
 _NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
@@ -55,7 +55,7 @@ _AFTERWARDS = re.compile(  # what says of the answer that it is good, and where 
     r"(?:complete|completed|final|finished|done|valid|sound|proved|proven|justified|established|"
     r"unique|exact|accurate|clear|evident|obvious|expected|the same|what|it|agreement|line with|"
     r"accordance|simplest|lowest|its simplest|desired|requested|asked|stated|read|expressed|"
-    r"measured|written|reported|recorded|obtained|found|derived|supported|easy|rounded|ready|close|"
+    r"measured|the one|written|reported|recorded|obtained|found|derived|supported|easy|rounded|ready|close|"
     r"well|see|boxed|the box|\\boxed|marked|formatted|highlighted)\b(?![^.]*[\d$=:]))"
 )
 _CHECKS = re.compile(  # what only checks or explains, to the end

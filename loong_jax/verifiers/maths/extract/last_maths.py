@@ -44,7 +44,8 @@ _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _NEGATED = re.compile(
     r"(?:(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|"
     r"\w+\s+(?:in|to|for|on|at)\s+)?|\bno\s+\w+\s+(?:in|at|for|on)\s+|"
-    r"\b(?:outside|fails?\s+(?:for|at|when))\s+)\Z"
+    r"\b(?:rather\s+than|instead\s+of|as\s+opposed\s+to|et\s+non(?:\s+pas)?|nicht(?:\s+etwa)?)\s+|"
+    r"(?:而不是|而非|并非)\s*|\b(?:outside|fails?\s+(?:for|at|when))\s+)\Z"
 )
 _LEFT_OUT = re.compile(  # "everything except 5", but not "no solution other than 5"
     r"(?!.*\b(?:no|none|nothing|not|never)\b).*\b(?:everything\s+but|except(?:\s+for)?|other\s+than)"
@@ -174,7 +175,8 @@ def spans(body: str) -> Iterator[Span]:
         if unit:
             yield Span(contents[0] + unit[0], rule)
         else:
-            yield Span(prose.with_unit_after(contents[0], body, run[-1].end()), rule)
+            amount = prose.with_unit_after(contents[0], body, run[-1].end())
+            yield Span(prose.with_larger_unit(amount, body[: run[0].start()]), rule)
         _, is_chain, last = contents[0].rpartition("=")
         if rule == "formula" and is_chain and last.strip():  # where its other sides are not read
             yield Span(last, rule)

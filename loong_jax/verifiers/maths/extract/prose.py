@@ -7,7 +7,7 @@ from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
 MAX_STATED = 200  # characters of what "is" states
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCES = re.compile(r"(?<=[.!?])(?<!i\.e\.)(?<!e\.g\.)\s+|\n+")
 _STATES = re.compile(
     r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
     r"\b(?:is|are|was|were|has the coordinates|equals?|be|"
@@ -54,6 +54,14 @@ _SET_OF = re.compile(
     r"options?|multiples|elements|numbers)\b",
     re.IGNORECASE,
 )
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
+_LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
+_OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
+_VALUE = r"(\$[^$]{1,40}\$|-?\d[\d,]*(?:\.\d+)?)"
+_TWO_STATED = re.compile(  # "the smaller number is 6 and the larger number is 9"
+    rf"\b(?:is|are)\s+{_VALUE}(?:\s[a-z]+){{0,3}},?\s+and\s+[^\d$.,;]{{3,60}}?\b(?:is|are)\s+{_VALUE}"
+    r"(?:\s[a-z]+){0,3}\Z"
+)
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
 _DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
 _WHOSE = re.compile(r"\bwhose\s+\w+\s+\Z", re.IGNORECASE)
@@ -63,7 +71,7 @@ _POWER = r"(?:\^\{?-?\d\}?|[²³])?"
 _UNIT = re.compile(
     r"(?:\$|\*\*)?\s*"
     rf"((?P<power>(?:square|cubic|sq|cu)\.?\s+)?(?P<word>[A-Za-zμµΩ]+){_POWER}"
-    rf"(?:\s?(?:/|per\b|·)\s?[A-Za-z]+{_POWER})*)(?P<after>\s*\w?)"
+    rf"(?:\s?(?:/|per\b|·)\s?[A-Za-z]+{_POWER}(?:\s(?:squared|cubed)\b)?)*)(?P<after>\s*\w?)"
 )
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _SECOND_THOUGHTS = re.compile(
@@ -144,6 +152,22 @@ def stated(text: str) -> Iterator[str]:
         yield said
 
 
+def two_stated(sentence: str) -> str | None:
+    """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
+    found = _TWO_STATED.search(sentence)
+    return None if found is None else f"{found[1]} \\text{{ and }} {found[2]}"
+
+
+def with_larger_unit(amount: str, before: str) -> str:
+    """1 minute 30 seconds, where an amount of a larger unit stands before 30 seconds."""
+    larger, own = _LARGER.search(before[-40:]), _OWN_UNIT.search(amount)
+    if larger is None or own is None or larger[2] not in UNITS or own[1] not in UNITS:
+        return amount
+    one, other = UNITS[larger[2]], UNITS[own[1]]
+    is_larger = one.dimensions == other.dimensions and one.factor > other.factor
+    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if is_larger else amount
+
+
 def end_of_sequence(sentence: str) -> str | None:
     """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
     row = _SEQUENCE.search(sentence)
@@ -155,6 +179,8 @@ def end_of_sequence(sentence: str) -> str | None:
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
     unit = unit_after(text, end)
+    if unit and _DECIMAL_COMMA.fullmatch(content):
+        content = content.replace(",", ".")  # 2,4 km
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:

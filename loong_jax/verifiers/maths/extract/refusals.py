@@ -8,6 +8,7 @@ import re
 
 from loong_jax.data import response
 from loong_jax.verifiers.maths.extract import closing, prose, statements
+from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.wording import phrases
 
 MAX_CHARS = 6000  # from the end
@@ -101,9 +102,17 @@ _UNDECIDED = re.compile(  # "I cannot tell which is meant", at the end
     r"(?:tell|say|decide|know|sure|certain)(?: of)? (?:which|what)\b[^\d\\$=]*\Z",
     re.IGNORECASE,
 )
+_HEDGED = re.compile(  # "31 is merely an upper bound", "the exact value remains unknown"
+    r"\b(?:merely|only|just)\s+(?:an?|the)\s+(?:(?:upper|lower|rough)\s+)?(?:bound|estimate|guess|"
+    r"approximation|supremum|infimum|conjecture)\b|只是一个?[上下]界|准确值[^,.]{0,4}(?:无法|不能)|"
+    r"\b(?:exact|true|precise|actual)\s+(?:\w+\s+)?(?:minimum|maximum|value|answer|number)\b[^.]{0,12}"
+    r"\b(?:(?:could|can)\s*(?:not|n't)\s+be\s+\w+|remains?\s+(?:un\w+|open|to))",
+    re.IGNORECASE,
+)
 _BROKEN = re.compile(  # at the very end: "and from here it remains to"
     r"\b(?:is|are|was|to|the|of|and|or|so|that|then|thus|hence|therefore|by|with|we|equals?|be|get|"
-    r"gives?|obtain|which|where|whose|when|because|since|if|but|an|than|into|between)\s*\Z"
+    r"gives?|obtain|which|where|whose|when|because|since|if|but|an|than|into|between)\s*\Z|"
+    r"[\u4e00-\u9fff$\d\s][以得为且则即于和与将由]\s*\Z|(?:[a-z]{2}|[\u4e00-\u9fff]|option [A-H])\s*,\s*\Z"
 )
 _SUPPOSES = re.compile(r"\b(?:perhaps|maybe|suppose|assume|excluded|ruled out)\b", re.IGNORECASE)
 _MATHS = re.compile(
@@ -133,6 +142,8 @@ def gives_up(text: str) -> bool:
         return False
     body = statements.statement(text)[-MAX_CHARS:].replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
+    if _HEDGED.search(prose.last_sentence(body)):
+        return True
     if _TAKEN_BACK.search(body) or _UNDECIDED.search(body):
         return True
     if _BROKEN.search(body) and not any(_MATHS.search(span.text) for span in closing.spans(body)):
@@ -142,7 +153,8 @@ def gives_up(text: str) -> bool:
     if _MAY_REFUSE.search(body) is not None:
         refusing = [i for i, clause in enumerate(clauses) if _REFUSES.match(clause[:400])]
     asking = [i for i, clause in enumerate(clauses) if _ASKS.search(clause[:400])]
-    breaks_off = clauses and _ANNOUNCES.search(clauses[-1]) is not None
+    announced = _ANNOUNCES.search(clauses[-1]) if clauses else None
+    breaks_off = announced is not None and number_words.in_digits(announced[0]) == announced[0]
     if not refusing and not asking and not breaks_off:
         return False
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]

@@ -43,7 +43,7 @@ _TAIL = re.compile(  # what may begin a remark inside a sentence
     r"(?P<contrast>,\s*(?:and\s+)?(?:not(?!\s+only)|rather than|instead of|neither)\s|"
     r",\s*(?:而?不是|而非|不等于))|"
     r"(?P<clause>,\s+(?:which(?!\s+(?:means|gives|leaves|makes|yields|implies|equals|I|we|are|"
-    r"corresponds|is\s+(?!also|twice|half|not|what|why|more|less|because|how))\b)|who|of which|"
+    r"corresponds|is\s+(?!about|approx|roughly|nearly|also|twice|half|not|what|why|more|less|because|how))\b)|whose?|of which|"
     r"as(?! a | an | the | well| follows)|where|or (?=about|approx|roughly)|"
     r"with(?!\s+(?:multiplicity|an? (?:remainder|rest)))|"
     r"attained|achieved|reached|assumed|occurring|taken|having|being|including|counting|namely|"
@@ -53,14 +53,17 @@ _TAIL = re.compile(  # what may begin a remark inside a sentence
     r"because|when|whenever|once|while|whereas|after|before|"
     r"the (?:other|rest)|all|both|each|none|no)\b|"
     rf",\s+{_COMPARED}|"
-    r",\s+and (?:this|that|it|the (?:bound|other))\b(?=.*\d)|"
-    r",\s*(?:当且仅当|其中|此时|当|比|经?检验|验证|余|舍去|排除))|"
+    r",\s+and (?:this|that|it(?!\s+(?:also|makes\s+an))|the (?:bound|other))\b(?=.*\d)|"
+    r",\s*(?:当且仅当|其中|此时|当|比|大?约|近似|其余|余下|剩下|剩余|另外|经?检验|验证|余|舍去|排除))|"
     r"(?P<bare>\s+(?:(?:when|whenever|once|while|after|before|during|"
     r"in the (?:sequence|list|series|pattern|cycle))\s|(?:out )?of the (?=\d)))|"
     r"(?P<aside>(?<=[\s$\u4e00-\u9fff])\((?!\s*(?:mod|(?:in )?base|(?:with )?multiplicity|double|"
     r"twice|repeated|or\b|[A-H]\)))(?=[^()]*(?:[A-Za-z]{2}[^()]* |=|[\u4e00-\u9fff]|exactly|"
     r"rounded|inclusive))[^()]*\)[\s.!]*\Z)|"
-    r"(?P<note>;\s+(?=[^;]*\bwould\b)|"
+    r"(?P<note>;\s+(?=[^;]*\bwould\b)|;\s+(?:\w+\s+(?:years?|days?|months?|hours?|weeks?|minutes?)\s+"
+    r"(?:ago|later|earlier|from\s+now)|the\s+(?:remaining|rest|others?)|"
+    r"\w+\s+(?:comes?|came|is|was|finishe[sd])\s+(?:in\s+)?(?:second|third|last|next))\b|"
+    r",\s+and\s+(?:it|they|she|he)\s+(?:also|makes\s+an|arrives|leaves\s+at|reaches)\b|"
     r";\s+(?:check|indeed|note|before|earlier|otherwise|the other|for comparison)\b)",
     re.IGNORECASE,
 )
@@ -89,7 +92,9 @@ def without_remarks(body: str) -> str:
         last = body[start:]
         if breaks and _SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
             before = body[: breaks[-1].start()]
-            if _ENDS_ON_VALUE.search(before[-MAX_CHARS:].rstrip(" .!*")) is None:
+            said = before[-MAX_CHARS:].rstrip(" .!*")
+            is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
+            if not is_aside and _ENDS_ON_VALUE.search(said) is None:
                 return body
             body = before
             continue

@@ -53,7 +53,7 @@ _ABOUT_OPTIONS = re.compile(
     re.IGNORECASE,
 )
 _OPTION = re.compile(
-    r"(?<![A-Za-z])(?i:option|choice|answer|graph|figure|only|for|with|pick|choose|is|be)\s*\(?[A-H](?!['A-Za-z])|"
+    r"(?<![A-Za-z])(?i:option|proposition|choice|answer|graph|figure|only|for|with|pick|choose|is|be)\s*\(?[A-H](?!['A-Za-z])|"
     r"\A[A-H] is (?:the only|correct|right|true)"
 )
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
@@ -87,7 +87,7 @@ def chosen(sentence: str) -> str | None:
 
 def mentioned(clause: str) -> str | None:
     """B of "this matches option B": the only option that a clause names, denying nothing."""
-    clause = clause.removeprefix("A ")
+    clause = re.sub(r"(?<![A-Za-z(])[A-H]\)", "", clause.removeprefix("A "))
     named = _OPTION.search(clause)
     letters = set(_LONE_LETTER.findall(clause))
     rest = clause.lower().replace("only", "")

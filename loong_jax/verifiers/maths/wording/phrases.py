@@ -15,13 +15,17 @@ _ARTICLES = re.compile(
 )
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = re.compile(
-    r"\b(?:not|no|never|or|wrong|incorrect|except|eliminate\w*|exclude\w*|unless|either|rule)\b"
+    r"\b(?:not|no|never|or|wrong|incorrect|except|eliminate\w*|exclude\w*|unless|either|rules?|ruled)\b"
     r"|n't\b",
     re.IGNORECASE,
 )
 _TRUTH = re.compile(
     r"(?:(?:so|thus|hence|therefore) )?(?:(?:(?:the|this|that) )?(?:given )?(?:statement|claim|"
     r"assertion|proposition|conjecture|sentence)|it|this|that) is (?:always )?(true|false)"
+)
+_JUDGED = re.compile(  # 这个命题是错误的
+    r"(?:说法|命题|结论|判断|论断|叙述|推理|题目|该|这|它)[^,.;不]{0,8}(?<!是否)(?<!不是)"
+    r"(不正确|不成立|不对|错误|正确|成立|错|对)的?\W*(?:\([^()]*\)\W*)?\Z"
 )
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
@@ -75,6 +79,8 @@ def yes_or_no(text: str) -> str | None:
     stated = {_YES[match[1]] for part in clauses if (match := _TRUTH.fullmatch(part))}
     if len(stated) == 1:
         return stated.pop()
+    if not said.isascii() and (judged := _JUDGED.search(said)) is not None:
+        return _YES[judged[1]]
     words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
         return None
@@ -90,6 +96,16 @@ def parts(text: str) -> frozenset[str]:
     return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
 
 
+_MULTIPLES = re.compile(r"(?:divisible by|multiples? of) (\d{1,6})\Z")
+
+
+def multiples(text: str) -> str | None:
+    """6 of "all n divisible by 6" and of "n must be a multiple of 6"."""
+    said = normal(text)
+    found = None if DENIAL.search(text) else _MULTIPLES.search(said)
+    return None if found is None else found[1]
+
+
 def concludes(sentence: str, wanted: str) -> bool:
     """Whether a sentence, as a normal form, ends on "is <wanted>"."""
     if not wanted or not sentence.endswith(wanted):
@@ -98,9 +114,11 @@ def concludes(sentence: str, wanted: str) -> bool:
     if wanted.split()[0] in _SAYS and not DENIAL.search(before):
         subject = before.rpartition(",")[2].split()  # "the limit" does not exist
         return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
-    if re.search(r"\b(?:falls|fell) on\s+(?:a\s+)?\Z", before):
+    if re.search(r"\b(?:(?:falls|fell) on(?: a)?|(?:lies|is|located|ends) in(?: the)?) \Z", before):
         return not DENIAL.search(before)
-    is_said = re.search(r"(?:\b(?:is|are|be|been|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z", before)
+    is_said = re.search(
+        r"(?:\b(?:is|are|be|been|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z|[是为在于]\s*\Z", before
+    )
     return is_said is not None and SUPPOSED.search(before) is None
 
 
@@ -127,8 +145,9 @@ _NEIGHBOUR = re.compile(
 def is_told(wanted: str, clause: str) -> bool:
     """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
     clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
-    said = normal("then " + _CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
-    if DENIAL.search(said) or SUPPOSED.search(said):
+    said = normal("then " + CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
+    rest = said if wanted.isascii() else said.removesuffix(wanted)
+    if DENIAL.search(rest) or SUPPOSED.search(rest):
         return False
     if not wanted.isascii() or said == f"is {wanted}":
         return said.endswith(wanted)
@@ -184,7 +203,7 @@ _CONCLUDES = re.compile(
     r"[,;.\s]*(?:所以|因此|于是|从而|综上|故)[\s,]*",
     re.IGNORECASE,
 )
-_CONCLUDES_ONLY = re.compile(
+CONCLUDES_ONLY = re.compile(
     r"(?:^|[,;:.\u2014]\s*|\s)(?:so|thus|hence|therefore|consequently)\b(?:\s+that\b)?[\s,]*|"
     r"[,;.\s]*(?:所以|因此|于是|从而|综上|故)[\s,]*",
     re.IGNORECASE,
