@@ -19,24 +19,10 @@ _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " 
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
-_ANSWER = (
-    r"(?:最终|最后|正确|参考|标准)?的?答案|(?:正确|最终)的?(?:选项|结果|结论)|正确的(?:是|为)|答え|正解|정답|답|उत्तर|"
-    r"(?:الجواب|الإجابة)|[Оо]твет|(?<![Ff]alsche )\b(?:Antwort|Endergebnis|[Rr]éponse(?: finale)?|"
-    r"(?:[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Oo]pción|[Oo]pção|[Aa]lternativa|[Oo]pzione)"
-    r"(?: final| finale| correcta| correta| corretta)?)|[Đđ]áp (?:án|số)"
-)
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
-_ANNOUNCED = re.compile(
-    rf"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
-    r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s(?:l[ae]\s|die\s|a\s)?|[は은는=:])\s*(?:选项)?|"
-    r"(?<![若果误设非个])正确的(?:选项)?(?:是|为)\s*:?(?:选项)?|"
-    r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|答\s*:"
-)
-_CHOSEN = re.compile(
-    r"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![不可若果误错能该别挑筛要再先只])(?:应该?|可知)?选(?:择)?(?!项)(?:答案)?\s*:?\s*"
-    r"\$?[(]?([A-H](?:[\s,和]*[A-H])*)[)]?\$?(?![A-Za-z\d])[\s.]*|"
-    r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
-)
+_PATTERNS = names.patterns("languages")
+_ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
+_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
 _SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
@@ -120,12 +106,7 @@ _FOREIGN_DATE = re.compile(
 
 # ---- whole answers
 TRUTHS = names.by_word("truths")
-NOTHING = re.compile(
-    r"(?!.*(?:当|若|如果|时|除))(?:[^\s\d,.;:()]| [a-z] ){0,20}?(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在的?|不存在(?:这样的|满足[^\d,.;]{1,12}的|符合[^\d,.;]{1,12}的)(?:[\u4e00-\u9fff]{1,4})? ?[a-z]?|没有(?:实数|整数|正整数)?(?:解|根)|"
-    r"空集|没有\Z|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
-    r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
-    r"nessuna soluzione|sem solução"
-)
+NOTHING = re.compile(_PATTERNS["NOTHING"])
 
 
 def translated(text: str) -> str:

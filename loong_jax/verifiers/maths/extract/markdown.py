@@ -11,10 +11,8 @@ _BOLD = re.compile(
     r"(?<![\w*)\]}])\*\*(?=[^\s*])([^*\n]{1,200}(?:\*[^*\n]{1,100})*?)(?<=\S)\*\*(?![\w*(])"
 )
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
-_DENIAL = re.compile(
-    r"(?:\b(?:not|cannot|never|neither|nor|no)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|an?\s+|the\s+)?\Z",
-    re.IGNORECASE,
-)
+_PATTERNS = names.patterns("markdown")
+_DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TAKES_BACK = re.compile(r"\b(?:not|wrong|incorrect|false|impossible|no|cannot|fails?)\b", re.I)
 _BETWEEN = re.compile(r"\s*(?:[,;]|\bor\b|\band\b|[,;]\s*(?:or|and)\b)\s*(?:at\s+|by\s+)?", re.I)
 _BULLET = re.compile(
@@ -36,30 +34,18 @@ MAX_ITEMS = 24
 _DECORATION = re.compile("[_`>\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]|"
                          r"\\therefore|\\blacksquare|\\square|\\qed|\\Box|^\*[^*\n]|(?i:answer|result)",
                          re.MULTILINE)  # fmt: skip
-_SIGNS = re.compile(
-    r"(?:\s*\$?\s*\\(?:blacksquare|square|qed|Box|checkmark)\b\s*\$?)+\s*\Z|"
-    "\\\\therefore(?:\\\\[ ,;:])*|["
-    "\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]\ufe0f?"
-)
+_SIGNS = re.compile(_PATTERNS["SIGNS"])
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
 _SLANTED = re.compile(
     r"^[^\S\n]*\*(?=[^\s*])([^*\n]{1,200})(?<=\S)\*([.!]?)[^\S\n]*$", re.MULTILINE
 )
-_HEADING = re.compile(
-    r"^[#\s]*\**\s*(?:\\(?:textbf|section\*?|subsection\*?)\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|result)"
-    r"\s*:?\s*\}?\s*\**\s*:?\s*$",
-    re.IGNORECASE | re.MULTILINE,
-)
+_HEADING = re.compile(_PATTERNS["HEADING"])
 _SLANTED_END = re.compile(  # *120* or ***0*** at the end of a sentence, which is the last
     r"(?<![^\s])(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
 )
-_ALIGNED_END = re.compile(
-    r"\\begin\{(align\*?|eqnarray\*?|gather\*?|equation\*?)\}(?P<rows>(?:(?!\\begin).){1,600}?)"
-    r"\\end\{\1\}(?=[\s.]*\Z)",
-    re.DOTALL,
-)
+_ALIGNED_END = re.compile(_PATTERNS["ALIGNED_END"])
 
 
 def _of_rows(aligned: re.Match[str]) -> str:

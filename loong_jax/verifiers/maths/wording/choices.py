@@ -3,6 +3,7 @@
 import datetime
 import re
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.wording import phrases
 
 _CHOICE = re.compile(
@@ -16,46 +17,16 @@ _SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
     r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
 )
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
-_LETTERED = re.compile(
-    r"\$?(?:\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{)?\s*"
-    r"(?:\((?P<bracketed>[A-H])\)[\s}]*|(?P<plain>[A-H])[).]\}?(?=\s))"
-    r"(?:\\[ ,;:!]|\\q?quad|[~\s])*(?P<rest>(?=[^A-Za-z]*[\d\\]).+)",
-    re.DOTALL,
-)
+_PATTERNS = names.patterns("choices")
+_LETTERED = re.compile(_PATTERNS["LETTERED"])
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
-_CONCLUDED = re.compile(
-    r"(?i:\b(?:so|therefore|thus|hence|leaving|leaves)\b)(?:[\s,:]|\b(?:the|answer|option|choice|it|is|"
-    r"must|be)\b)*\(?([A-Z])\)?\.?\Z"
-)
-_FOUND_RIGHT = re.compile(
-    r"(?i:(?:\A|[.\n]\s*)(?:(?:so|therefore|thus|hence)[\s,:]+)?(?:the\s+)?(?:option|choice|answer))"
-    r"\s+\(?([A-Z])\)?\s+(?i:is|must be)\s+(?i:(?:the\s+)?(?:correct|right))"
-    r"(?i:\s+(?:one|answer|choice))?\.?\Z"
-)
-_CHOSEN = re.compile(
-    r"(?:So |Thus |Hence |Therefore )?(?:I|[Ww]e)(?: would| will|'d|'ll)? "
-    r"(?:choose|chose|pick|picked|select|selected|take|go with) (?:option |choice |answer )?"
-    r"\(?([A-Z])\)?(?!\w)"
-)
-_REFUSED = re.compile(
-    r"\W*(?:is|was|are|can|does|must be)?\s*(?:n't|not|cannot|wrong|incorrect|false|impossible|"
-    r"excluded|eliminated)\b",
-    re.IGNORECASE,
-)
-_ABOUT_STATEMENTS = re.compile(
-    r"\\text\w*|\\mathrm|[{}*]|\b(?i:only|just|both|all|the|statements?|conditions?|options?|items?)\b|"
-    r"\b(?:is|are|must be|(?:is|are) always)\s+(?:true|correct|valid)\b"
-)
-_ABOUT_OPTIONS = re.compile(
-    r"\A(?:the\s+)?(?:(?:only|both|true|correct|right|valid|options?|choices?|answers?|"
-    r"statements?)\s+)+(?:(?:is|are)\s+)?|"
-    r"\s+(?:only|(?:are|is)\s+(?:true|correct|right))\Z",
-    re.IGNORECASE,
-)
-_OPTION = re.compile(
-    r"(?<![A-Za-z])(?i:option|proposition|choice|answer|graph|figure|only|for|with|pick|choose|is|be)\s*\(?[A-H](?!['A-Za-z])|"
-    r"\A[A-H] is (?:the only|correct|right|true)"
-)
+_CONCLUDED = re.compile(_PATTERNS["CONCLUDED"])
+_FOUND_RIGHT = re.compile(_PATTERNS["FOUND_RIGHT"])
+_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
+_REFUSED = re.compile(_PATTERNS["REFUSED"])
+_ABOUT_STATEMENTS = re.compile(_PATTERNS["ABOUT_STATEMENTS"])
+_ABOUT_OPTIONS = re.compile(_PATTERNS["ABOUT_OPTIONS"])
+_OPTION = re.compile(_PATTERNS["OPTION"])
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
