@@ -8,7 +8,7 @@ from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
-from loong_jax.verifiers.maths.wording import amounts, choices, phrases
+from loong_jax.verifiers.maths.wording import choices, notations, phrases
 
 TYPES = tuple(
     str.split(
@@ -56,7 +56,9 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
         if choices.date(body) is not None:
             return Gold(body, "date", ())
-    named = amounts.read(body, is_gold=True) if not found or "..." in found[0].symbols else {}
+    named = (
+        notations.read_amounts(body, is_gold=True) if not found or "..." in found[0].symbols else {}
+    )
     if len(named) == 1 and not body.isascii():
         found = tuple(named.values())
     elif len(named) > 1:

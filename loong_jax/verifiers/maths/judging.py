@@ -14,7 +14,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import amounts, chemistry, choices, notations, phrases
+from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -116,7 +116,7 @@ def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any])
     """Verdict on amounts that have names, in any order; None where one of them is not named."""
     texts = [span.text for span in spans if span.rule in ("boxed", "label", "phrase", "whole")]
     for text in (*texts, extract.last_clause(spans.text), extract.last_sentence(spans.text)):
-        found = amounts.pairs(reference.amounts, amounts.read(text))
+        found = notations.paired(reference.amounts, notations.read_amounts(text))
         if found is not None:
             outcomes = [Matcher(**settings).match(wanted, given) for wanted, given in found]
             outcome = False if False in outcomes else (None not in outcomes or "")

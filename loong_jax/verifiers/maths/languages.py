@@ -27,9 +27,7 @@ _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s
 _SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
-_ANY_NUMBER = re.compile(
-    r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
-)
+_ANY_NUMBER = re.compile(_PATTERNS["ANY_NUMBER"])
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
 _RULES = names.TABLES["rewrites"]
@@ -62,8 +60,8 @@ def _either(words) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
-_NUMBER = r"\d[\d,]{0,40}+(?:\.\d{1,40}+)?"
-_GAP = r"(?:[\s$~*]|\\[,;: ]|\\(?:text|mathrm)\s*\{){0,6}"
+_NUMBER = _PATTERNS["NUMBER"]
+_GAP = _PATTERNS["GAP"]
 _END = r"(?![^\W\d_\u2e80-\uffff])"  # no letter but an ideograph follows
 _MAGNITUDE = (
     rf"(?:(?!千[米克瓦焦帕卡伏]|百分)(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
@@ -87,14 +85,10 @@ _MEASURED = re.compile(
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
-_CLOCK = re.compile(
-    r"(上午|早上|早晨|凌晨|清晨|中午|下午|晚上|傍晚|午前|午後|오전|오후)\s*(\d{1,2})(?::|[点點時时시]\s*)(\d{1,2})?[分분]?"
-)
+_CLOCK = re.compile(_PATTERNS["CLOCK"])
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
-_MONTH = re.compile(
-    r"(?<![个\u4e00-\u5341])(?:[一二三四五六七八九]|十[一二]?)(?=月(?:[\s.,;}]|\Z))"
-)
+_MONTH = re.compile(_PATTERNS["MONTH"])
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
 )

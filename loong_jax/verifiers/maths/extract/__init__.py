@@ -119,9 +119,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if last_maths.is_relative(span.text):
             return
         yield from last_maths.spans(remarks.without_remarks(span.text))
-    if found and found[0].rule == "label" and not found[0].text.endswith(":"):
-        if not closing.says_value(found[0].text) and len(found[0].text) > 3:
-            return  # Answer: it has no maximum
+    said = found[0].text if found and found[0].rule == "label" else ""
+    if len(said) > 3 and not said.endswith(":") and not closing.says_value(said):
+        return  # Answer: it has no maximum
     if not found:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
         if last_maths.is_tried(sentence):

@@ -15,9 +15,7 @@ PHRASE = re.compile(_PATTERNS["PHRASE"])
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
 _SENTENCE_END = re.compile(_PATTERNS["SENTENCE_END"])
 _NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
-_OTHERWISE = re.compile(
-    r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
-)
+_OTHERWISE = re.compile(_PATTERNS["OTHERWISE"])
 _CORRECTED = re.compile(_PATTERNS["CORRECTED"])
 OPERATION = _PATTERNS["OPERATION"]
 _NOT_OF_ANSWER = re.compile(_PATTERNS["NOT_OF_ANSWER"])

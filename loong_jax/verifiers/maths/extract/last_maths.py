@@ -48,9 +48,7 @@ _SIGN_BEFORE = re.compile(_PATTERNS["SIGN_BEFORE"])
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_SIGN_AFTER = re.compile(
-    r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|\.?\u2026|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
-)
+_SIGN_AFTER = re.compile(_PATTERNS["SIGN_AFTER"])
 _FROM = re.compile(_PATTERNS["FROM"])
 _BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
@@ -75,9 +73,7 @@ _CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
 _PREMISE = re.compile(_PATTERNS["PREMISE"])
 _BOUND = re.compile(_PATTERNS["BOUND"])
-_NEIGHBOUR = re.compile(
-    r"\b(?:after|before|following|preceding|past|above|below)\s+\Z", re.IGNORECASE
-)
+_NEIGHBOUR = re.compile(_PATTERNS["NEIGHBOUR"])
 _RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
 _OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)

@@ -13,9 +13,7 @@ _PATTERNS = names.patterns("prose")
 _STATES = re.compile(_PATTERNS["STATES"])
 _AS_ANSWER = re.compile(_PATTERNS["AS_ANSWER"])
 _ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
-_CONCLUSION = re.compile(
-    r"[,;]?\s+(?:and\s+)?(?:thus|hence|so|therefore|whence|giving|yielding)\b,?\s+"
-)
+_CONCLUSION = re.compile(_PATTERNS["CONCLUSION"])
 _COUNTED = re.compile(
     r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
     rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{number_words.PATTERN})\s+[a-z]\w+(.*)",
@@ -42,9 +40,7 @@ _SECOND_THOUGHTS = re.compile(_PATTERNS["SECOND_THOUGHTS"])
 _DISOWNED = re.compile(_PATTERNS["DISOWNED"])
 _BRACKETED = re.compile(r"\([^()]*\)")
 _DOUBT = re.compile(_PATTERNS["DOUBT"])
-_CODE = re.compile(
-    r"__\w|\w\(\s*\)|\w\(\s*['\"]|\blambda\b|\bimport\s|\bif True\b|\"\s*:\s*[-\d\[\"{]"
-)
+_CODE = re.compile(_PATTERNS["CODE"])
 
 
 def _amount_in_words(said: str) -> str | None:

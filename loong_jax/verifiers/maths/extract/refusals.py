@@ -27,9 +27,7 @@ _SUPPOSES = re.compile(r"\b(?:perhaps|maybe|suppose|assume|excluded|ruled out)\b
 _MATHS = re.compile(_PATTERNS["MATHS"])
 _CONCLUDES = re.compile(_PATTERNS["CONCLUDES"])
 _STATES = re.compile(r"=|\b(?:is|are)\b", re.IGNORECASE)
-_NOTHING = re.compile(
-    r"\b(?:there (?:is|are|exists?)|has|have) no\b|\bnone exists?\b|\bnot exist\b"
-)
+_NOTHING = re.compile(_PATTERNS["NOTHING"])
 _GIVEN = re.compile(r"\bthere (?:is|are)\b|\b(?:given|too|tried|trying|hard|if)\b", re.IGNORECASE)
 _PROMISES = re.compile(r"\bI(?:'ll|'d| will| can| could| would)\b(?! (?:say|guess|answer)\b)")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")

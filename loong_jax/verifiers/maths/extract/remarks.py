@@ -31,9 +31,7 @@ _CONCLUDES = re.compile(
 _AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _TAIL = re.compile(_PATTERNS["TAIL"])
 _COUNTS = re.compile(_PATTERNS["COUNTS"])
-_NO_COUNT = re.compile(
-    r"\b(?:cases?|steps?|parts?|equations?|conditions?|options?|stages?)\s*\Z", re.IGNORECASE
-)
+_NO_COUNT = re.compile(_PATTERNS["NO_COUNT"])
 _SENTENCE = re.compile(_PATTERNS["SENTENCE"])
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 

@@ -15,11 +15,11 @@ _DECADES = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
 _TENS = {word: 10 * value for value, word in enumerate(_DECADES, 2)}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
           "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12}  # fmt: skip
-_BELOW = rf"(?:(?:{'|'.join(_DECADES)})(?:[\s-](?:{'|'.join(_UNITS[1:10])})\b)?|{'|'.join(_UNITS[:1:-1])})"
-_HUNDREDS = rf"(?:{_BELOW}|one(?=[\s-](?:hun|thou)))(?:[\s-]hundred(?:[\s-](?:and[\s-])?(?:{_BELOW}|one\b))?)?"
-PATTERN = (
-    rf"{_HUNDREDS}(?:[\s-](?:thousand|million)(?:[\s-](?:and[\s-])?{_HUNDREDS})?)?"  # one number
-)
+_TEN = rf"(?:{'|'.join(_DECADES)})(?:[\s-](?:{'|'.join(_UNITS[1:10])})\b)?"
+_BELOW = rf"(?:{_TEN}|{'|'.join(_UNITS[:1:-1])})"
+_AND = rf"(?:[\s-](?:and[\s-])?(?:{_BELOW}|one\b))?"
+_HUNDREDS = rf"(?:{_BELOW}|one(?=[\s-](?:hun|thou)))(?:[\s-]hundred{_AND})?"
+PATTERN = rf"{_HUNDREDS}(?:[\s-](?:thousand|million)(?:[\s-](?:and[\s-])?{_HUNDREDS})?)?"  # of one
 _IN_TEXT = re.compile(
     rf"\b(?<!the )(?<!these )(?<!those )(?<!both )(?<!all )(?<!any )(?<!each )(?<!every )({PATTERN}"
     r"(?:[\s-](?:halves|thirds|quarters|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths))?)\b",

@@ -6,18 +6,12 @@ import re
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.wording import phrases
 
-_CHOICE = re.compile(
-    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))"
-)
-_WITH_TEXT = re.compile(  # C - the third, C (12)
-    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
-)
-_NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
-_SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
-    r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
-)
-_SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _PATTERNS = names.patterns("choices")
+_CHOICE = re.compile(_PATTERNS["CHOICE"])
+_WITH_TEXT = re.compile(_PATTERNS["WITH_TEXT"])
+_NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
+_SECOND_LETTER = re.compile(_PATTERNS["SECOND_LETTER"])
+_SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _LETTERED = re.compile(_PATTERNS["LETTERED"])
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
 _CONCLUDED = re.compile(_PATTERNS["CONCLUDED"])
@@ -138,9 +132,7 @@ _MENTION = re.compile(
     rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
     r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
 )
-_BESIDE = re.compile(
-    r"\b(?:after|before|from|since|than|until|between|past|of)\s+(?:the\s+)?\Z|\b(?:not|or|if|could|either)\b"
-)
+_BESIDE = re.compile(_PATTERNS["BESIDE"])
 
 
 def last_mention(clause: str) -> str:
