@@ -65,8 +65,9 @@ def spans(text: str) -> Iterator[Span]:
             yield Span(other, "phrase")
         if not statements.is_denied(text, found[-1]):
             boxed = statements.joined(text, found)
-            words = _TEXT.sub(r" \1 ", boxed) if " is" in boxed and "\\text" in boxed else ""
-            if words and (said := next(prose.stated(words), None)) is not None:
+            is_said = " is" in boxed and "\\text" in boxed and "\\begin" not in boxed
+            words = _TEXT.sub(r" \1 ", boxed)
+            if is_said and (said := next(prose.stated(words), None)) is not None:
                 yield Span(said, "boxed")  # \boxed{\text{The largest one is } 17}
             yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
@@ -104,9 +105,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         body = _POLITENESS.sub("", body)
     body = closing.without_comments(body)
     found = list(closing.spans(body))
-    if not found and any(
-        closing.is_derived(body, match) for match in closing.PHRASE.finditer(body)
-    ):
+    if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
     if (other := prose.second_thought(body)) is not None:
         found = [Span(other, "phrase")]

@@ -1,5 +1,6 @@
 """What follows a closing phrase: the answer is 12."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 _DOUBTED = re.compile(_PATTERNS["DOUBTED"])
 
 
+@functools.lru_cache(maxsize=8)  # one verdict asks for them twice
+def phrases_of(body: str) -> tuple[re.Match[str], ...]:
+    return tuple(PHRASE.finditer(body))
+
+
 def spans(body: str) -> Iterator[Span]:
     """What follows "the answer is", from the last such phrase backwards.
 
@@ -36,7 +42,7 @@ def spans(body: str) -> Iterator[Span]:
     has_options = "A:" in body and _OPTIONS.search(body) is not None
     matches = [
         match
-        for match in PHRASE.finditer(body)
+        for match in phrases_of(body)
         if not body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
         and not is_derived(body, match)
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))

@@ -1,5 +1,6 @@
 """What sentences say around an answer: units after a number, second thoughts, "the mean is ..."."""
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -52,6 +53,7 @@ def _amount_in_words(said: str) -> str | None:
     return digits if unit is not None and unit["word"] in UNITS else None
 
 
+@functools.lru_cache(maxsize=64)  # one verdict asks for it again and again
 def last_sentence(text: str) -> str:
     """The last sentence of a text; the point of 0.5 ends none."""
     found = sentences(text)
