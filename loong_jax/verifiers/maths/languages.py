@@ -43,6 +43,10 @@ def _rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
     return rules
 
 
+_COUNTED = re.compile(  # 共有三种方法, at the end
+    r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
+    rf"(\s*{_RULES['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"
+)
 _REWRITES = {table: _rewrites(table) for table in ("CJK", "LATIN")}
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
 _WEEKDAYS = names.by_word("weekdays")
@@ -119,6 +123,7 @@ def translated(text: str) -> str:
             text = _PERCENT.sub(
                 lambda m: _digits(Fraction(number_words.number_from_words(m[1]) or 0)) + "%", text
             )
+        text = _COUNTED.sub(lambda m: f"{m[1]}{number_words.number_from_words(m[2])}{m[3]}", text)
         if "其中" in text:
             text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
         text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
