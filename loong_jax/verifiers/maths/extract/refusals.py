@@ -41,9 +41,11 @@ def gives_up(text: str) -> bool:
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
     if _HEDGED.search(prose.last_sentence(body)):
         return True
-    if _TAKEN_BACK.search(body) or _UNDECIDED.search(body):
+    if _TAKEN_BACK.search(body[-80:]) or _UNDECIDED.search(body):
         return True
-    if _BROKEN.search(body) and not any(_MATHS.search(span.text) for span in closing.spans(body)):
+    if _BROKEN.search(body[-80:]) and not any(
+        _MATHS.search(span.text) for span in closing.spans(body)
+    ):
         return True
     clauses = [clause for clause in _CLAUSES.split(body) if clause.strip()]
     refusing: list[int] = []
