@@ -186,13 +186,13 @@ _AROUND = {"tuple": "()", "bracket": "[]", "set": "{}", **dict.fromkeys(BARE_LIS
 
 def _render(item: Any, depth: int) -> str:
     """Huge integers are named by their size: printing one takes time that grows as its square."""
-    if isinstance(item, Fraction) and item.denominator > 1:
-        return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
-    if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
-        return f"<integer of {item.numerator.bit_length()} bits>"
-    if isinstance(item, tuple):
-        return "[" + ", ".join(_render(part, 10) for part in item) + "]"
     if not isinstance(item, Node):
+        if isinstance(item, tuple):
+            return "[" + ", ".join(_render(part, 10) for part in item) + "]"
+        if isinstance(item, Fraction) and item.denominator > 1:
+            return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
+        if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
+            return f"<integer of {item.numerator.bit_length()} bits>"
         return str(item)
     head, args = item
     if depth == 0:

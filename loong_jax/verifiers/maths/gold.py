@@ -8,7 +8,7 @@ from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, phrases
+from loong_jax.verifiers.maths.wording import choices, notations, phrases
 
 TYPES = tuple(
     str.split(
@@ -27,6 +27,7 @@ class Gold:
     kind: str  # one of TYPES
     readings: tuple[Node, ...]
     problem: str = ""  # why there is no reading
+    amounts: dict[str, Node] = dataclasses.field(default_factory=dict)  # by their names, if several
 
 
 @functools.lru_cache(maxsize=16384)
@@ -55,6 +56,13 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
         if choices.date(body) is not None:
             return Gold(body, "date", ())
+    named = (
+        notations.read_amounts(body, is_gold=True) if not found or "..." in found[0].symbols else {}
+    )
+    if len(named) == 1 and not body.isascii():
+        found = tuple(named.values())
+    elif len(named) > 1:
+        return Gold(body, "text", (), problem, named)
     if not found:
         is_maths = "\\" in body.replace("\\text", "") or any(c in body for c in "=^<>+")
         return Gold(body, kind or ("expression" if is_maths else "text"), (), problem)

@@ -41,6 +41,8 @@ def verdict_of(
     judged = None
     if kind is None:
         judged = _by_truth(reference.text, spans) or _by_notation(reference, spans)
+    if judged is None and kind is None and reference.amounts:
+        judged = _by_amounts(reference, spans, settings)
     if judged is None and reference.kind in ("choice", "text", "date"):
         judged = _by_words(reference, spans)
         if judged is None and not reference.readings:
@@ -110,14 +112,27 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     return _first(spans, "notation", decide) if is_notation else None
 
 
+def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -> Verdict | None:
+    """Verdict on amounts that have names, in any order; None where one of them is not named."""
+    texts = [span.text for span in spans if span.rule in ("boxed", "label", "phrase", "whole")]
+    for text in (*texts, extract.last_clause(spans.text), extract.last_sentence(spans.text)):
+        found = notations.paired(reference.amounts, notations.read_amounts(text))
+        if found is not None:
+            outcomes = [Matcher(**settings).match(wanted, given) for wanted, given in found]
+            outcome = False if False in outcomes else (None not in outcomes or "")
+            return _verdict(outcome, f"amounts: {text}")
+    return None
+
+
 def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = phrases.normal(reference.text)
     numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
     letters, truth = choices.choices(reference.text), phrases.yes_or_no(reference.text)
-    synonyms = phrases.synonyms_of(wanted)
+    synonyms, divisor = phrases.synonyms_of(wanted), phrases.multiples(reference.text)
+    is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
-    if not spans or spans[0].rule in ("stated", "formula", "number"):
+    if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
     for span in spans:
         given = phrases.normal(span.text)
@@ -137,7 +152,9 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             outcome = None if letter is None else letter.casefold() == wanted
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
-        elif truth is not None and wanted in _TRUTHS:
+        elif divisor is not None and (other := phrases.multiples(span.text)) is not None:
+            outcome = other == divisor
+        elif truth is not None and is_truth:
             answer = phrases.yes_or_no(span.text)
             outcome = None if answer is None else answer == truth
         elif (
@@ -157,7 +174,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":
         outcome = _same_date(reference.text, choices.last_mention(clause))
-    elif wanted in _TRUTHS:
+    elif truth is not None and is_truth:
         concluded = phrases.conclusion(clause)
         answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
         outcome = None if answer is None else answer == truth
@@ -201,7 +218,10 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
     unread: ParseError | None = None
     looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
     for count, span in enumerate(spans):
-        if span.rule == "count" and reference.kind in ("list", "set", "tuple"):
+        is_list = reference.kind in ("list", "set") or (
+            span.rule == "count" and reference.kind == "tuple"
+        )
+        if span.rule == ("count" if is_list else "pair"):
             continue
         if span.rule == "letter" and reference.readings[0].head != "symbol":
             continue  # that of an option, whose value is asked for
@@ -250,20 +270,22 @@ def _match(
         for given in answers:
             matcher = Matcher(**settings)
             outcome = matcher.match(wanted, given)
-            evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
             if outcome and _may_be_set(wanted, reference.text, given, span.text):
                 outcome, matcher.note = None, "braces may hold a set, and the other is in order"
             if outcome:
-                return verdict.correct(evidence)
+                return verdict.correct(_evidence(matcher, span, given, wanted))
             outcomes.append((outcome, matcher, given))
-    undecided = [o for o in outcomes if o[0] is None]
-    outcome, matcher, given = (undecided or outcomes)[0]
-    evidence = f"{matcher.rung} ({span.rule}): {render(given)} for {render(reference.readings[0])}"
+    outcome, matcher, given = next((o for o in outcomes if o[0] is None), outcomes[0])
+    evidence = _evidence(matcher, span, given, reference.readings[0])
     if matcher.note:
         evidence += f"; {matcher.note}"
     if outcome is None:
         return verdict.ungradable("undecided", evidence)
     return verdict.wrong("value", evidence)
+
+
+def _evidence(matcher: Matcher, span: Span, given: Node, wanted: Node) -> str:
+    return f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
 
 
 def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:

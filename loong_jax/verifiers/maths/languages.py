@@ -19,32 +19,35 @@ _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " 
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
-_ANSWER = (
-    r"(?:最终|最后|正确|参考|标准)?的?答案|(?:正确|最终)的?(?:选项|结果|结论)|正确的(?:是|为)|答え|正解|정답|답|उत्तर|"
-    r"(?:الجواب|الإجابة)|[Оо]твет|(?<![Ff]alsche )\b(?:Antwort|Endergebnis|[Rr]éponse(?: finale)?|"
-    r"(?:[Rr]espuesta|[Rr]esposta|[Rr]isposta|[Oo]pción|[Oo]pção|[Aa]lternativa|[Oo]pzione)"
-    r"(?: final| finale| correcta| correta| corretta)?)|[Đđ]áp (?:án|số)"
-)
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
-_ANNOUNCED = re.compile(
-    rf"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![若果误设非个])(?<!错误)(?<!错误的)(?:{_ANSWER})(?<!是)(?<!为)\**\s*"
-    r"(?:(?:应该?|就|即|分别)?(?:是|为|选)\s*:?|(?:ist|es|est|é|è|là|—)\s(?:l[ae]\s|die\s|a\s)?|[は은는=:])\s*(?:选项)?|"
-    r"(?<![若果误设非个])正确的(?:选项)?(?:是|为)\s*:?(?:选项)?|"
-    r"【\s*(?:参考|正确|最终|标准)?答案\s*】\s*:?|答\s*:"
-)
-_CHOSEN = re.compile(
-    r"(?:故|因此|所以|综上所述|综上)?,?\s*(?<![不可若果误错能该别挑筛要再先只])(?:应该?|可知)?选(?:择)?(?!项)(?:答案)?\s*:?\s*"
-    r"\$?[(]?([A-H](?:[\s,和]*[A-H])*)[)]?\$?(?![A-Za-z\d])[\s.]*|"
-    r"(?<![若果误设非除])选项\s*\(?([A-H])\)?\s*(?:是|为)?正确(?:的|答案)?[\s.]*"
-)
+_PATTERNS = names.patterns("languages")
+_ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
+_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
 _SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
-_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或])\s*(?=[\d$(\\-])")
-_JOINS = dict.fromkeys("和与及", " and ") | {"或": " or "}
-_ANY_NUMBER = re.compile(
-    r"\s*[为是属于]*任?意?(?:的)?(实数|正整数|自然数|非负整数|整数)(?:集)?(?=[\s)$.,]|\Z)"
-)
+_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
+_JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
+_ANY_NUMBER = re.compile(_PATTERNS["ANY_NUMBER"])
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
+_PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
+_RULES = names.TABLES["rewrites"]
+
+
+def _rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
+    """A hint without which there is nothing to do, what is replaced, and by what."""
+    rules = []
+    for hint, pattern, new in _RULES[table]:
+        for word, meaning in _RULES["WORDS"].items():
+            pattern = pattern.replace(f"<{word}>", meaning)
+        rules.append((hint, re.compile(pattern), new))
+    return rules
+
+
+_COUNTED = re.compile(  # 共有三种方法, at the end
+    r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
+    rf"(\s*{_RULES['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"
+)
+_REWRITES = {table: _rewrites(table) for table in ("CJK", "LATIN")}
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
 _WEEKDAYS = names.by_word("weekdays")
 _HEADING = re.compile(r"【[^】]{1,8}】")
@@ -61,8 +64,8 @@ def _either(words) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
-_NUMBER = r"\d[\d,]{0,40}+(?:\.\d{1,40}+)?"
-_GAP = r"(?:[\s$~*]|\\[,;: ]|\\(?:text|mathrm)\s*\{){0,6}"
+_NUMBER = _PATTERNS["NUMBER"]
+_GAP = _PATTERNS["GAP"]
 _END = r"(?![^\W\d_\u2e80-\uffff])"  # no letter but an ideograph follows
 _MAGNITUDE = (
     rf"(?:(?!千[米克瓦焦帕卡伏]|百分)(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
@@ -81,28 +84,27 @@ _UNIT = (
     rf"(?P<{{2}}>{_either(w for w in _UNITS if ord(w[0]) <= 0x2E7F)}){_END})"
 )
 _MEASURED = re.compile(
-    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?<=[\d)}}$])"
+    rf"(?:(?<![\d.,])(?P<whole>\d{{1,12}}),(?P<part>\d{{1,2}}))?(?:(?<=[\d)}}$])|(?<=\\pi))"
     rf"(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
-_CLOCK = re.compile(
-    r"(上午|早上|早晨|凌晨|清晨|中午|下午|晚上|傍晚|午前|午後|오전|오후)\s*(\d{1,2})(?::|[点點時时시]\s*)(\d{1,2})?[分분]?"
-)
+_CLOCK = re.compile(_PATTERNS["CLOCK"])
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
+_MONTH = re.compile(_PATTERNS["MONTH"])
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
+)
+_MONTH_NAMES = names.by_word("months")
+_FOREIGN_DATE = re.compile(
+    rf"(\d{{1,2}})(?:er|\.)?\s+(?:de\s+)?({'|'.join(_MONTH_NAMES)})(?:\s+de)?\s+(\d{{4}})",
+    re.IGNORECASE,
 )
 
 # ---- whole answers
 TRUTHS = names.by_word("truths")
-NOTHING = re.compile(
-    r"(?!.*(?:当|若|如果|时|除))[^\s\d,.;:()]{0,12}(?:无(?:实数?|整数|正整数)?(?:解|根)|不存在|没有(?:实数|整数|正整数)?(?:解|根)|"
-    r"空集|没有\Z|解なし|존재하지 않는다)|нет (?:действительных )?(?:решений|корней)|"
-    r"no (?:hay|tiene) (?:solución|soluciones)|pas de solution|aucune solution|keine lösung(?:en)?|"
-    r"nessuna soluzione|sem solução"
-)
+NOTHING = re.compile(_PATTERNS["NOTHING"])
 
 
 def translated(text: str) -> str:
@@ -113,12 +115,18 @@ def translated(text: str) -> str:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _CLOCK.sub(_time, text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
+        text = _MONTH.sub(lambda m: str(number_words.number_from_words(m[0])), text)
         text = _ROOT.sub(
             lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
         )
+        if "百分之" in text:
+            text = _PERCENT.sub(
+                lambda m: _digits(Fraction(number_words.number_from_words(m[1]) or 0)) + "%", text
+            )
+        text = _COUNTED.sub(lambda m: f"{m[1]}{number_words.number_from_words(m[2])}{m[3]}", text)
         if "其中" in text:
             text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
-        text = re.sub(r"(?<=[/每])时", "小时", text)
+        text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
     if not text.isascii() or _LATIN.search(text):
         text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
         text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
@@ -129,7 +137,20 @@ def translated(text: str) -> str:
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
         text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
-    return text if text.isascii() else _SAYS.sub(" is ", text)
+    if " 20" in text or " 19" in text:
+        text = _FOREIGN_DATE.sub(_foreign_date, text)
+    return _rewritten(text if text.isascii() else _SAYS.sub(" is ", text), "LATIN")
+
+
+def _rewritten(text: str, table: str) -> str:
+    for hint, pattern, new in _REWRITES[table]:
+        if hint in text:
+            text = pattern.sub(new, text)
+    return text
+
+
+def _foreign_date(match: re.Match[str]) -> str:
+    return f"{_MONTH_NAMES[match[2].lower()]} {match[1]}, {match[3]}"
 
 
 def _time(match: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 """What words and LaTeX commands mean, as `tables.toml` says."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -15,6 +16,14 @@ def measures(table: str) -> dict[str, str]:
     """What each word of a table of units is."""
     entries = (entry.partition("=") for entry in TABLES["measures"][table].split(";"))
     return {word: text.strip() for words, _, text in entries for word in words.split()}
+
+
+def patterns(module: str) -> dict[str, str]:
+    """The patterns of one module, each with those it is made of."""
+    found: dict[str, str] = {}
+    for name, text in TABLES["patterns"][module].items():
+        found[name] = re.sub(r"<<(\w+)>>", lambda m: found[m[1]], text.replace("\n", ""))
+    return found
 
 
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.data import response
+from loong_jax.verifiers.maths import languages
 from loong_jax.verifiers.maths.extract import (
     closing,
     last_maths,
@@ -21,13 +22,16 @@ from loong_jax.verifiers.maths.extract import (
 )
 from loong_jax.verifiers.maths.extract.refusals import gives_up
 from loong_jax.verifiers.maths.extract.statements import Span, statement
-from loong_jax.verifiers.maths.reading import sides
+from loong_jax.verifiers.maths.reading import number_words, sides
 from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
+_HAS_DIGITS = re.compile(r"[\d$\\=]")
+_SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
@@ -60,7 +64,12 @@ def spans(text: str) -> Iterator[Span]:
         if (other := prose.second_thought(tail)) is not None:
             yield Span(other, "phrase")
         if not statements.is_denied(text, found[-1]):
-            yield Span(statements.joined(text, found), "boxed")
+            boxed = statements.joined(text, found)
+            is_said = " is" in boxed and "\\text" in boxed and "\\begin" not in boxed
+            words = _TEXT.sub(r" \1 ", boxed)
+            if is_said and (said := next(prose.stated(words), None)) is not None:
+                yield Span(said, "boxed")  # \boxed{\text{The largest one is } 17}
+            yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")
         return
@@ -96,9 +105,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         body = _POLITENESS.sub("", body)
     body = closing.without_comments(body)
     found = list(closing.spans(body))
-    if not found and any(
-        closing.is_derived(body, match) for match in closing.PHRASE.finditer(body)
-    ):
+    if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
     if (other := prose.second_thought(body)) is not None:
         found = [Span(other, "phrase")]
@@ -111,6 +118,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if last_maths.is_relative(span.text):
             return
         yield from last_maths.spans(remarks.without_remarks(span.text))
+    said = found[0].text if found and found[0].rule == "label" else ""
+    if len(said) > 3 and not said.endswith(":") and not closing.says_value(said):
+        return  # Answer: it has no maximum
     if not found:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
         if last_maths.is_tried(sentence):
@@ -120,6 +130,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (count := remarks.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = remarks.without_remarks(body)
+        if (pair := prose.two_stated(sentence)) is not None:
+            yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))
         if phrases.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
@@ -138,6 +150,11 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield from _with_shorter(Span(said, "stated"))
         if (said := prose.after_last_equals(body)) is not None:
             yield Span(said, "stated")
+        clause = phrases.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
+        if not _HAS_DIGITS.search(clause) and not _SAYS_NO_MORE.match(clause):
+            counted = number_words.in_digits(clause)
+            if counted != clause:
+                yield from last_maths.spans(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
     yield from last_maths.spans(body)
 

@@ -1,84 +1,37 @@
 """What follows a closing phrase: the answer is 12."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.wording import choices, phrases
 
-PHRASE = re.compile(
-    r"\b(?:final\s+)?(?:answer|solution|result|option|choice)\b[^\n.:=$\\\d]{0,40}?"
-    r"(?:\bis\b|\bare\b|\bwould be\b|:|=|\s[-\u2013\u2014]\s)"
-    r"(?:[\s*_]*(?:is\b|:))?[\s*_]*|"
-    r"\*\*(?:final )?(?:answer|result|conclusion)[.:]?\*\*:?\s*|####\s*|"
-    r"\bans\b\.?\s*[:=][\s*]*|(?<![^\n])\**A\**:\**\s*",
-    re.IGNORECASE,
-)
+_PATTERNS = names.patterns("closing")
+PHRASE = re.compile(_PATTERNS["PHRASE"])
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
-_SENTENCE_END = re.compile(
-    r"\$\$[^$]{1,2000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)|\\\[.{1,2000}?\\\]|"
-    r"(?P<end>\n|[.!?](?=\s|$|<|\*))",
-    re.DOTALL,
-)
+_SENTENCE_END = re.compile(_PATTERNS["SENTENCE_END"])
 _NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
-_OTHERWISE = re.compile(
-    r"\W*\b(?:or|and|or else|and maybe)\b\W*(?:the|that the|its|my)?\s*\Z", re.IGNORECASE
-)
-_CORRECTED = re.compile(
-    r"\b(?:wait|no|not|actually|correction|sorry|instead|mistake|wrong|however|but)\b",
-    re.IGNORECASE,
-)
-OPERATION = (
-    r"(?:twice|thrice|half|double|triple|times|(?:square|squared|cube|root|reciprocal|inverse|negative|"
-    r"opposite|half|third|quarter|double|triple|multiple|divisor|factor|factorial|logarithm|log|"
-    r"complement)\s+of|(?:more|less|fewer|greater|larger|smaller)\s+than)"
-)
-_NOT_OF_ANSWER = re.compile(  # "twice the answer is", "if the answer is", "the wrong answer is"
-    rf"(?:\b{OPERATION}|\b(?:if|whether|suppose|assume|(?:might|could|may|would)\s+"
-    r"(?:think|guess|say|believe)|tempting to \w+)(?:\s+that)?)"
-    r"\s+(?:(?:the|our|my|this|its|correct|final|right)\s+)*\Z|"
-    r"\b(?:wrong|incorrect|mistaken|false|tempting|naive)\s+(?:final\s+)?\Z",
-    re.IGNORECASE,
-)
-_CHANGED_ANSWER = re.compile(
-    r"\b(?:plus|minus|times|divided|multiplied|squared|cubed|increased|decreased|reduced|doubled|"
-    r"tripled|halved|modulo|fails?|wrong|incorrect|excluded|eliminated)\b",
-    re.IGNORECASE,
-)
-_AFTERWARDS = re.compile(  # what says of the answer that it is good, and where it stands
-    r"(?:(?:as|both|all|in|also|now|then|quite|very|thus|hence|indeed|therefore|exactly|\w+ly)\s+)*"
-    r"(?:(?:correct|right|as follows|given|above|below|shown|required|needed|consistent|confirmed|"
-    r"verified|checked|validated|reasonable|sensible|plausible|realistic)\b|"
-    r"(?:complete|completed|final|finished|done|valid|sound|proved|proven|justified|established|"
-    r"unique|exact|accurate|clear|evident|obvious|expected|the same|what|it|agreement|line with|"
-    r"accordance|simplest|lowest|its simplest|desired|requested|asked|stated|read|expressed|"
-    r"measured|written|reported|recorded|obtained|found|derived|supported|easy|rounded|ready|close|"
-    r"well|see|boxed|the box|\\boxed|marked|formatted|highlighted)\b(?![^.]*[\d$=:]))"
-)
-_CHECKS = re.compile(  # what only checks or explains, to the end
-    r"\n[\W_]*(?:sanity check|check|checking|verification|verify|remark)\b[^\n]{0,12}?"
-    r"[:.*](?:.(?!\n\s*\n))*+.?\s*\Z|"
-    r"\n\s*\((?=[^()\n]*[A-Za-z]{3}[^()\n]* [^()\n]*[A-Za-z]{3})[^()\n]*\)\s*\Z|"
-    r"(?<=[$.)])\s+(?:this|that|it|which) is (?:about|approximately|roughly)[^\n]{1,40}\Z",
-    re.DOTALL | re.IGNORECASE,
-)
-PLEASANT = re.compile(
-    r"\W*(?:let me know|please|i hope|hope|would you|if you|feel free|do you|thanks?|thank you|"
-    r"happy|good luck|is there|does (?:that|this)|anything else|done|q\.?e\.?d|"
-    r"i(?:'m| am) (?:confident|sure|certain)|this is|that is|that's|"
-    r"this (?:matches|agrees|checks))\b",
-    re.IGNORECASE,
-)
+_OTHERWISE = re.compile(_PATTERNS["OTHERWISE"])
+_CORRECTED = re.compile(_PATTERNS["CORRECTED"])
+OPERATION = _PATTERNS["OPERATION"]
+_NOT_OF_ANSWER = re.compile(_PATTERNS["NOT_OF_ANSWER"])
+_CHANGED_ANSWER = re.compile(_PATTERNS["CHANGED_ANSWER"])
+_AFTERWARDS = re.compile(_PATTERNS["AFTERWARDS"])
+_CHECKS = re.compile(_PATTERNS["CHECKS"])
+PLEASANT = re.compile(_PATTERNS["PLEASANT"])
 _SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
-_DOUBTED = re.compile(
-    r"\b(?:not|no|never|wrong|incorrect|false|unknown|unclear|undefined|un\w+able|different|other|"
-    r"another|larger|smaller|more|less|but|cannot|neither|invalid|maybe|perhaps|infinite|none)\b|n't",
-    re.IGNORECASE,
-)
+_DOUBTED = re.compile(_PATTERNS["DOUBTED"])
+
+
+@functools.lru_cache(maxsize=8)  # one verdict asks for them twice
+def phrases_of(body: str) -> tuple[re.Match[str], ...]:
+    return tuple(PHRASE.finditer(body))
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -89,7 +42,7 @@ def spans(body: str) -> Iterator[Span]:
     has_options = "A:" in body and _OPTIONS.search(body) is not None
     matches = [
         match
-        for match in PHRASE.finditer(body)
+        for match in phrases_of(body)
         if not body[match.end() : match.end() + 8].lstrip().startswith(("correct", "as follows"))
         and not is_derived(body, match)
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))

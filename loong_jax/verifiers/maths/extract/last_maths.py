@@ -10,11 +10,8 @@ from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span
 
-_NUMBER = (
-    r"(?<![A-Za-z\d\u0370-\u03ff.^_])[-+]?\\?\$?\d[\d,]*+(?![A-Za-z_]+\d|\.\.)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-    r"(?:\s*(?:/|out of|over\b)\s*\d+(?:\.\d+)?|(?:\s:\s\d+)+|(?::\d+)+)?"
-    r"(?:\s?(?:\\?%|percent\b|pct\b|[°\u2030\u2031]|degrees\b))?"
-)
+_PATTERNS = names.patterns("last_maths")
+_NUMBER = _PATTERNS["NUMBER"]
 _PIECE = re.compile(
     r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|("
     + _NUMBER
@@ -41,34 +38,18 @@ _APART_FROM = "|".join(  # commands that a number may follow and be no part of
     )
 )
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
-_NEGATED = re.compile(
-    r"(?:(?:\b(?:not|cannot|never|neither|nor|anything\s+but)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|"
-    r"\w+\s+(?:in|to|for|on|at)\s+)?|\bno\s+\w+\s+(?:in|at|for|on)\s+|"
-    r"\b(?:outside|fails?\s+(?:for|at|when))\s+)\Z"
-)
-_LEFT_OUT = re.compile(  # "everything except 5", but not "no solution other than 5"
-    r"(?!.*\b(?:no|none|nothing|not|never)\b).*\b(?:everything\s+but|except(?:\s+for)?|other\s+than)"
-    r"\s+\Z",
-    re.DOTALL,
-)
+_NEGATED = re.compile(_PATTERNS["NEGATED"])
+_LEFT_OUT = re.compile(_PATTERNS["LEFT_OUT"])
 _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
     rf"(?:{'|'.join(map(re.escape, sorted(names.TEXT_WRAPPERS | names.WRAPPERS)))})(?![A-Za-z])\s*"
     r"\{?|\\[ ,;:!()\[\]]|[{}$~]"
 )
-_SIGN_BEFORE = re.compile(
-    r"(?:[+*/^_<>(\u221a\u00b7\u00d7\u2260\u00ac\u207b]|\b(?:minus|negative|plus|times)|"
-    r"(?<![\w)\]}])!)\s*\Z"
-)
+_SIGN_BEFORE = re.compile(_PATTERNS["SIGN_BEFORE"])
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_SIGN_AFTER = re.compile(
-    r"\s*(?:[+*/^!_=<>\\\[({\u00b2\u00b3\u2070-\u207f\u221a\u03c0\u00b7\u00d7]|\.?\u2026|-\s*(?:\w|\Z))|[\])}]\s*[.(\[]|\.[A-Za-z_]"
-)
-_FROM = re.compile(
-    r"\bfrom\s+\$?-?\d[\d.,]*\$?\s*%?(?:\s[A-Za-z°]+){0,2}\s+(?:up\s+|down\s+)?to\s+\$?\Z|"
-    r"从\s*-?\d[\d.,]*\s*[^\d,.;]{0,12}[到至为]\s*\Z"
-)
+_SIGN_AFTER = re.compile(_PATTERNS["SIGN_AFTER"])
+_FROM = re.compile(_PATTERNS["FROM"])
 _BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
@@ -87,35 +68,12 @@ _OPERATED_AFTER = re.compile(
     r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
-_LABEL = re.compile(
-    r"\b(?:problems?|questions?|exercises?|steps?|cases?|sections?|chapters?|parts?|pages?|theorems?|"
-    r"lemmas?|propositions?|corollar(?:y|ies)|definitions?|examples?|equations?|eqs?|figures?|figs?|"
-    r"tables?|lines?|items?|notes?|references?|refs?|versions?|levels?|rules?|appendix|methods?|"
-    r"attempts?|paragraphs?|footnotes?|tasks?|volumes?|vol)\b\.?\s*(?:[(\[#]\s*|no\.\s*)?"
-    r"(?:\d+\s+of\s+)?\Z",
-    re.IGNORECASE,
-)
+_LABEL = re.compile(_PATTERNS["LABEL"])
 _CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
-_PREMISE = re.compile(
-    r"\W*(?:(?:now|first|here|and|so|but|next|recall|note|notice|remember|because|since)\s+(?:that\s+)?)?"
-    r"(?:given\b|we\s+(?:know|are\s+(?:told|given|asked)|were\s+(?:told|given|asked))\b|"
-    r"(?:so\s+)?let(?:'s|\s+us)\s+(?:try|say|take|test)\b|try\b|(?:how|what)\s+about\b|what\s+if\b|"
-    r"the\s+next\s+step\b|it\s+(?:only\s+)?remains\s+to\b|"
-    r"it\s+(?:is|was)\s+(?:given|known)\b|you\s+(?:said|told|gave|asked)\b|suppose\b|assum(?:e|ing)\b|"
-    r"the\s+(?:problem|question|statement|exercise|text)\s+(?:says|states|asks|gives|tells)\b)"
-    r"(?!.*(?:[,;:]|\b(?:so|then|thus|hence|therefore)\b))",
-    re.IGNORECASE | re.DOTALL,
-)
-_BOUND = re.compile(
-    r"\b(?:at (?:least|most)|(?:no|not) (?:more|less|fewer|greater|larger|smaller) than|up to|"
-    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower) than|exceeds?|beyond|close to)"
-    r"\s+\$?\Z",
-    re.IGNORECASE,
-)
-_NEIGHBOUR = re.compile(
-    r"\b(?:after|before|following|preceding|past|above|below)\s+\Z", re.IGNORECASE
-)
+_PREMISE = re.compile(_PATTERNS["PREMISE"])
+_BOUND = re.compile(_PATTERNS["BOUND"])
+_NEIGHBOUR = re.compile(_PATTERNS["NEIGHBOUR"])
 _RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
 _OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)
@@ -174,7 +132,8 @@ def spans(body: str) -> Iterator[Span]:
         if unit:
             yield Span(contents[0] + unit[0], rule)
         else:
-            yield Span(prose.with_unit_after(contents[0], body, run[-1].end()), rule)
+            amount = prose.with_unit_after(contents[0], body, run[-1].end())
+            yield Span(prose.with_larger_unit(amount, body[: run[0].start()]), rule)
         _, is_chain, last = contents[0].rpartition("=")
         if rule == "formula" and is_chain and last.strip():  # where its other sides are not read
             yield Span(last, rule)

@@ -7,59 +7,33 @@ from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.units import UNITS
 
-_BOLD = re.compile(
-    r"(?<![\w*)\]}])\*\*(?=[^\s*])([^*\n]{1,200}(?:\*[^*\n]{1,100})*?)(?<=\S)\*\*(?![\w*(])"
-)
+_PATTERNS = names.patterns("markdown")
+_BOLD = re.compile(_PATTERNS["BOLD"])
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
-_DENIAL = re.compile(
-    r"(?:\b(?:not|cannot|never|neither|nor|no)|n't)\s+(?:be\s+|equal\s+(?:to\s+)?|an?\s+|the\s+)?\Z",
-    re.IGNORECASE,
-)
+_DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TAKES_BACK = re.compile(r"\b(?:not|wrong|incorrect|false|impossible|no|cannot|fails?)\b", re.I)
 _BETWEEN = re.compile(r"\s*(?:[,;]|\bor\b|\band\b|[,;]\s*(?:or|and)\b)\s*(?:at\s+|by\s+)?", re.I)
-_BULLET = re.compile(
-    r"\s*(?:[-*\u2022\u2023\u25e6+]|\(?(?:\d{1,2}|[a-h]|[ivx]{1,4})[.)])\s+(?P<item>\S.*?)\s*"
-)
+_BULLET = re.compile(_PATTERNS["BULLET"])
 _ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because)", re.I)
-_BARE = re.compile(  # a number, a fraction or a formula in dollars, with a unit
-    r"[-+]?(?:\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?|\\?\$[^$]*\d[^$]*\$)\s*(?:%|[A-Za-z]{1,12})?[.!]?"
-)
+_BARE = re.compile(_PATTERNS["BARE"])
 _LISTS = re.compile(r"\b(?:are|answers?|solutions?|roots?|values?|and|or|not)\b|[,;:&-]\Z", re.I)
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 
 
-_DECORATION = re.compile("[_`>\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]|"
-                         r"\\therefore|\\blacksquare|\\square|\\qed|\\Box|^\*[^*\n]|(?i:answer|result)",
-                         re.MULTILINE)  # fmt: skip
-_SIGNS = re.compile(
-    r"(?:\s*\$?\s*\\(?:blacksquare|square|qed|Box|checkmark)\b\s*\$?)+\s*\Z|"
-    "\\\\therefore(?:\\\\[ ,;:])*|["
-    "\u2234\u220e\u25a0\u25a1\u2713\u2714\u2705\U0001f300-\U0001faff]\ufe0f?"
-)
+_DECORATION = re.compile(_PATTERNS["DECORATION"])
+_SIGNS = re.compile(_PATTERNS["SIGNS"])
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
-_SLANTED = re.compile(
-    r"^[^\S\n]*\*(?=[^\s*])([^*\n]{1,200})(?<=\S)\*([.!]?)[^\S\n]*$", re.MULTILINE
-)
-_HEADING = re.compile(
-    r"^[#\s]*\**\s*(?:\\(?:textbf|section\*?|subsection\*?)\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|result)"
-    r"\s*:?\s*\}?\s*\**\s*:?\s*$",
-    re.IGNORECASE | re.MULTILINE,
-)
-_SLANTED_END = re.compile(  # *120* or ***0*** at the end of a sentence, which is the last
-    r"(?<![^\s])(\*|\*{3})(?=[^\s*])([^*\n]{1,100})(?<=\S)\1(?=[\s.!]*\Z)"
-)
-_ALIGNED_END = re.compile(
-    r"\\begin\{(align\*?|eqnarray\*?|gather\*?|equation\*?)\}(?P<rows>(?:(?!\\begin).){1,600}?)"
-    r"\\end\{\1\}(?=[\s.]*\Z)",
-    re.DOTALL,
-)
+_SLANTED = re.compile(_PATTERNS["SLANTED"])
+_HEADING = re.compile(_PATTERNS["HEADING"])
+_SLANTED_END = re.compile(_PATTERNS["SLANTED_END"])
+_ALIGNED_END = re.compile(_PATTERNS["ALIGNED_END"])
 
 
 def _of_rows(aligned: re.Match[str]) -> str:

@@ -1,94 +1,47 @@
 """What sentences say around an answer: units after a number, second thoughts, "the mean is ..."."""
 
+import functools
 import re
 from collections.abc import Iterator
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import number_words
 from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
 MAX_STATED = 200  # characters of what "is" states
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
-_STATES = re.compile(
-    r"(?:(?<!\()\bthat is,\s+|\bwhich (?:means|leaves|makes|yields)(?: that)?(?=\s+[\d$])|"
-    r"\b(?:is|are|was|were|has the coordinates|equals?|be|"
-    r"becomes?|(?:get|gives?|obtain|have)(?:\s+us)?|"
-    r"at|tends? to|approache?s|reaches|totals|(?:goes|diverges|converges|evaluates|simplifies|"
-    r"reduces|amounts|comes(?: out)?|works out|turns out|boils down|sums|adds up|grows|rises)"
-    r"\s+to(?:\s+be)?)\b:?\s+|(?:\u2192|->)\s*(?=[^,=;]*\Z))"
-    r"(?:(?:at|exactly|simply|just|therefore|thus|hence|then|equal to|isomorphic to|given by|"
-    r"the (?:point|interval|set|matrix|vector))\s+)*"
-)
-_AS_ANSWER = re.compile(
-    r"\s+as\s+(?:(?:the|our|its|a)\s+(?:final\s+|required\s+)?(?:answer|result|solution|value)s?|"
-    r"required|desired|claimed|wanted|needed)\s*\Z"
-)
-_ANNOUNCED = re.compile(  # "So, 3 + 4i"; "We find: 3 + 4i"
-    r"(?:(?:so|thus|hence|therefore|finally|then|in conclusion|in summary|altogether|ans)\b[,:]?\s+"
-    r"|(?:[A-Za-z][A-Za-z' -]{2,40}):\s+)(.{1,120})",
-    re.IGNORECASE,
-)
-_CONCLUSION = re.compile(
-    r"[,;]?\s+(?:and\s+)?(?:thus|hence|so|therefore|whence|giving|yielding)\b,?\s+"
-)
+_SENTENCES = re.compile(r"(?<=[.!?])(?<!i\.e\.)(?<!e\.g\.)\s+|\n+")
+_PATTERNS = names.patterns("prose")
+_STATES = re.compile(_PATTERNS["STATES"])
+_AS_ANSWER = re.compile(_PATTERNS["AS_ANSWER"])
+_ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
+_CONCLUSION = re.compile(_PATTERNS["CONCLUSION"])
 _COUNTED = re.compile(
     r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
     rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{number_words.PATTERN})\s+[a-z]\w+(.*)",
     re.IGNORECASE,
 )
 _OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
-_HOLDS = re.compile(  # "the inequality holds for all real numbers"
-    r"\b(?:holds?|true|valid|satisfied|defined|works?)\s+(?:for|on|over)\s+(?=(?:all|every|any)\b)",
-    re.IGNORECASE,
-)
-_ONLY = re.compile(  # "only x = 5 works"
-    r"\bonly\s+(\$[^$]+\$|[a-z]\s?=\s?-?[\d.]+|-?\d[\d.,/]*)\s+(?:checks?|works?|fits?|remains?|survives?|"
-    r"satisf\w+|qualif\w+|is\s+(?:valid|possible|admissible|positive|acceptable|left|a\s+solution))\b"
-)
+_HOLDS = re.compile(_PATTERNS["HOLDS"])
+_ONLY = re.compile(_PATTERNS["ONLY"])
 _SEQUENCE = re.compile(r"(?:-?\d[\d.]*(?:,\s*(?:and\s+)?|\s+and\s+)){4,}(-?\d[\d.]*)[.\s]*\Z")
-_GROWS = re.compile(
-    r"\b(?:each|every|sequence|terms|doubl\w+|tripl\w+|halv\w+|adding|subtracting|multiplying|pattern)\b",
-    re.IGNORECASE,
-)
-_SET_OF = re.compile(
-    r"\b(?:values?|possib\w+|could|one of|solutions?|roots?|divisors?|factors?|primes?|answers?|or|"
-    r"options?|multiples|elements|numbers)\b",
-    re.IGNORECASE,
-)
+_GROWS = re.compile(_PATTERNS["GROWS"])
+_SET_OF = re.compile(_PATTERNS["SET_OF"])
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
+_LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
+_OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
+_TWO_STATED = re.compile(_PATTERNS["TWO_STATED"])
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
 _DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
 _WHOSE = re.compile(r"\bwhose\s+\w+\s+\Z", re.IGNORECASE)
 _DENIES = re.compile(r"(?:not|never|no longer|neither)\b", re.IGNORECASE)
 _HAS_MATHS = re.compile(r"[\d\u2080-\u2089\u00b2\u00b3\\({\[π√∞]|\binfinity\b")
-_POWER = r"(?:\^\{?-?\d\}?|[²³])?"
-_UNIT = re.compile(
-    r"(?:\$|\*\*)?\s*"
-    rf"((?P<power>(?:square|cubic|sq|cu)\.?\s+)?(?P<word>[A-Za-zμµΩ]+){_POWER}"
-    rf"(?:\s?(?:/|per\b|·)\s?[A-Za-z]+{_POWER})*)(?P<after>\s*\w?)"
-)
+_UNIT = re.compile(_PATTERNS["UNIT"])
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
-_SECOND_THOUGHTS = re.compile(
-    r"\b(?:wait|correction|oops|sorry|scratch that|on second thought|mistake|actually|no,|"
-    r"misread|wrong|incorrect)\b[^\n]{0,150}?"
-    r"(?:\b(?:should(?: really| actually)? be|must be|should read|is (?:actually|really|in fact)|"
-    r"i meant|make that|correct (?:answer|value|result) is|no, it's|no, it is)\b:?|"
-    r"\bcorrection:)\s+(?!not\b)|\bno,\s+(?:it is|it's)\s+(?!not\b)",
-    re.IGNORECASE,
-)
-_DISOWNED = re.compile(
-    r"\b(?:wait|oops|sorry|hmm|actually|no|on reflection)\b[^.\n]{0,40}\b(?:that|this|it)\b"
-    r"[^.\n]{0,20}\b(?:wrong|incorrect|mistaken|not right|an? (?:mistake|error))\b|"
-    r"\b(?:actually|wait|hmm|oops)\b[\s,.:]*\bno\b(?!\s+(?:other|more|further|two|such))",
-    re.IGNORECASE,
-)
+_SECOND_THOUGHTS = re.compile(_PATTERNS["SECOND_THOUGHTS"])
+_DISOWNED = re.compile(_PATTERNS["DISOWNED"])
 _BRACKETED = re.compile(r"\([^()]*\)")
-_DOUBT = re.compile(
-    r"\b(?:or|maybe|perhaps|possibly|alternatively|not|wrong|else|otherwise|instead|could|might|"
-    r"either)\b",
-    re.IGNORECASE,
-)
-_CODE = re.compile(
-    r"__\w|\w\(\s*\)|\w\(\s*['\"]|\blambda\b|\bimport\s|\bif True\b|\"\s*:\s*[-\d\[\"{]"
-)
+_DOUBT = re.compile(_PATTERNS["DOUBT"])
+_CODE = re.compile(_PATTERNS["CODE"])
 
 
 def _amount_in_words(said: str) -> str | None:
@@ -100,6 +53,7 @@ def _amount_in_words(said: str) -> str | None:
     return digits if unit is not None and unit["word"] in UNITS else None
 
 
+@functools.lru_cache(maxsize=64)  # one verdict asks for it again and again
 def last_sentence(text: str) -> str:
     """The last sentence of a text; the point of 0.5 ends none."""
     found = sentences(text)
@@ -144,6 +98,22 @@ def stated(text: str) -> Iterator[str]:
         yield said
 
 
+def two_stated(sentence: str) -> str | None:
+    """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
+    found = _TWO_STATED.search(sentence)
+    return None if found is None else f"{found[1]} \\text{{ and }} {found[2]}"
+
+
+def with_larger_unit(amount: str, before: str) -> str:
+    """1 minute 30 seconds, where an amount of a larger unit stands before 30 seconds."""
+    larger, own = _LARGER.search(before[-40:]), _OWN_UNIT.search(amount)
+    if larger is None or own is None or larger[2] not in UNITS or own[1] not in UNITS:
+        return amount
+    one, other = UNITS[larger[2]], UNITS[own[1]]
+    is_larger = one.dimensions == other.dimensions and one.factor > other.factor
+    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if is_larger else amount
+
+
 def end_of_sequence(sentence: str) -> str | None:
     """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
     row = _SEQUENCE.search(sentence)
@@ -155,6 +125,8 @@ def end_of_sequence(sentence: str) -> str | None:
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
     unit = unit_after(text, end)
+    if unit and _DECIMAL_COMMA.fullmatch(content):
+        content = content.replace(",", ".")  # 2,4 km
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:

@@ -6,6 +6,7 @@ one. A remark concludes nothing: what has a "so" or an equation of its own is no
 
 import re
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import number_words
 
 MAX_CHARS = 400  # of a sentence that is looked at
@@ -16,11 +17,8 @@ _ENDS_ON_VALUE = re.compile(
     rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
-_HAS_VALUE = re.compile(
-    r"[\d$\\=√π]|\\text|\b(?:is|are|was|were|be|been|takes|falls|"
-    r"faces|shows|points|becomes|ends|describes|represents|lies)\s+\w",
-    re.IGNORECASE,
-)
+_PATTERNS = names.patterns("remarks")
+_HAS_VALUE = re.compile(_PATTERNS["HAS_VALUE"])
 _TURNS = r"so|thus|hence|therefore|but|wait|actually|answer|result|instead"
 _TURN = re.compile(
     rf"\b(?:{_TURNS})\b|=>|\\implies|\\Rightarrow|所以|因此|故|从而|于是", re.IGNORECASE
@@ -31,53 +29,10 @@ _CONCLUDES = re.compile(
     re.IGNORECASE,
 )
 _AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
-_COMPARED = (  # ", three times as much as her 15", ", an hour before noon", ", 3 hours of driving"
-    r"(?:exactly|just|only|about|nearly|almost)?\s*(?:(?:an?|one|two|three|four|five|half|twice|"
-    r"thrice|[\d.,/]+%?)\b[^,;.]{0,40}?|\w+er\s|more |less |fewer )"
-    r"\b(?:than|as|of|before|after|slower|faster|later|earlier|times|above|below|with|"
-    r"without)\b"
-)
-_TAIL = re.compile(  # what may begin a remark inside a sentence
-    r"(?P<reason>,?\s+(?:because|since|due to|given that|as (?=claimed|required|desired|expected|"
-    r"wanted|shown|stated|needed)|因为|由于|理由)|,\s*因为)|"
-    r"(?P<contrast>,\s*(?:and\s+)?(?:not(?!\s+only)|rather than|instead of|neither)\s|"
-    r",\s*(?:而?不是|而非|不等于))|"
-    r"(?P<clause>,\s+(?:which(?!\s+(?:means|gives|leaves|makes|yields|implies|equals|I|we|are|"
-    r"corresponds|is\s+(?!also|twice|half|not|what|why|more|less|because|how))\b)|who|of which|"
-    r"as(?! a | an | the | well| follows)|where|or (?=about|approx|roughly)|"
-    r"with(?!\s+(?:multiplicity|an? (?:remainder|rest)))|"
-    r"attained|achieved|reached|assumed|occurring|taken|having|being|including|counting|namely|"
-    r"followed by|rejecting|discarding|ignoring|excluding|perpendicular|parallel|orthogonal|about|"
-    r"approximately|roughly|compared|measured|rounded|assuming|using|according|corresponding|by|"
-    r"up from|down from|from|"
-    r"because|when|whenever|once|while|whereas|after|before|"
-    r"the (?:other|rest)|all|both|each|none|no)\b|"
-    rf",\s+{_COMPARED}|"
-    r",\s+and (?:this|that|it|the (?:bound|other))\b(?=.*\d)|"
-    r",\s*(?:当且仅当|其中|此时|当|比|经?检验|验证|余|舍去|排除))|"
-    r"(?P<bare>\s+(?:(?:when|whenever|once|while|after|before|during|"
-    r"in the (?:sequence|list|series|pattern|cycle))\s|(?:out )?of the (?=\d)))|"
-    r"(?P<aside>(?<=[\s$\u4e00-\u9fff])\((?!\s*(?:mod|(?:in )?base|(?:with )?multiplicity|double|"
-    r"twice|repeated|or\b|[A-H]\)))(?=[^()]*(?:[A-Za-z]{2}[^()]* |=|[\u4e00-\u9fff]|exactly|"
-    r"rounded|inclusive))[^()]*\)[\s.!]*\Z)|"
-    r"(?P<note>;\s+(?=[^;]*\bwould\b)|"
-    r";\s+(?:check|indeed|note|before|earlier|otherwise|the other|for comparison)\b)",
-    re.IGNORECASE,
-)
-_COUNTS = re.compile(  # "there are 4 solutions:", no label as "For n = 4:" or "Case 2:"
-    r"(?:\b(?:is|are|was|were|be|has|have|had|takes?|took|needs?|lasts?|gets?|finds?|found|makes?|"
-    r"contains?|costs?|equals?)\b|共有?|[有是为])"
-)
-_NO_COUNT = re.compile(
-    r"\b(?:cases?|steps?|parts?|equations?|conditions?|options?|stages?)\s*\Z", re.IGNORECASE
-)
-_SENTENCE = re.compile(  # a sentence of its own that only checks or explains
-    r"\W*(?:(?:sanity check|check|checking|verification|to (?:verify|check)|(?:as|for) a check|"
-    r"proof|indeed|remark|note that|this (?:agrees|matches|checks|makes sense|is consistent|"
-    r"confirms))\b|"
-    r"检验|验证|经检验|验算|\((?=[^()]*[A-Za-z]{3})[^()]*\)\W*\Z)",
-    re.IGNORECASE,
-)
+_TAIL = re.compile(_PATTERNS["TAIL"])
+_COUNTS = re.compile(_PATTERNS["COUNTS"])
+_NO_COUNT = re.compile(_PATTERNS["NO_COUNT"])
+_SENTENCE = re.compile(_PATTERNS["SENTENCE"])
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 
 
@@ -89,7 +44,9 @@ def without_remarks(body: str) -> str:
         last = body[start:]
         if breaks and _SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
             before = body[: breaks[-1].start()]
-            if _ENDS_ON_VALUE.search(before[-MAX_CHARS:].rstrip(" .!*")) is None:
+            said = before[-MAX_CHARS:].rstrip(" .!*")
+            is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
+            if not is_aside and _ENDS_ON_VALUE.search(said) is None:
                 return body
             body = before
             continue

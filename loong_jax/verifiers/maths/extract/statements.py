@@ -6,26 +6,16 @@ from typing import NamedTuple
 
 from loong_jax.data import response
 from loong_jax.data.response import Box
-from loong_jax.verifiers.maths import languages
+from loong_jax.verifiers.maths import languages, names
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import sides, tokens
 
 _GAP = re.compile(r"\s{8,}")
-_HIDDEN = re.compile(  # comments, and what is struck out; ~~ in a formula is room
-    r"<!--.{0,2000}?-->|(?<![\w~\\${])~~(?=[^\s~])[^~$\n]{1,200}(?<=\S)~~(?![\w~])|"
-    r"<(?P<tag>del|strike|s)>[^<]{0,500}</(?P=tag)>|\\(?:sout|st)\s*\{[^{}]{0,500}\}",
-    re.DOTALL,
-)
-_MARKED = re.compile(  # <b>5</b>; x<sup>2</sup> is a power
-    r"<(?P<tag>b|i|u|em|strong|span|p|div|font|mark|code|kbd|big|small|center|li|ul|ol|sup|sub|h[1-6]|"
-    r"final_answer|solution|result|boxed)(?:\s[^<>]{0,100})?>(?P<inner>[^<]{0,2000})</(?P=tag)>"
-)
+_PATTERNS = names.patterns("statements")
+_HIDDEN = re.compile(_PATTERNS["HIDDEN"])
+_MARKED = re.compile(_PATTERNS["MARKED"])
 _BREAK = re.compile(r"<(?:br|hr)\s*/?>")
-_JSON = re.compile(  # of an object that ends the text: its final answer, or its answer
-    r'"(?:(?P<final>final[ _]?answer)|(?P<plain>answer)|solution|result)"\s*:\s*'
-    r'(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<bare>\[[^\[\]{}]{0,500}\]|[^\s,"{}\[\]]{1,200}))\s*(?=[,}])',
-    re.DOTALL | re.IGNORECASE,
-)
+_JSON = re.compile(_PATTERNS["JSON"])
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
 SPRAY = 12  # so many different boxes are no solution's intermediate results
@@ -38,17 +28,8 @@ JOIN = re.compile(
 _BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
 _MULTIPLE = re.compile(r"\$?\s*" + sides.ASIDE, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
-_DENIED = re.compile(  # "is definitely not", "I do not think it is"
-    r"(?:\b(?:not|cannot|never|neither|nor)|n't)"
-    r"(?:\s+(?:be|equal|to|the|it|its|this|that|is|of|possibly|definitely|certainly|actually|really|"
-    r"simply|just|think|believe|say|correct|right|final|answer|value))*[\s:$*({]*\Z",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    r"[\s$*)]*(?:is|was|would be|can(?=not))\s*(?:(?:not|n't)\s+(?:be\s+)?"
-    r"(?:possible|correct|right|the\b|it\b|"
-    r"valid|allowed)|wrong|incorrect|impossible|excluded)"
-)
+_DENIED = re.compile(_PATTERNS["DENIED"])
+_DENIED_AFTER = re.compile(_PATTERNS["DENIED_AFTER"])
 
 
 class Span(NamedTuple):

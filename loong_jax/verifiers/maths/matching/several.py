@@ -8,6 +8,7 @@ from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     EMPTY,
+    ONE,
     ZERO,
     CostError,
     Node,
@@ -165,6 +166,10 @@ def _paired(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | No
 def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
+    if answer.head == "symbol" and answer.args[0] in ("I_identity", "O_zero"):
+        one = ONE if answer.args[0] == "I_identity" else ZERO
+        rows = range(len(gold.args))
+        answer = Node("matrix", tuple(tuple(one if i == j else ZERO for j in rows) for i in rows))
     matrix = vectors.matrix_of(answer)
     if matrix is None and 1 in vectors.size(gold):
         parts = vectors.components(answer, max(vectors.size(gold)), gold.symbols)

@@ -15,9 +15,15 @@ _DECADES = str.split("twenty thirty forty fifty sixty seventy eighty ninety")
 _TENS = {word: 10 * value for value, word in enumerate(_DECADES, 2)}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
           "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12}  # fmt: skip
-PATTERN = (  # of the words of one number: "twenty-four", "two hundred and five"
-    rf"(?:{'|'.join((*_UNITS[2:], *_DECADES))})"
-    rf"(?:[\s-]+(?:and\s+)?(?:{'|'.join((*_UNITS[1:], *_DECADES))}|hundred|thousand|million))*"
+_TEN = rf"(?:{'|'.join(_DECADES)})(?:[\s-](?:{'|'.join(_UNITS[1:10])})\b)?"
+_BELOW = rf"(?:{_TEN}|{'|'.join(_UNITS[:1:-1])})"
+_AND = rf"(?:[\s-](?:and[\s-])?(?:{_BELOW}|one\b))?"
+_HUNDREDS = rf"(?:{_BELOW}|one(?=[\s-](?:hun|thou)))(?:[\s-]hundred{_AND})?"
+PATTERN = rf"{_HUNDREDS}(?:[\s-](?:thousand|million)(?:[\s-](?:and[\s-])?{_HUNDREDS})?)?"  # of one
+_IN_TEXT = re.compile(
+    rf"\b(?<!the )(?<!these )(?<!those )(?<!both )(?<!all )(?<!any )(?<!each )(?<!every )({PATTERN}"
+    r"(?:[\s-](?:halves|thirds|quarters|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths))?)\b",
+    re.IGNORECASE,
 )
 _CJK_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2}
 _CJK_TENS = {"十": 10, "百": 100, "千": 1000}
@@ -49,8 +55,12 @@ def number_from_words(text: str) -> int | Fraction | None:
     total, current, seen = 0, 0, False
     for part in parts:
         if part in _ONES:
+            if current % 10 or (current % 100 and _ONES[part] > 9):
+                return None  # nine and six
             current += _ONES[part]
         elif part in _TENS:
+            if current % 100:
+                return None
             current += _TENS[part]
         elif part == "hundred":
             current = (current or 1) * 100
@@ -61,6 +71,11 @@ def number_from_words(text: str) -> int | Fraction | None:
             return None
         seen = True
     return total + current if seen else None
+
+
+def in_digits(text: str) -> str:
+    """The text with digits for the numbers in words that count something in it."""
+    return _IN_TEXT.sub(lambda m: str(number_from_words(m[0]) or m[0]), text)
 
 
 def with_digits(text: str) -> str | None:

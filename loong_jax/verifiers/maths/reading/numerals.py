@@ -162,6 +162,8 @@ _BASES_IN_WORDS = {"binary": 2, "octal": 8, "hexadecimal": 16}
 
 def based_text(text: str) -> Node | None:
     """2A_{16}: digits that are letters too; one letter alone is a variable with a subscript."""
+    if "_" in text:
+        text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
     match = _BASED.fullmatch(text)
     if match is None and re.search("base|binary|octal|hexadecimal", text.lower()):
         return _in_named_base(text)

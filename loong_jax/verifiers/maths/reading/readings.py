@@ -78,7 +78,8 @@ def of(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = _DOLLARS.sub(r"\\$", sides.with_concentrations(text.strip()), count=1)
+    text = sides.with_concentrations(text.strip())
+    text = _DOLLARS.sub(r"\\$", text, count=1) if "$" in text else text
     if text.count("$") > 3 and _FORMULAS.fullmatch(text):
         parts = [part.strip() for part in text.split("$")[1::2]]
         is_list = "\n" in text or all("=" in part for part in parts)

@@ -29,6 +29,7 @@ _LEFT = re.compile(
     rf"\s*\$?\s*(?:{_CONCENTRATION}|{_THERMODYNAMIC}|{_APPLIED}|{_WORDS}|"
     r"\\(?:dim|deg|sup|inf|max|min|ker|operatorname\{\w{2,8}\})(?:_\{[^{}=]{1,20}\}|_\w)?\s*"
     r"(?:\(?[A-Za-z\\{}' ]{0,16}\)?)|"
+    r"\(\s*[a-z]\s*\\circ\s*[a-z]\s*\)\s*\([^()=]{1,10}\)|"
     r"\[[A-Z]{3,6}\]|\[[A-Z](?:\([^()=]{1,20}\))?\s*:\s*\\mathbb\{?Q\}?\]|"
     r"m?\\angle\s*[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|\|\\?[A-Za-z]+\{?[A-Z]*\}?\|)\s*\Z"
 )

@@ -3,59 +3,24 @@
 import datetime
 import re
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.wording import phrases
 
-_CHOICE = re.compile(
-    r"(?:(?:option|choice|answer|statement)\s*(?:is\s*)?:?\s*)?\(?\s*([A-Z])\s*(?:\)|\.(?!\w)|:|,|$|(?=\)))"
-)
-_WITH_TEXT = re.compile(  # C - the third, C (12)
-    r"\(?([A-H])\)?(?=\s*(?:[\u2013\u2014]\s*|-\s+(?=.*[A-Za-z]{2})|\s\(.*\)\Z))"
-)
+_PATTERNS = names.patterns("choices")
+_CHOICE = re.compile(_PATTERNS["CHOICE"])
+_WITH_TEXT = re.compile(_PATTERNS["WITH_TEXT"])
 _NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
-_SECOND_LETTER = re.compile(  # "B or C", "A, B", "B) (C)"; but not "B: A gene"
-    r"(?:^|[\s(,/])(?:or|and|/|,)?\s*\(?(?:[B-H]|A(?!\s+(?!or\b|and\b|is\b)[a-z]))\)?(?=[\s).,:]|$)"
-)
+_SECOND_LETTER = re.compile(_PATTERNS["SECOND_LETTER"])
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
-_LETTERED = re.compile(
-    r"\$?(?:\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{)?\s*"
-    r"(?:\((?P<bracketed>[A-H])\)[\s}]*|(?P<plain>[A-H])[).]\}?(?=\s))"
-    r"(?:\\[ ,;:!]|\\q?quad|[~\s])*(?P<rest>(?=[^A-Za-z]*[\d\\]).+)",
-    re.DOTALL,
-)
+_LETTERED = re.compile(_PATTERNS["LETTERED"])
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
-_CONCLUDED = re.compile(
-    r"(?i:\b(?:so|therefore|thus|hence|leaving|leaves)\b)(?:[\s,:]|\b(?:the|answer|option|choice|it|is|"
-    r"must|be)\b)*\(?([A-Z])\)?\.?\Z"
-)
-_FOUND_RIGHT = re.compile(
-    r"(?i:(?:\A|[.\n]\s*)(?:(?:so|therefore|thus|hence)[\s,:]+)?(?:the\s+)?(?:option|choice|answer))"
-    r"\s+\(?([A-Z])\)?\s+(?i:is|must be)\s+(?i:(?:the\s+)?(?:correct|right))"
-    r"(?i:\s+(?:one|answer|choice))?\.?\Z"
-)
-_CHOSEN = re.compile(
-    r"(?:So |Thus |Hence |Therefore )?(?:I|[Ww]e)(?: would| will|'d|'ll)? "
-    r"(?:choose|chose|pick|picked|select|selected|take|go with) (?:option |choice |answer )?"
-    r"\(?([A-Z])\)?(?!\w)"
-)
-_REFUSED = re.compile(
-    r"\W*(?:is|was|are|can|does|must be)?\s*(?:n't|not|cannot|wrong|incorrect|false|impossible|"
-    r"excluded|eliminated)\b",
-    re.IGNORECASE,
-)
-_ABOUT_STATEMENTS = re.compile(
-    r"\\text\w*|\\mathrm|[{}*]|\b(?i:only|just|both|all|the|statements?|conditions?|options?|items?)\b|"
-    r"\b(?:is|are|must be|(?:is|are) always)\s+(?:true|correct|valid)\b"
-)
-_ABOUT_OPTIONS = re.compile(
-    r"\A(?:the\s+)?(?:(?:only|both|true|correct|right|valid|options?|choices?|answers?|"
-    r"statements?)\s+)+(?:(?:is|are)\s+)?|"
-    r"\s+(?:only|(?:are|is)\s+(?:true|correct|right))\Z",
-    re.IGNORECASE,
-)
-_OPTION = re.compile(
-    r"(?<![A-Za-z])(?i:option|choice|answer|graph|figure|only|for|with|pick|choose|is|be)\s*\(?[A-H](?!['A-Za-z])|"
-    r"\A[A-H] is (?:the only|correct|right|true)"
-)
+_CONCLUDED = re.compile(_PATTERNS["CONCLUDED"])
+_FOUND_RIGHT = re.compile(_PATTERNS["FOUND_RIGHT"])
+_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
+_REFUSED = re.compile(_PATTERNS["REFUSED"])
+_ABOUT_STATEMENTS = re.compile(_PATTERNS["ABOUT_STATEMENTS"])
+_ABOUT_OPTIONS = re.compile(_PATTERNS["ABOUT_OPTIONS"])
+_OPTION = re.compile(_PATTERNS["OPTION"])
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
@@ -87,7 +52,7 @@ def chosen(sentence: str) -> str | None:
 
 def mentioned(clause: str) -> str | None:
     """B of "this matches option B": the only option that a clause names, denying nothing."""
-    clause = clause.removeprefix("A ")
+    clause = re.sub(r"(?<![A-Za-z(])[A-H]\)", "", clause.removeprefix("A "))
     named = _OPTION.search(clause)
     letters = set(_LONE_LETTER.findall(clause))
     rest = clause.lower().replace("only", "")
@@ -167,9 +132,7 @@ _MENTION = re.compile(
     rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
     r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
 )
-_BESIDE = re.compile(
-    r"\b(?:after|before|from|since|than|until|between|past|of)\s+(?:the\s+)?\Z|\b(?:not|or|if|could|either)\b"
-)
+_BESIDE = re.compile(_PATTERNS["BESIDE"])
 
 
 def last_mention(clause: str) -> str:
