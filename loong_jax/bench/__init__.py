@@ -11,6 +11,7 @@ BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arg
     "decode": "loong_jax.bench.decode",
     "device": "loong_jax.bench.device",
     "fusion": "loong_jax.bench.fusion",
+    "grpo": "loong_jax.bench.grpo",
     "loongbench": "loong_jax.bench.loongbench",
     "model": "loong_jax.bench.model",
     "placement": "loong_jax.bench.placement",
