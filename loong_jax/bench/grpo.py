@@ -37,6 +37,7 @@ from loong_jax.testing import tiny_hf
 REMEDY = "`make test-peers` makes .venv-peers, which has it; or name a python with --peer-python"
 PEERS = Path(".venv-peers/bin/python")
 TIMEOUT_S = 7200.0  # of one process of one side
+COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
 PARTS = (*grpo_ours.PARTS, "rest")
 TRL_SCRIPT = Path(__file__).with_name("grpo_trl.py")
 Row = dict[str, Any]
@@ -65,8 +66,8 @@ class Options:
     staleness: int = 0  # of ours: above 0 it samples while it trains
 
     def __post_init__(self):
-        least = {"group_size": 2, "warmup": 1, "trl_rows": 0, "staleness": 0}
-        for name in ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows"):
+        least = {"group_size": 2, "trl_rows": 0, "staleness": 0}
+        for name in (*COUNTS, "trl_rows", "staleness"):
             if getattr(self, name) < least.get(name, 1):
                 raise ConfigError(
                     f"{name}={getattr(self, name)} must be at least {least.get(name, 1)}. Raise it."
