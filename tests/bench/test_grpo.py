@@ -47,15 +47,15 @@ def test_the_words_of_a_command(tmp_path, monkeypatch):
 
 def test_ratios_are_of_rounds_and_leave_the_first_steps_out():
     rounds = [
-        {"ours": side(90.0, 1.0, 1.0), "trl": side(900.0, 4.0, 4.0)},
-        {"ours": side(90.0, 2.0, 2.0), "trl": side(900.0, 4.0, 4.0)},
+        {"ours": side(90.0, 1.0, 3.0), "trl": side(900.0, 6.0, 10.0)},
+        {"ours": side(90.0, 2.0, 6.0), "trl": side(900.0, 6.0, 10.0)},
     ]
     found = grpo.summary(rounds, SMALL)
     assert found["by_round"]["speedup"] == [4.0, 2.0]
     assert found["speedup"] == found["speedup_in_cpu_time"] == 3.0
-    assert found["sides"]["trl"]["generation"] == 2.0
-    assert found["sides"]["trl"]["tokens_per_s"] == 2 * 2 * 4 / 4.0
-    assert found["sides"]["ours"]["elapsed_s"] == [90.0, 91.5, 93.0]
+    assert found["sides"]["trl"]["generation"] == 4.0
+    assert found["sides"]["trl"]["tokens_per_s"] == 2 * 2 * 4 / 8.0
+    assert found["sides"]["ours"]["elapsed_s"] == [90.0, 91.5, 96.0]
     text = grpo.as_text({"model": "m", **found}, SMALL)
     assert "ours is 3.00x as fast" in text
     assert "90 s 0.500" in text
