@@ -52,7 +52,7 @@ class Options:
     """
 
     json: Path | None = None  # all figures
-    model: Path | None = None  # a dense model as Hugging Face has it; a random Qwen2 unless given
+    model: Path | None = None  # a dense model as Hugging Face has it; a random Llama unless given
     peer_python: Path | None = None  # that has TRL; this one or .venv-peers/bin/python unless given
     prompts: int = 8  # of a step
     group_size: int = 8  # samples of a prompt
@@ -106,7 +106,7 @@ def measure(
     if "trl" not in sides:
         report(f"TRL is absent, so ours is measured alone. Remedy: {REMEDY}.")
     result: dict[str, Any] = {
-        "model": str(chosen.model or "random Qwen2"),
+        "model": str(chosen.model or "random Llama"),
         "tokens_per_step": chosen.prompts * chosen.group_size * chosen.new_tokens,
         "load_average_before": os.getloadavg()[0],
         "rounds": [],
@@ -141,7 +141,7 @@ def peer_python(named: Path | None) -> Path | None:
 
 
 def write_model(directory: Path) -> Path:
-    """A random Qwen2 of five million parameters, with a tokenizer."""
+    """A random Llama of five million parameters, with a tokenizer."""
     vocab_size = tiny_hf.write_tokenizer(directory)
     config = DenseConfig(
         vocab_size=vocab_size,
@@ -151,7 +151,6 @@ def write_model(directory: Path) -> Path:
         num_kv_heads=2,
         head_dim=64,
         ffn_hidden_size=768,
-        qkv_bias=True,
         tied=True,
     )
     save_weights_hf(config, dense.init_weights(config, jax.random.key(0))[1], directory)
@@ -188,14 +187,16 @@ def run(
     environment = os.environ | threads | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     module = ["-m", grpo_ours.__name__] if side == "ours" else [str(TRL_SCRIPT)]
     found: dict[str, Any] = {"steps": []}
-    with log.open("wb") as errors:
-        child = subprocess.Popen(
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
             [str(python), *module, str(file)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-        )
+        ) as child,
+    ):
         clock = threading.Timer(TIMEOUT_S, child.kill)
         clock.start()
         try:
@@ -216,7 +217,6 @@ def run(
         finally:
             clock.cancel()
             child.kill()
-            child.wait()
     if len(found["steps"]) != task["steps"]:
         raise LoongError(f"{side} failed: {log.read_text(errors='replace').strip()[-2000:]}")
     return found

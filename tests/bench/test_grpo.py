@@ -1,12 +1,12 @@
 """The bench of a GRPO step: what it refuses and reports, and both sides on a tiny model."""
 
+import dataclasses
 import json
 
 import pytest
 
 from loong_jax.bench import grpo, grpo_ours
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.testing import tiny_hf
 
 SMALL = grpo.Options(prompts=2, group_size=2, new_tokens=4, steps=2, warmup=1, rounds=1)
 
@@ -101,10 +101,7 @@ def test_a_side_that_fails_says_why(tmp_path):
 @pytest.mark.timeout(600)
 def test_both_sides(tmp_path):
     pytest.importorskip("trl", reason="TRL comes with the extra `peers`")
-    tiny_hf.write_qwen2(tmp_path / "tiny")
-    chosen = grpo.Options(
-        model=tmp_path / "tiny", prompts=2, group_size=2, new_tokens=4, steps=1, warmup=1, rounds=1
-    )
+    chosen = dataclasses.replace(SMALL, steps=1)
     found = grpo.measure(tmp_path, chosen, report=lambda _: None)
     assert found["speedup"] > 0
     (both,) = found["rounds"]
