@@ -10,6 +10,7 @@ BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arg
     "decode": "loong_jax.bench.decode",
     "device": "loong_jax.bench.device",
     "fusion": "loong_jax.bench.fusion",
+    "grpo": "loong_jax.bench.grpo",
     "model": "loong_jax.bench.model",
     "verify": "loong_jax.bench.verify",
 }

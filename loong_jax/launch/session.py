@@ -25,7 +25,7 @@ from loong_jax.launch.recipe import (
     RlStage,
     SftStage,
 )
-from loong_jax.launch.texts import texts_of
+from loong_jax.launch.texts import Texts, texts_of
 from loong_jax.models.families import family_of
 from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
 from loong_jax.rl.policy_model import policy_of
@@ -40,7 +40,8 @@ Weights = dict[str, Any]
 class Session:
     """Use as a context manager; `close` ends the verifier pool."""
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Recipe, texts: Texts | None = None):
+        """`texts` are those of the recipe unless given."""
         for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
                 refuse_unable(
@@ -50,7 +51,7 @@ class Session:
                     stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
-        self.texts = texts_of(recipe)
+        self.texts = texts or texts_of(recipe)
         self.agent = self.texts.agent
         self.tokenizer = self.texts.tokenizer
         if not isinstance(recipe.problems, FileProblems | None):

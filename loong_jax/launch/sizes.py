@@ -53,8 +53,7 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
 
 def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
     if isinstance(stage, RlStage) and not stage.row_length:
-        room = _rounded(longest_prompt + stage.sampling.max_new_tokens)
-        return dataclasses.replace(stage, row_length=room)
+        return dataclasses.replace(stage, row_length=_group_row(recipe, stage, longest_prompt))
     if isinstance(stage, SftStage) and stage.samples_of is None:
         if stage.row_length and stage.epochs is None:
             return stage
@@ -69,6 +68,14 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, respon
     if isinstance(stage, SftStage) and not stage.row_length:
         return dataclasses.replace(stage, row_length=_rounded(longest_prompt + response))
     return stage
+
+
+def _group_row(recipe: Recipe, stage: RlStage, longest_prompt: int) -> int:
+    """Room for a prompt with all responses to it, or with those that fit into LEAST_ROW."""
+    response = stage.sampling.max_new_tokens
+    room = min(LEAST_ROW, recipe.model.max_position) - longest_prompt
+    most = max(1, room // response)
+    return _rounded(longest_prompt + min(stage.group_size, most) * response)
 
 
 def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftStage:

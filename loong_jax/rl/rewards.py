@@ -64,6 +64,7 @@ class RewardRule:
     malformed: float = 0.0  # wrong because the form is broken: the verdict's reason is "format"
     repetitive: float = 0.0  # cut off at the length limit while repeating itself
     truncated: float | None = None  # cut off at the length limit otherwise; None masks it
+    judges_truncated: bool = False  # what was cut off has the worth of its verdict instead of these
     score_weights: tuple[tuple[str, float], ...] = ()
     repetition: RepetitionDetector = RepetitionDetector()
 
@@ -107,7 +108,7 @@ def rollout_reward(
     """Reward of one rollout, or None where it must be masked."""
     if rollout.failure or rollout.finish_reason in ("cancelled", "failed"):
         return None
-    if rollout.finish_reason == "length":
+    if rollout.finish_reason == "length" and not rule.judges_truncated:
         repeats = rule.repetition.is_repetitive(rollout.text)
         return rule.repetitive if repeats else rule.truncated
     verdict = rollout.verdict

@@ -47,6 +47,7 @@ def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     made.save(str(directory / "tokenizer.json"))
     settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # else transformers cuts texts as Llama does
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "chat_template": TEMPLATE,

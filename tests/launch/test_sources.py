@@ -93,6 +93,16 @@ def test_open_lengths_follow_from_the_problems_and_set_ones_stay(recipe):
         sizes.fitted(dataclasses.replace(recipe, max_new_tokens=2100), found)
 
 
+@pytest.mark.parametrize(("response", "num_responses"), [(4, 8), (200, 1)])
+def test_a_row_has_room_for_a_group_of_short_responses(recipe, response, num_responses):
+    found = texts.texts_of(recipe)
+    longest = max(len(found.prompt(problem)) for problem in recipe_problems(recipe))
+    stage = sizes.fitted(dataclasses.replace(recipe, max_new_tokens=response), found).stages["rl"]
+    assert stage.group_size == 8
+    needed = longest + num_responses * response
+    assert needed <= stage.row_length < needed + 16
+
+
 def test_stop_texts_of_a_form_end_samples(recipe):
     completing = dataclasses.replace(recipe, form=FORMS["completion"])
     found = texts.texts_of(completing)

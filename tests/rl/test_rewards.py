@@ -53,6 +53,13 @@ def test_truncated_has_the_value_that_the_rule_gives_it():
         dataclasses.replace(RULE, truncated=2.0)
 
 
+def test_truncated_has_the_worth_of_its_verdict_where_the_rule_judges_it():
+    rule = dataclasses.replace(RULE, truncated=-0.25, judges_truncated=True)
+    for verdict, reward in ((verdicts.correct(), 1.0), (verdicts.wrong("value"), 0.1)):
+        assert reward_of(rule, verdict=verdict, finish_reason="length") == reward
+    assert reward_of(rule, verdict=None, finish_reason="length") is None
+
+
 @pytest.mark.parametrize("changes", [{"finish_reason": "cancelled"}, {"failure": "lost"}])
 def test_what_did_not_finish_is_masked(changes):
     assert reward_of(verdict=verdicts.correct(), **changes) is None

@@ -1,0 +1,313 @@
+"""A step of reinforcement learning, ours against TRL's GRPOTrainer: the same weights, prompts,
+group size, tokens, rate, precision and threads.
+
+Both sample a fixed number of tokens for every prompt of a step, which neither an end token nor a
+line feed ends, judge the first line by exact match, and train all of it once. Each side runs in a
+process of its own, in turns with the other, and the first steps of a process, in which programs are
+compiled, do not count. A round has a seed of its own, which says its problems and samples. Seconds
+are medians over the steps that count, ratios the median over the rounds, by the clock and by
+processor time, all threads together, which a busy machine changes least.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import tokenizers
+
+from loong_jax import doctor, options
+from loong_jax.bench import grpo_ours
+from loong_jax.bench import record as records
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.launch import places
+from loong_jax.models import dense
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.hf import save_weights_hf
+
+REMEDY = "`make test-peers` makes .venv-peers, which has it; or name a python with --peer-python"
+PEERS = Path(".venv-peers/bin/python")
+TIMEOUT_S = 7200.0  # of one process of one side
+COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
+PARTS = (*grpo_ours.PARTS, "rest")
+TRL_SCRIPT = Path(__file__).with_name("grpo_trl.py")
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Times a step of GRPO, ours and TRL's, at equal tokens: sums of two-digit numbers.
+
+    Takes minutes. Without TRL, ours alone is measured.
+    Example: loong bench grpo --model models/SmolLM2-135M-Instruct --json grpo.json
+    """
+
+    json: Path | None = None  # all figures
+    model: Path | None = None  # a dense model as Hugging Face has it; a random Llama unless given
+    peer_python: Path | None = None  # that has TRL; this one or .venv-peers/bin/python unless given
+    prompts: int = 8  # of a step
+    group_size: int = 8  # samples of a prompt
+    new_tokens: int = 32  # of a sample
+    steps: int = 4  # that count, of a process
+    warmup: int = 2  # steps before them
+    rounds: int = 2  # processes of each side
+    learning_rate: float = 1e-5
+    rows: int = 4  # of our micro-batches, each with as many samples as fit beside their prompt
+    trl_rows: int = 0  # samples of TRL's micro-batches; 0: all of a step
+    staleness: int = 0  # of ours: above 0 it samples while it trains
+
+    def __post_init__(self):
+        least = {"group_size": 2, "trl_rows": 0, "staleness": 0}
+        for name in (*COUNTS, "trl_rows", "staleness"):
+            if getattr(self, name) < least.get(name, 1):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} must be at least {least.get(name, 1)}. Raise it."
+                )
+        samples = self.prompts * self.group_size
+        if self.trl_rows and (samples % self.trl_rows or self.trl_rows % self.group_size):
+            raise ConfigError(
+                f"trl_rows={self.trl_rows} must divide the {samples} samples of a step and hold "
+                f"whole groups of {self.group_size}. Use {self.group_size}."
+            )
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(Options, "loong bench grpo", arguments)
+    places.prepare_files(json=chosen.json)
+    with tempfile.TemporaryDirectory() as directory:
+        save = records.saver(chosen.json, chosen)
+        measure(Path(directory), chosen, report=lambda text: print(text, flush=True), save=save)
+    return 0
+
+
+def measure(
+    directory: Path,
+    chosen: Options,
+    *,
+    report: Callable[[str], None] = print,
+    save: records.Save = lambda _: None,
+) -> dict[str, Any]:
+    """All figures as JSON values, which `save` gets after each process.
+
+    Raises LoongError where a side fails, or does not work on as many tokens as the other.
+    """
+    model = chosen.model or write_model(directory / "model")
+    pythons = {"ours": Path(sys.executable), "trl": peer_python(chosen.peer_python)}
+    sides = {side: python for side, python in pythons.items() if python is not None}
+    if "trl" not in sides:
+        report(f"TRL is absent, so ours is measured alone. Remedy: {REMEDY}.")
+    result: dict[str, Any] = {
+        "model": str(chosen.model or "random Llama"),
+        "tokens_per_step": chosen.prompts * chosen.group_size * chosen.new_tokens,
+        "load_average_before": os.getloadavg()[0],
+        "rounds": [],
+    }
+    for number in range(chosen.rounds):
+        task = task_of(chosen, model, seed=number)
+        result["rounds"].append({})
+        for side, python in sides.items():
+            place = directory / f"{side}{number}"
+            place.mkdir()
+            said = f"round {number + 1} of {chosen.rounds}, {side}"
+            found = run(
+                side, python, place, task, lambda line, said=said: report(f"{said}: {line}")
+            )
+            result["rounds"][-1][side] = found
+            result |= summary(result["rounds"], chosen)
+            save(result)
+        refuse_unequal(result["rounds"][-1])
+    result["load_average_after"] = os.getloadavg()[0]
+    save(result)
+    report(as_text(result, chosen))
+    return result
+
+
+def peer_python(named: Path | None) -> Path | None:
+    """The python that has TRL; None where there is none."""
+    if named is not None:
+        return named
+    if importlib.util.find_spec("trl") is not None:
+        return Path(sys.executable)
+    return PEERS.absolute() if PEERS.exists() else None
+
+
+def write_model(directory: Path) -> Path:
+    """A random Llama of five million parameters, with a tokenizer."""
+    vocab_size = _write_tokenizer(directory)
+    config = DenseConfig(
+        vocab_size=vocab_size,
+        hidden_size=256,
+        num_layers=6,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        ffn_hidden_size=768,
+        tied=True,
+    )
+    save_weights_hf(config, dense.init_weights(config, jax.random.key(0))[1], directory)
+    return directory
+
+
+def _write_tokenizer(directory: Path) -> int:
+    """A byte-level BPE tokenizer that has learnt sums; returns the size of its vocabulary."""
+    end = "<|endoftext|>"
+    made = tokenizers.ByteLevelBPETokenizer()
+    sums = (f"{a} + {b} = {a + b}\n" for a in range(10, 100) for b in range(10, 100, 7))
+    made.train_from_iterator(sums, vocab_size=512, special_tokens=[end], show_progress=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    made.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # else transformers cuts texts as Llama does
+        "eos_token": end,
+        "pad_token": end,
+        "add_bos_token": False,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return made.get_vocab_size()
+
+
+def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
+    """What both children are told; problems are those that ours poses, in its order."""
+    names = ("prompts", "group_size", "new_tokens", "learning_rate", "rows", "trl_rows")
+    task = {name: getattr(chosen, name) for name in (*names, "staleness")} | {
+        "model": str(model.absolute()),
+        "steps": chosen.warmup + chosen.steps,
+        "beta2": grpo_ours.BETA2,
+        "seed": seed,
+        "threads": doctor.num_cores(),
+    }
+    recipe = grpo_ours.recipe_of(task)
+    assert recipe.form is not None
+    posed = grpo_ours.problems_of(recipe, task["steps"] * chosen.prompts)
+    problems = [
+        {"prompt": recipe.form.prompt_of(problem.prompt), "gold": grpo_ours.gold_of(problem)}
+        for problem in posed
+    ]
+    return task | {"problems": problems}
+
+
+def run(
+    side: str, python: Path, place: Path, task: Mapping[str, Any], report: Callable[[str], None]
+) -> dict[str, Any]:
+    """One process of one side: what it ran with, and its steps."""
+    file, log = place / "task.json", place / "log.txt"
+    file.write_text(json.dumps({**task, "directory": str(place)}))
+    threads = {f"{kind}_NUM_THREADS": str(task["threads"]) for kind in ("OMP", "MKL")}
+    environment = os.environ | threads | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+    module = ["-m", grpo_ours.__name__] if side == "ours" else [str(TRL_SCRIPT)]
+    found: dict[str, Any] = {"steps": []}
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            [str(python), *module, str(file)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as child,
+    ):
+        clock = threading.Timer(TIMEOUT_S, child.kill)
+        clock.start()
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if not line.startswith('{"'):
+                    continue  # a line for people
+                record = json.loads(line)
+                if "settings" in record:
+                    found |= record
+                    report(f"  with {json.dumps(record['settings'])}")
+                elif "ended" in record:
+                    report(f"  step {record['ended']} of {task['steps']}")
+                else:
+                    found["steps"].append(record)
+                    parts = ", ".join(f"{part} {record[part]:.2f}" for part in PARTS)
+                    report(f"  step {record['step']}: {record['seconds']:.2f} s ({parts})")
+        finally:
+            clock.cancel()
+            child.kill()
+    if len(found["steps"]) != task["steps"]:
+        raise LoongError(f"{side} failed: {log.read_text(errors='replace').strip()[-2000:]}")
+    return found
+
+
+def refuse_unequal(sides: Mapping[str, Row]) -> None:
+    """LoongError where the prompts of the two sides are not equally many tokens."""
+    counts = {side: found["prompt_tokens"] for side, found in sides.items()}
+    if len(set(counts.values())) > 1:
+        raise LoongError(f"prompts have {counts} tokens, so no time means anything.")
+
+
+def summary(rounds: Sequence[Mapping[str, Row]], chosen: Options) -> dict[str, Any]:
+    """Medians of each side over the steps that count, and ratios over the rounds."""
+    tokens = chosen.prompts * chosen.group_size * chosen.new_tokens
+    sides: dict[str, Row] = {}
+    for side in rounds[0]:
+        runs = [found[side]["steps"] for found in rounds if side in found]
+        counted = [step for steps in runs for step in steps[chosen.warmup :]]
+        row = {
+            name: statistics.median(step[name] for step in counted)
+            for name in ("seconds", "cpu_s", *PARTS)
+        }
+        curve = [statistics.mean(steps) for steps in zip(*map(_rewards, runs), strict=True)]
+        times = [statistics.mean(steps) for steps in zip(*map(_elapsed_s, runs), strict=True)]
+        row |= {"tokens_per_s": tokens / row["seconds"], "reward": curve, "elapsed_s": times}
+        sides[side] = row
+    both = [found for found in rounds if len(found) == 2]
+    if not both:
+        return {"sides": sides}
+    ratios = {
+        name: [
+            _median(found["trl"], unit, chosen) / _median(found["ours"], unit, chosen)
+            for found in both
+        ]
+        for name, unit in (("speedup", "seconds"), ("speedup_in_cpu_time", "cpu_s"))
+    }
+    medians = {name: statistics.median(found) for name, found in ratios.items()}
+    return {"sides": sides, **medians, "by_round": ratios}
+
+
+def _median(found: Row, unit: str, chosen: Options) -> float:
+    return statistics.median(step[unit] for step in found["steps"][chosen.warmup :])
+
+
+def _rewards(steps: Sequence[Row]) -> list[float]:
+    return [step["reward"] for step in steps]
+
+
+def _elapsed_s(steps: Sequence[Row]) -> list[float]:
+    return [sum(step["seconds"] for step in steps[: i + 1]) for i in range(len(steps))]
+
+
+def as_text(result: Mapping[str, Any], chosen: Options) -> str:
+    """The table, and reward against time."""
+    lines = [
+        f"{result['model']}: {chosen.prompts} prompts x {chosen.group_size} samples x "
+        f"{chosen.new_tokens} tokens, {chosen.rounds} x {chosen.steps} steps, of each process "
+        f"after {chosen.warmup} that compile; medians, seconds",
+        f"{'':6}{'step':>8}{'cpu':>8}" + "".join(f"{part:>12}" for part in PARTS) + "  tokens/s",
+    ]
+    for side, row in result["sides"].items():
+        parts = "".join(f"{row[part]:12.2f}" for part in PARTS)
+        lines.append(
+            f"{side:6}{row['seconds']:8.2f}{row['cpu_s']:8.2f}{parts}{row['tokens_per_s']:10.0f}"
+        )
+    if "speedup" in result:
+        lines.append(
+            f"ours is {result['speedup']:.2f}x as fast, {result['speedup_in_cpu_time']:.2f}x by "
+            "processor time"
+        )
+    for side, row in result["sides"].items():
+        points = zip(row["elapsed_s"], row["reward"], strict=True)
+        curve = ", ".join(f"{at_s:.0f} s {reward:.3f}" for at_s, reward in points)
+        lines.append(f"reward by step, {side}: {curve}")
+    return "\n".join(lines)
