@@ -39,7 +39,7 @@ PEERS = Path(".venv-peers/bin/python")
 TIMEOUT_S = 7200.0  # of one process of one side
 COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
 PARTS = (*grpo_ours.PARTS, "rest")
-TRL_SCRIPT = Path(__file__).with_name("grpo_trl.py")
+TRL_SCRIPT = Path(__file__).with_name("grpo_hf_torch.py")
 Row = dict[str, Any]
 
 
