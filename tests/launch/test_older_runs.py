@@ -15,14 +15,16 @@ from loong_jax.launch import recipes
 from loong_jax.launch.recipe import FileProblems, PackagedProblems, Recipe
 
 OLDER = Path(__file__).with_name("older_runs")
+EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
                  "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
     "rl": {"engine.cache_length", "engine.prefill_length", "stages.rl.domains", "stages.before",
-           "stages.rl.row_length"},
+           "stages.rl.row_length", *EVALUATES},
     "sft": {"engine.cache_length", "engine.prefill_length", "stages.before",
-            "stages.sft.row_length"},
-    "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length"},
+            "stages.sft.row_length", *EVALUATES},
+    "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
+                *EVALUATES},
 }  # fmt: skip
 
 
