@@ -142,7 +142,8 @@ MESH = ["--mesh.fsdp", "2", "--mesh.expert", "2", "--mesh.tensor", "2"]
 SPLIT = ["--mesh.fsdp", "4", "--replica-mesh.tensor", "2", "--engine.placement.devices", "own"]
 
 
-@pytest.mark.parametrize("mesh", thinned([MESH, SPLIT], 1), ids=["in turns", "split"])
+@pytest.mark.release
+@pytest.mark.parametrize("mesh", [MESH, SPLIT], ids=["in turns", "split"])
 def test_a_stage_runs_on_the_devices_of_a_mesh(run_dir, tmp_path, mesh):
     """Eight devices made of the CPU: reinforcement learning and evaluation on all of them."""
     command = [

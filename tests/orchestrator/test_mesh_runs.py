@@ -97,7 +97,7 @@ def on_one_device(name: str, staleness: int, directory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", thinned([p for p in PLACES if p != "one device"], 1, 2))
+@pytest.mark.parametrize("place", thinned([p for p in PLACES if p != "one device"], 2))
 def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
     name = place.split()[0]
     expected, one = on_one_device(name, 1, tmp_path_factory.getbasetemp() / f"one-{name}")
@@ -116,7 +116,7 @@ def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
     assert [numbers_of(m) for m in second.metrics] == [numbers_of(m) for m in log.metrics]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_staleness_zero_is_the_straight_line(tmp_path):
     parts = parts_of("qwen2", "qwen2")
 
