@@ -138,7 +138,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         given = phrases.normal(span.text)
         evidence = f"words ({span.rule}): {span.text}"
         outcome: Outcome = None
-        if given == wanted:
+        if given == wanted and given:
             differ = _differ_in_case(phrases.bare(reference.text), phrases.bare(span.text))
             outcome = "symbols differ by case" if differ else True
         elif letters is not None and (chosen := choices.choices(span.text)) is not None:
@@ -257,7 +257,7 @@ def _as_text(reference: Gold, spans: Candidates) -> Verdict:
     """A gold that the parser does not know: only the same text answers it."""
     text, wanted = "".join(reference.text.split()), phrases.normal(reference.text)
     for span in spans:
-        if "".join(span.text.split()) == text or phrases.normal(span.text) == wanted:
+        if "".join(span.text.split()) == text or (wanted and phrases.normal(span.text) == wanted):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
     return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
 

@@ -79,7 +79,7 @@ def stated(text: str) -> Iterator[str]:
     if not verbs:
         said = _ANNOUNCED.fullmatch(sentence)
         if said is not None and _HAS_MATHS.search(said[1]) and not _DOUBT.search(said[0]):
-            yield said[1]
+            yield _CONCLUSION.split(said[1])[-1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
     before = _BRACKETED.sub(" ", before)

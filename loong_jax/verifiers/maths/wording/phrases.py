@@ -124,11 +124,15 @@ def is_told(wanted: str, clause: str) -> bool:
     """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
     clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
     said = normal("then " + CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
-    rest = said if wanted.isascii() else said.removesuffix(wanted)
+    rest = said if wanted.isascii() else said.replace(wanted, "")
+    if said.removesuffix(" years old") == wanted:
+        return True
     if DENIAL.search(rest) or SUPPOSED.search(rest):
         return False
     if not wanted.isascii() or said == f"is {wanted}":
-        return said.endswith(wanted)
+        return said.endswith(wanted) or bool(re.search(rf"(?:有|打了?){wanted}[^,.;]{{0,4}}\Z", said))
+    if wanted == "infinitely many" and re.search(r"\b(?:has|have|are|is) infinitely many\b", said):
+        return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
     for number, part in enumerate(said.split(" and ")):
