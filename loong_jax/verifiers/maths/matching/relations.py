@@ -16,7 +16,7 @@ from loong_jax.verifiers.maths.expression import (
     substitute,
 )
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
-from loong_jax.verifiers.maths.matching import ladder, several
+from loong_jax.verifiers.maths.matching import ladder, several, single
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
 
@@ -55,6 +55,9 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             return matcher.match(target, answer)
         if len(operators) > 1:
             return matcher.match(target, answer)
+        if not target.symbols and operands[0].head == "symbol" and kinds.is_unsolved(answer):
+            matcher.note = f"{render(answer)} is not solved"
+            return False
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
         gold_set = real_sets.real_set(gold)
@@ -102,6 +105,8 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
     others, *given = answer.args
+    if operators == ("=",) == tuple(dict.fromkeys(others)) and not single.contradicts(answer):
+        others, given = ("=",), [given[0], given[-1]]  # m + n = 16 + 33 = 49
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
