@@ -101,7 +101,8 @@ def stated(text: str) -> Iterator[str]:
 def two_stated(sentence: str) -> str | None:
     """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
     found = _TWO_STATED.search(sentence)
-    return None if found is None else f"{found[1]} \\text{{ and }} {found[2]}"
+    values = [] if found is None else [value for value in found.groups() if value]
+    return " \\text{ and } ".join(values) or None
 
 
 def with_larger_unit(amount: str, before: str) -> str:

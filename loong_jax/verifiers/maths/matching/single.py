@@ -42,6 +42,8 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         return outcome
     if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
+    if answer.head == "div" and answer.symbols and not gold.symbols:
+        answer = ladder.as_quantity(answer) or answer  # 3 m/s
     if answer.head == "quantity":
         return ladder.unasked_unit(matcher, gold, answer)
     if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:

@@ -14,6 +14,10 @@ _ARTICLES = re.compile(_PATTERNS["ARTICLES"])
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TRUTH = re.compile(_PATTERNS["TRUTH"])
+_OPENS_WITH = re.compile(
+    r"(?i)\W*(?:(?:so|thus|hence|therefore|consequently),?\s+\W*)?(yes|no)\b\**\s*[,.:;\u2014\u2013-]"
+)
+_GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _JUDGED = re.compile(_PATTERNS["JUDGED"])
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
@@ -79,6 +83,12 @@ def yes_or_no(text: str) -> str | None:
     return first
 
 
+def opened(paragraph: str) -> str | None:
+    """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
+    said = _OPENS_WITH.match(paragraph)
+    return None if said is None or _GOES_BACK.search(paragraph, said.end()) else said[1].lower()
+
+
 def parts(text: str) -> frozenset[str]:
     """The items of a list in words, in any order."""
     return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
@@ -96,6 +106,8 @@ def multiples(text: str) -> str | None:
 
 def concludes(sentence: str, wanted: str) -> bool:
     """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    if not wanted.isascii() and (had := re.search(rf"(?:有|打了?){wanted}.{{0,4}}\Z", sentence)):
+        return SUPPOSED.search(sentence[: had.start()]) is None
     if not wanted or not sentence.endswith(wanted):
         return False
     before = sentence[: len(sentence) - len(wanted)]
@@ -130,7 +142,7 @@ def is_told(wanted: str, clause: str) -> bool:
     if DENIAL.search(rest) or SUPPOSED.search(rest):
         return False
     if not wanted.isascii() or said == f"is {wanted}":
-        return said.endswith(wanted) or bool(re.search(rf"(?:有|打了?){wanted}[^,.;]{{0,4}}\Z", said))
+        return said.endswith(wanted) or concludes(said, wanted)
     if wanted == "infinitely many" and re.search(r"\b(?:has|have|are|is) infinitely many\b", said):
         return True
     row = _ROWS.get(wanted, {})
