@@ -26,6 +26,10 @@ _SIGN = re.compile(
     r"(?:(?P<right>[\u221a\u2713\u2714\u2705]|\\checkmark)|(?P<cross>[\u00d7\u2717\u2718\u274c]|\\times)|"
     r"(?P<more>>|\\gt)|(?P<less><|\\lt)|(?P<same>=))[\s$.}\"')\]*]*\Z"
 )
+_CONDITION = re.compile(  # n = 2^k \text{ for integers } k \ge 0
+    r"\s*\\text\{\s*(?:for|where|with)\b(?: (?:all|some|any|every|integers?|natural|numbers?))*\s*\}\s*"
+    r"(?=[a-z]\s*(?:\\[gl]e|[<>]))"
+)
 _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _TRUTHS = ("yes", "no", "true", "false")
@@ -190,7 +194,8 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         concluded = phrases.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
         is_short = len(concluded.split()) < 3
-        answer = phrases.yes_or_no(concluded) if is_short else phrases.opened(paragraph)
+        answer = phrases.yes_or_no(concluded) if is_short else None
+        answer = answer or phrases.opened(paragraph) or phrases.opened(clause)
         outcome = None if answer is None else answer == truth
     else:
         is_told = any(phrases.is_told(other, clause) for other in synonyms)
@@ -239,11 +244,13 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
             continue
         if span.rule == "letter" and reference.readings[0].head != "symbol":
             continue  # that of an option, whose value is asked for
-        text = _HEXADECIMAL.sub(r"\1", span.text)
-        if " ".join(text.split()) == " ".join(reference.text.split()):
+        text, digits = span.text, _HEXADECIMAL.sub(r"\1", span.text)
+        if " ".join(digits.split()) == " ".join(reference.text.split()):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
+        if reference.kind == "list" and "\\text" in text:
+            text = _CONDITION.sub(", ", text)
         try:
-            answers = _roman(reference, span) or readings.of(span.text)
+            answers = _roman(reference, span) or readings.of(text)
         except ParseError as error:
             unread = unread or error
             looked_like_maths |= (
@@ -316,7 +323,7 @@ def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
         return False
     if ";" in reference.text and ";" in span.text:
         return True
-    sentence = extract.last_sentence(text)
+    sentence = text.rstrip().rpartition("\n")[2][-150:]
     if span.rule == "pair" and not sentence.isascii():
         return True
     return bool(_IN_ORDER.search(sentence)) and not _ANY_ORDER.search(sentence)

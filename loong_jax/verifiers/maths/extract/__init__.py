@@ -117,6 +117,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if is_one and prose.takes_all_back(after):
             return
     for span in found:
+        if (pair := prose.two_stated(span.text)) is not None:
+            yield Span(pair, "pair")
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
@@ -133,6 +135,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (count := remarks.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = remarks.without_remarks(body)
+        if (parts := prose.labelled_parts(body)) is not None:
+            said = [next(last_maths.spans(part), None) for part in parts.split(" \\text{ and } ")]
+            yield Span(" \\text{ and } ".join(one.text for one in said if one is not None), "pair")
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))

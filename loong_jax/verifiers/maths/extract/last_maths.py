@@ -113,7 +113,9 @@ def spans(body: str) -> Iterator[Span]:
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            statements.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $()") not in _APART
+            statements.JOIN.fullmatch(gap)
+            and "\n\n" not in gap
+            and gap.strip(" $()\n") not in _APART
         )
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break

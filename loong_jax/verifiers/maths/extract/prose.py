@@ -29,6 +29,9 @@ _SET_OF = re.compile(_PATTERNS["SET_OF"])
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
 _OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
+_PARTS = re.compile(
+    r"(?s)(?:.*\n)?\s*\**\((?:1|a)\)\**(?P<one>.+?)(?:\n|[;,.]\s)\s*\**\((?:2|b)\)\**(?P<two>.+)"
+)
 _TWO_STATED = re.compile(_PATTERNS["TWO_STATED"])
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
 _DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
@@ -103,6 +106,14 @@ def two_stated(sentence: str) -> str | None:
     found = _TWO_STATED.search(sentence)
     values = [] if found is None else [value for value in found.groups() if value]
     return " \\text{ and } ".join(values) or None
+
+
+def labelled_parts(text: str) -> str | None:
+    """What (1) and (2) hold, where a text has these two parts."""
+    found = _PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
+    if found is None or "(3)" in text or "(c)" in text:
+        return None
+    return " \\text{ and } ".join(part.strip(" *;,.\n") for part in found.group("one", "two"))
 
 
 def with_larger_unit(amount: str, before: str) -> str:
