@@ -195,7 +195,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
         is_short = len(concluded.split()) < 3
         answer = phrases.yes_or_no(concluded) if is_short else None
-        answer = answer or phrases.opened(paragraph) or phrases.opened(clause)
+        answer = answer or phrases.opened(paragraph) or phrases.opened(phrases.CONCLUDES_ONLY.split(clause)[-1])
         outcome = None if answer is None else answer == truth
     else:
         is_told = any(phrases.is_told(other, clause) for other in synonyms)

@@ -32,7 +32,7 @@ _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _DERIVED = re.compile(  # x = 2 of "$(x - 2)^2 = 0$, so $x = 2$"
-    r"(?is).*(?:[-+^*/(}][^$=\n]*=|\\Rightarrow|\\implies).*[,;.\n]\s*(?:so|thus|hence|therefore)\b,?\s+(?=\$)(.+)"
+    r"(?is).*(?:(?:[-+^*/(}][^$=\n]*|\d[a-z] ?)=|\\Rightarrow|\\implies).*(?:[,;.\n]\s*(?:so|thus|hence|therefore)\b,?\s+(?=\$)|\n(?=\$?[a-z] ?= ?[^=\n]*\Z))(.+)"
 )
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)

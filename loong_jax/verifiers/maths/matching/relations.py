@@ -165,6 +165,8 @@ def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None
 def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Several equations or inequalities: values to names, a set of reals, or each of them."""
     items = gold.args
+    if answer.head == "chain" and answer.args[1].head == "tuple":
+        answer = naming.named_parts(answer) or answer  # (a, b) = (1, 2)
     if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):
         left = real_sets.real_set(gold)
         right = real_sets.real_set(answer)
