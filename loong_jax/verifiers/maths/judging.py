@@ -244,7 +244,8 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
             continue
         if span.rule == "letter" and reference.readings[0].head != "symbol":
             continue  # that of an option, whose value is asked for
-        text, digits = span.text, _HEXADECIMAL.sub(r"\1", span.text)
+        text = span.text
+        digits = _HEXADECIMAL.sub(r"\1", text) if "_{16}" in text else text
         if " ".join(digits.split()) == " ".join(reference.text.split()):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
         if reference.kind == "list" and "\\text" in text:

@@ -19,6 +19,7 @@ _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " 
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
+_WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _PATTERNS = names.patterns("languages")
 _ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
@@ -133,7 +134,7 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
         text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if any(character.isdigit() for character in text[-4000:]):
+    if _WORDED.search(text) and any(character.isdigit() for character in text[-4000:]):
         text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)

@@ -150,7 +150,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if items is not None:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
-            derived = _DERIVED.fullmatch(body)
+            derived = _DERIVED.fullmatch(body) if "=" in body else None
             if derived is not None and _HAS_DIGITS.search(derived[1]):
                 yield from _with_shorter(Span(derived[1], "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
