@@ -22,14 +22,6 @@ _MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
 _OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
 _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\A((?=[A-F]*\d)[\dA-F]*[A-F][\dA-F]*)_\{16\}\Z")  # the gold 2F
-_SIGN = re.compile(
-    r"(?:(?P<right>[\u221a\u2713\u2714\u2705]|\\checkmark)|(?P<cross>[\u00d7\u2717\u2718\u274c]|\\times)|"
-    r"(?P<more>>|\\gt)|(?P<less><|\\lt)|(?P<same>=))[\s$.}\"')\]*]*\Z"
-)
-_CONDITION = re.compile(  # n = 2^k \text{ for integers } k \ge 0
-    r"\s*\\text\{\s*(?:for|where|with)\b(?: (?:all|some|any|every|integers?|natural|numbers?))*\s*\}\s*"
-    r"(?=[a-z]\s*(?:\\[gl]e|[<>]))"
-)
 _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _TRUTHS = ("yes", "no", "true", "false")
@@ -50,9 +42,9 @@ def verdict_of(
             return said
         return verdict_of(gold.read_gold(option[1], None), said or answer_text, None, settings)
     judged = None
-    if (sign := _SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
+    if (sign := choices.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
         said = next((s.text for s in spans if s.rule in ("boxed", "label")), None)
-        given = _SIGN.search(said or extract.last_sentence(answer_text))
+        given = choices.SIGN.search(said or extract.last_sentence(answer_text))
         if given is not None:
             return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
@@ -195,7 +187,8 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
         is_short = len(concluded.split()) < 3
         answer = phrases.yes_or_no(concluded) if is_short else None
-        answer = answer or phrases.opened(paragraph) or phrases.opened(phrases.CONCLUDES_ONLY.split(clause)[-1])
+        for said in (paragraph, phrases.CONCLUDES_ONLY.split(clause)[-1]):
+            answer = answer or phrases.opened(said)
         outcome = None if answer is None else answer == truth
     else:
         is_told = any(phrases.is_told(other, clause) for other in synonyms)
@@ -249,7 +242,7 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
         if " ".join(digits.split()) == " ".join(reference.text.split()):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
         if reference.kind == "list" and "\\text" in text:
-            text = _CONDITION.sub(", ", text)
+            text = phrases.CONDITION.sub(", ", text)
         try:
             answers = _roman(reference, span) or readings.of(text)
         except ParseError as error:

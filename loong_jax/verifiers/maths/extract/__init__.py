@@ -31,9 +31,6 @@ MAX_WHOLE = 400  # a response up to here may be an answer as it stands
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
-_DERIVED = re.compile(  # x = 2 of "$(x - 2)^2 = 0$, so $x = 2$"
-    r"(?is).*(?:(?:[-+^*/(}][^$=\n]*|\d[a-z] ?)=|\\Rightarrow|\\implies).*(?:[,;.\n]\s*(?:so|thus|hence|therefore)\b,?\s+(?=\$)|\n(?=\$?[a-z] ?= ?[^=\n]*\Z))(.+)"
-)
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
@@ -150,7 +147,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if items is not None:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
-            derived = _DERIVED.fullmatch(body) if "=" in body else None
+            derived = closing.DERIVED.fullmatch(body) if "=" in body else None
             if derived is not None and _HAS_DIGITS.search(derived[1]):
                 yield from _with_shorter(Span(derived[1], "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"

@@ -29,9 +29,7 @@ _SET_OF = re.compile(_PATTERNS["SET_OF"])
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
 _OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
-_PARTS = re.compile(
-    r"(?s)(?:.*\n)?\s*\**\((?:1|a)\)\**(?P<one>.+?)(?:\n|[;,.]\s)\s*\**\((?:2|b)\)\**(?P<two>.+)"
-)
+_PARTS = re.compile(_PATTERNS["PARTS"])
 _TWO_STATED = re.compile(_PATTERNS["TWO_STATED"])
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
 _DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)

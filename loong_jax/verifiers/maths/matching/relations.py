@@ -174,12 +174,10 @@ def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
             matcher.rung = "numeric"
             return real_sets.equal(left, right)
     are_equal = all(i.head == "chain" and i.args[0] == ("=",) for i in items)
-    if are_equal and answer.head in BARE_LISTS and not any(i.symbols for i in answer.args):
-        if not any(i.args[2].symbols for i in items) and len({i.args[1] for i in items}) > 1:
-            answer = answer if all(map(naming.is_assignment, items)) else Node("tuple", answer.args)
-            if answer.head == "tuple":
-                rights = Node("tuple", tuple(i.args[2] for i in items))
-                return several.collection(matcher, rights, answer)
+    rights = Node("tuple", tuple(i.args[-1] for i in items))
+    is_bare = answer.head in BARE_LISTS and not answer.symbols and not rights.symbols
+    if are_equal and is_bare and not all(map(naming.is_assignment, items)):
+        return several.collection(matcher, rights, Node("tuple", answer.args))
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
         if (points := _points(items)) is not None:

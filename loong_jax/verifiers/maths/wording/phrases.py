@@ -14,9 +14,8 @@ _ARTICLES = re.compile(_PATTERNS["ARTICLES"])
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TRUTH = re.compile(_PATTERNS["TRUTH"])
-_OPENS_WITH = re.compile(
-    r"(?i)\W*(?:(?:so|thus|hence|therefore|consequently),?\s+\W*)?(yes|no)\b\**\s*[,.:;\u2014\u2013-]"
-)
+CONDITION = re.compile(_PATTERNS["CONDITION"])
+_OPENS_WITH = re.compile(_PATTERNS["OPENS_WITH"])
 _GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _JUDGED = re.compile(_PATTERNS["JUDGED"])
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
@@ -106,7 +105,9 @@ def multiples(text: str) -> str | None:
 
 def concludes(sentence: str, wanted: str) -> bool:
     """Whether a sentence, as a normal form, ends on "is <wanted>"."""
-    if not wanted.isascii() and (had := re.search(rf"(?:有|打了?){wanted}.{{0,4}}\Z", sentence)):
+    if not wanted.isascii() and (
+        had := re.search(rf"(?:有|打了?){re.escape(wanted)}.{{0,4}}\Z", sentence)
+    ):
         return SUPPOSED.search(sentence[: had.start()]) is None
     if not wanted or not sentence.endswith(wanted):
         return False
