@@ -26,7 +26,7 @@ _ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
 _CHOSEN = re.compile(_PATTERNS["CHOSEN"])
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
 _SAYS = re.compile(
-    r"(?:(?<![不可])是|(?<![不可因认以])为|得|(?<![不能])等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])"
+    r"(?:(?<![不可])是|(?<![不可能因认以])为|得|(?<![不能])等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])"
 )
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}

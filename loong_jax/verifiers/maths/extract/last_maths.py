@@ -65,7 +65,7 @@ _OPERATED_AFTER = re.compile(
     r"or\s+not\b|(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
     r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
     r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
-    r"(?:is |是)?增根|不符?合题意|应?舍去|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
+    r"[,;]?\s*(?:是?增根|不符?合题意|应?舍去)|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
 _LABEL = re.compile(_PATTERNS["LABEL"])

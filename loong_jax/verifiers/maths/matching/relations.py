@@ -51,7 +51,9 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if naming.is_assignment(answer):
             name, other = operands[0], answer.args[1]
             if name != other and not naming.may_rename(name, other):
-                return equation(matcher, gold, answer) if len(operators) == 1 else False
+                is_function = name.head == other.head == "apply"  # f(2) is not f(3)
+                is_open = len(operators) == 1 and not is_function
+                return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
         if len(operators) > 1:
             return matcher.match(target, answer)

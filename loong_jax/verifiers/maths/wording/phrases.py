@@ -16,6 +16,9 @@ DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TRUTH = re.compile(_PATTERNS["TRUTH"])
 CONDITION = re.compile(_PATTERNS["CONDITION"])
 _OPENS_WITH = re.compile(_PATTERNS["OPENS_WITH"])
+_LIMITED = re.compile(
+    r"\Ayes\b.*\b(?:but only|in general no)\b|\Ayes,? (?:only )?(?:if|when)\b(?! and)"
+)
 _GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _JUDGED = re.compile(_PATTERNS["JUDGED"])
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
@@ -74,6 +77,8 @@ def yes_or_no(text: str) -> str | None:
         return _YES[judged[1]]
     words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
+        return None
+    if _LIMITED.search(said):
         return None
     first = _YES[words[0]]
     later = [part.split()[0] for part in clauses[1:]]
@@ -144,7 +149,9 @@ def is_told(wanted: str, clause: str) -> bool:
         return False
     if not wanted.isascii() or said == f"is {wanted}":
         return said.endswith(wanted) or concludes(said, wanted)
-    if wanted == "infinitely many" and re.search(r"\b(?:has|have|are|is) infinitely many\b", said):
+    if wanted == "infinitely many" and re.search(
+        r"(?:\A|\b(?:has|have|are|is) )infinitely many\b", said
+    ):
         return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
