@@ -50,7 +50,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     found: tuple[Node, ...] = ()
     problem = ""
     if kind is None and (parts := prose.labelled_parts(body)) is not None:
-        found = _readings(parts)
+        found = _readings(" \\text{ and } ".join(parts))
         if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == 2:
             return Gold(body, "tuple", (Node("tuple", found[0].args),))
     try:

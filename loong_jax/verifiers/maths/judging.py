@@ -187,8 +187,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
         is_short = len(concluded.split()) < 3
         answer = phrases.yes_or_no(concluded) if is_short else None
-        for said in (paragraph, phrases.CONCLUDES_ONLY.split(clause)[-1]):
-            answer = answer or phrases.opened(said)
+        answer = answer or phrases.opened(paragraph) or phrases.opened(concluded)
         outcome = None if answer is None else answer == truth
     else:
         is_told = any(phrases.is_told(other, clause) for other in synonyms)

@@ -29,6 +29,7 @@ MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
@@ -133,8 +134,13 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = remarks.without_remarks(body)
         if (parts := prose.labelled_parts(body)) is not None:
-            said = [next(last_maths.spans(part), None) for part in parts.split(" \\text{ and } ")]
-            yield Span(" \\text{ and } ".join(one.text for one in said if one is not None), "pair")
+            said = [
+                next(last_maths.spans(part), Span(part, "")).text
+                if _PROSE_OR_MARK.search(part)
+                else part
+                for part in parts
+            ]
+            yield Span(" \\text{ and } ".join(said), "pair")
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))

@@ -106,12 +106,12 @@ def two_stated(sentence: str) -> str | None:
     return " \\text{ and } ".join(values) or None
 
 
-def labelled_parts(text: str) -> str | None:
+def labelled_parts(text: str) -> list[str] | None:
     """What (1) and (2) hold, where a text has these two parts."""
     found = _PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
     if found is None or "(3)" in text or "(c)" in text:
         return None
-    return " \\text{ and } ".join(part.strip(" *;,.\n") for part in found.group("one", "two"))
+    return [part.strip(" *;,.\n") for part in found.group("one", "two")]
 
 
 def with_larger_unit(amount: str, before: str) -> str:
