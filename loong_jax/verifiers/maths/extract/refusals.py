@@ -30,7 +30,7 @@ _STATES = re.compile(r"=|\b(?:is|are)\b", re.IGNORECASE)
 _NOTHING = re.compile(_PATTERNS["NOTHING"])
 _GIVEN = re.compile(r"\bthere (?:is|are)\b|\b(?:given|too|tried|trying|hard|if)\b", re.IGNORECASE)
 _PROMISES = re.compile(r"\bI(?:'ll|'d| will| can| could| would)\b(?! (?:say|guess|answer)\b)")
-_SAYS_SOMETHING = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|[a-z,]\s*\Z")
+_MAY_GIVE_UP = re.compile(_PATTERNS["MAY_GIVE_UP"])
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
@@ -39,8 +39,8 @@ def gives_up(text: str) -> bool:
     if response.boxes(text):
         return False
     body = statements.statement(text)[-MAX_CHARS:]
-    if _SAYS_SOMETHING.search(body) is None:
-        return False  # a formula alone
+    if not _MAY_GIVE_UP.search(body) and not _BROKEN.search(body[-80:].rstrip("* \n")):
+        return False
     body = body.replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
     if _HEDGED.search(prose.last_sentence(body)):
