@@ -37,9 +37,11 @@ MAX_CHARS = 300
 @functools.lru_cache(maxsize=512)  # one verdict asks for the same texts again and again
 def normal(text: str) -> str:
     """Words in lower case with single spaces, without commands, articles and end punctuation."""
-    text = unicodedata.normalize("NFKC", text[: 4 * MAX_CHARS])
-    text = SPACES.sub(" ", text)
-    text = COMMANDS.sub("", text).replace("{", " ").replace("}", " ").replace("$", " ")
+    text = text[: 4 * MAX_CHARS]
+    text = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if "\\" in text or "~" in text:
+        text = COMMANDS.sub("", SPACES.sub(" ", text))
+    text = text.replace("{", " ").replace("}", " ").replace("$", " ")
     text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
     text = text.replace("\u2212", "-").casefold().replace("'s", "s")
     text = _PUNCTUATION.sub(" ", text)
