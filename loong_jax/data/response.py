@@ -152,7 +152,9 @@ def without_end(text: str) -> str:
     while True:
         while position and text[position - 1].isspace():
             position -= 1
-        found = next((t for t in END_TEXTS if text.endswith(t, 0, position)), None)
+        found = None
+        if text.endswith(END_TEXTS, 0, position):
+            found = next(t for t in END_TEXTS if text.endswith(t, 0, position))
         if found is None or (found == "</s>" and _is_struck_out(text, position - len(found))):
             return text[:end]
         end = position = position - len(found)

@@ -7,6 +7,7 @@ import re
 from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
+from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
 from loong_jax.verifiers.maths.wording import choices, notations, phrases
 
@@ -48,6 +49,10 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
             return Gold(body, "text", _readings_of_words(body))
     found: tuple[Node, ...] = ()
     problem = ""
+    if kind is None and (parts := prose.labelled_parts(body)) is not None:
+        found = _readings(" \\text{ and } ".join(parts))
+        if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == 2:
+            return Gold(body, "tuple", (Node("tuple", found[0].args),))
     try:
         found = readings.of(body)
     except CostError as error:

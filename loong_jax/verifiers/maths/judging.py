@@ -9,7 +9,7 @@ from typing import Any
 
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract, gold
-from loong_jax.verifiers.maths.expression import Node, ParseError, number, render
+from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, ParseError, number, render
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher
@@ -21,6 +21,9 @@ _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
 _MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")
 _OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
 _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
+_HEXADECIMAL = re.compile(r"\A((?=[A-F]*\d)[\dA-F]*[A-F][\dA-F]*)_\{16\}\Z")  # the gold 2F
+_IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
+_ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _TRUTHS = ("yes", "no", "true", "false")
 Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
 Clock = tuple[tuple[int, int, int], bool]
@@ -39,6 +42,11 @@ def verdict_of(
             return said
         return verdict_of(gold.read_gold(option[1], None), said or answer_text, None, settings)
     judged = None
+    if (sign := choices.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
+        said = next((s.text for s in spans if s.rule in ("boxed", "label")), None)
+        given = choices.SIGN.search(said or extract.last_sentence(answer_text))
+        if given is not None:
+            return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
         judged = _by_truth(reference.text, spans) or _by_notation(reference, spans)
     if judged is None and kind is None and reference.amounts:
@@ -138,7 +146,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         given = phrases.normal(span.text)
         evidence = f"words ({span.rule}): {span.text}"
         outcome: Outcome = None
-        if given == wanted:
+        if given == wanted and given:
             differ = _differ_in_case(phrases.bare(reference.text), phrases.bare(span.text))
             outcome = "symbols differ by case" if differ else True
         elif letters is not None and (chosen := choices.choices(span.text)) is not None:
@@ -176,7 +184,10 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         outcome = _same_date(reference.text, choices.last_mention(clause))
     elif truth is not None and is_truth:
         concluded = phrases.conclusion(clause)
-        answer = phrases.yes_or_no(concluded) if len(concluded.split()) < 3 else None
+        paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
+        is_short = len(concluded.split()) < 3
+        answer = phrases.yes_or_no(concluded) if is_short else None
+        answer = answer or phrases.opened(paragraph) or phrases.opened(concluded)
         outcome = None if answer is None else answer == truth
     else:
         is_told = any(phrases.is_told(other, clause) for other in synonyms)
@@ -219,16 +230,20 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
     looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
     for count, span in enumerate(spans):
         is_list = reference.kind in ("list", "set") or (
-            span.rule == "count" and reference.kind == "tuple"
+            span.rule in ("count", "pair") and reference.kind == "tuple"
         )
         if span.rule == ("count" if is_list else "pair"):
             continue
         if span.rule == "letter" and reference.readings[0].head != "symbol":
             continue  # that of an option, whose value is asked for
-        if " ".join(span.text.split()) == " ".join(reference.text.split()):
+        text = span.text
+        digits = _HEXADECIMAL.sub(r"\1", text) if "_{16}" in text else text
+        if " ".join(digits.split()) == " ".join(reference.text.split()):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
+        if reference.kind == "list" and "\\text" in text:
+            text = phrases.CONDITION.sub(", ", text)
         try:
-            answers = _roman(reference, span) or readings.of(span.text)
+            answers = _roman(reference, span) or readings.of(text)
         except ParseError as error:
             unread = unread or error
             looked_like_maths |= (
@@ -239,7 +254,8 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
             continue
         if reference.kind == "choice" and all(node.head == "labelled" for node in answers):
             return verdict.wrong("value", f"a word begins with the letter: {span.text}")
-        judged = _match(reference, answers, span, settings)
+        in_order = reference.kind == "list" and _is_in_order(reference, span, spans.text)
+        judged = _match(reference, answers, span, settings, in_order)
         if span.rule == "boxed" and reference.kind in ("list", "set"):
             last = judged
         if judged.is_correct or span.rule != "boxed" or last is None:
@@ -257,17 +273,23 @@ def _as_text(reference: Gold, spans: Candidates) -> Verdict:
     """A gold that the parser does not know: only the same text answers it."""
     text, wanted = "".join(reference.text.split()), phrases.normal(reference.text)
     for span in spans:
-        if "".join(span.text.split()) == text or phrases.normal(span.text) == wanted:
+        if "".join(span.text.split()) == text or (wanted and phrases.normal(span.text) == wanted):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
     return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
 
 
 def _match(
-    reference: Gold, answers: tuple[Node, ...], span: Span, settings: Mapping[str, Any]
+    reference: Gold,
+    answers: tuple[Node, ...],
+    span: Span,
+    settings: Mapping[str, Any],
+    in_order: bool,
 ) -> Verdict:
     outcomes: list[tuple[bool | None, Matcher, Node]] = []
     for wanted in reference.readings:
         for given in answers:
+            if in_order and wanted.head == "list" and given.head in BARE_LISTS:
+                wanted, given = (Node("tuple", node.args) for node in (wanted, given))
             matcher = Matcher(**settings)
             outcome = matcher.match(wanted, given)
             if outcome and _may_be_set(wanted, reference.text, given, span.text):
@@ -286,6 +308,18 @@ def _match(
 
 def _evidence(matcher: Matcher, span: Span, given: Node, wanted: Node) -> str:
     return f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+
+
+def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
+    """Whether several blanks are filled: "the values are 5 and -3, respectively"."""
+    if reference.readings[0].head != "list" or "chain" in reference.readings[0].heads:
+        return False
+    if ";" in reference.text and ";" in span.text:
+        return True
+    sentence = text.rstrip().rpartition("\n")[2][-150:]
+    if span.rule == "pair" and not sentence.isascii():
+        return True
+    return bool(_IN_ORDER.search(sentence)) and not _ANY_ORDER.search(sentence)
 
 
 def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:

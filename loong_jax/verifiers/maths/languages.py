@@ -14,17 +14,20 @@ MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
     0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
     0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
-_SIGNS |= dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
+_SIGNS |= {0x2212: "-"} | dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
 _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
+_WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _PATTERNS = names.patterns("languages")
 _ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
 _CHOSEN = re.compile(_PATTERNS["CHOSEN"])
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
-_SAYS = re.compile(r"(?:(?<![不可])是|(?<![不可因认以])为|得|等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])")
+_SAYS = re.compile(
+    r"(?:(?<![不可])是|(?<![不可能因认以])为|得|(?<![不能])等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])"
+)
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
 _ANY_NUMBER = re.compile(_PATTERNS["ANY_NUMBER"])
@@ -131,7 +134,7 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
         text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if any(character.isdigit() for character in text[-4000:]):
+    if _WORDED.search(text) and any(character.isdigit() for character in text[-4000:]):
         text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)

@@ -9,7 +9,8 @@ TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encodin
 
 def by_word(table: str) -> dict[str, str]:
     """The key of every word of a table."""
-    return {word: key for key, words in TABLES[table].items() for word in words.split()}
+    entries = (entry.partition("=") for entry in TABLES["words"][table].split(";"))
+    return {word: key.strip() for key, _, words in entries for word in words.split()}
 
 
 def measures(table: str) -> dict[str, str]:

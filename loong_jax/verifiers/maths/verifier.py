@@ -102,7 +102,7 @@ class MathVerifier:
             if tolerance
             else self._tolerance,
             "symbolic": self._symbolic.budget(),
-            "conventions": frozenset(word for word in words if word in question.lower()),
+            "conventions": frozenset(w for w in words if question and w in question.lower()),
         }
         try:
             judged = _refused(gold_text, answer_text) or judging.verdict_of(

@@ -196,7 +196,10 @@ def residue(node: Node) -> Node:
     inner, modulus = node.args
     if inner.head != "chain" or set(inner.args[0]) - {"==", "="}:
         return inner
-    given = [values.real_value(x) if not x.symbols else None for x in (*inner.args[1:], modulus)]
+    terms = (*inner.args[1:], modulus)
+    if inner.args[1].head == "symbol" and len(terms) > 3:
+        terms = terms[1:]  # x = 27 = 5 (mod 11)
+    given = [values.real_value(x) if not x.symbols else None for x in terms]
     if not all(isinstance(x, int) for x in given) or not given[-1]:
         return inner
     is_true = all((x - given[0]) % given[-1] == 0 for x in given[:-1])  # type: ignore[operator]

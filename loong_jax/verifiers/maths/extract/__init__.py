@@ -29,6 +29,7 @@ MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
@@ -114,6 +115,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if is_one and prose.takes_all_back(after):
             return
     for span in found:
+        if (pair := prose.two_stated(span.text)) is not None:
+            yield Span(pair, "pair")
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
@@ -130,6 +133,14 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (count := remarks.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = remarks.without_remarks(body)
+        if (parts := prose.labelled_parts(body)) is not None:
+            said = [
+                next(last_maths.spans(part), Span(part, "")).text
+                if _PROSE_OR_MARK.search(part)
+                else part
+                for part in parts
+            ]
+            yield Span(" \\text{ and } ".join(said), "pair")
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))
@@ -142,6 +153,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if items is not None:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
+            derived = closing.DERIVED.fullmatch(body) if "=" in body else None
+            if derived is not None and _HAS_DIGITS.search(derived[1]):
+                yield from _with_shorter(Span(derived[1], "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
             yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
         if (bold := markdown.last_bold(body)) is not None:

@@ -26,6 +26,7 @@ _CHECKS = re.compile(_PATTERNS["CHECKS"])
 PLEASANT = re.compile(_PATTERNS["PLEASANT"])
 _SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
+DERIVED = re.compile(_PATTERNS["DERIVED"])
 _DOUBTED = re.compile(_PATTERNS["DOUBTED"])
 
 

@@ -65,7 +65,7 @@ _OPERATED_AFTER = re.compile(
     r"or\s+not\b|(?:times|(?:more|less|fewer|greater|larger|smaller)\s+than)\s+[\d$\\(]|"
     r"(?:is|are|was|does|do|did|would)(?:\s+not|n't)\b|"
     r"(?:is|are|was)\s+(?:wrong|incorrect|impossible|false|too|extraneous|invalid|rejected)\b|"
-    r"\?\s*(?:no\b|nope|wrong|not\b|impossible))",
+    r"[,;]?\s*(?:是?增根|不符?合题意|应?舍去)|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
 _LABEL = re.compile(_PATTERNS["LABEL"])
@@ -113,7 +113,9 @@ def spans(body: str) -> Iterator[Span]:
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            statements.JOIN.fullmatch(gap) and "\n\n" not in gap and gap.strip(" $()") not in _APART
+            statements.JOIN.fullmatch(gap)
+            and "\n\n" not in gap
+            and gap.strip(" $()\n") not in _APART
         )
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break

@@ -29,6 +29,7 @@ _SET_OF = re.compile(_PATTERNS["SET_OF"])
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
 _OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
+_PARTS = re.compile(_PATTERNS["PARTS"])
 _TWO_STATED = re.compile(_PATTERNS["TWO_STATED"])
 _GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
 _DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
@@ -79,7 +80,7 @@ def stated(text: str) -> Iterator[str]:
     if not verbs:
         said = _ANNOUNCED.fullmatch(sentence)
         if said is not None and _HAS_MATHS.search(said[1]) and not _DOUBT.search(said[0]):
-            yield said[1]
+            yield _CONCLUSION.split(said[1])[-1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
     before = _BRACKETED.sub(" ", before)
@@ -101,7 +102,16 @@ def stated(text: str) -> Iterator[str]:
 def two_stated(sentence: str) -> str | None:
     """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
     found = _TWO_STATED.search(sentence)
-    return None if found is None else f"{found[1]} \\text{{ and }} {found[2]}"
+    values = [] if found is None else [value for value in found.groups() if value]
+    return " \\text{ and } ".join(values) or None
+
+
+def labelled_parts(text: str) -> list[str] | None:
+    """What (1) and (2) hold, where a text has these two parts."""
+    found = _PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
+    if found is None or "(3)" in text or "(c)" in text:
+        return None
+    return [part.strip(" *;,.\n") for part in found.group("one", "two")]
 
 
 def with_larger_unit(amount: str, before: str) -> str:

@@ -30,6 +30,7 @@ _STATES = re.compile(r"=|\b(?:is|are)\b", re.IGNORECASE)
 _NOTHING = re.compile(_PATTERNS["NOTHING"])
 _GIVEN = re.compile(r"\bthere (?:is|are)\b|\b(?:given|too|tried|trying|hard|if)\b", re.IGNORECASE)
 _PROMISES = re.compile(r"\bI(?:'ll|'d| will| can| could| would)\b(?! (?:say|guess|answer)\b)")
+_MAY_GIVE_UP = re.compile(_PATTERNS["MAY_GIVE_UP"])
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
@@ -37,7 +38,10 @@ def gives_up(text: str) -> bool:
     """Whether it refuses, asks back, takes back or announces more, and states no answer."""
     if response.boxes(text):
         return False
-    body = statements.statement(text)[-MAX_CHARS:].replace("\u2019", "'").replace("**", "")
+    body = statements.statement(text)[-MAX_CHARS:]
+    if not _MAY_GIVE_UP.search(body) and not _BROKEN.search(body[-80:].rstrip("* \n")):
+        return False
+    body = body.replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
     if _HEDGED.search(prose.last_sentence(body)):
         return True

@@ -25,9 +25,10 @@ _TURN = re.compile(
 )
 _CONCLUDES = re.compile(
     rf"{_TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
-    r"yields?|implies|if|or|fails?)\b|得",
+    r"yields?|implies|if|or|fails?|we (?:get|have|find|obtain))\b|得",
     re.IGNORECASE,
 )
+_OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
 _AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _TAIL = re.compile(_PATTERNS["TAIL"])
 _COUNTS = re.compile(_PATTERNS["COUNTS"])
@@ -68,8 +69,8 @@ def _cut(sentence: str) -> int | None:
         )
         if not (_HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
-        if (_TURN if gives_reason else _CONCLUDES).search(rest):
-            continue
+        if (_TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
+            continue  # "and since x is real, x = 2"
         ends = _ENDS_ON_VALUE.search(head) is not None
         if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
             continue

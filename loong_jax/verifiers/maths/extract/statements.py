@@ -67,7 +67,7 @@ def statement(text: str) -> str:
     text = languages.translated(text)
     if any(sign in text for sign in "\\{~_,"):
         text = tokens.with_groups(text)
-    return _GAP.sub(_short_gap, text).strip().replace("\u2212", "-")
+    return _GAP.sub(_short_gap, text).strip()
 
 
 def _of_json(text: str) -> str | None:

@@ -70,6 +70,12 @@ def is_derivative(node: Node) -> bool:
 _DIFFERENTIALS = (Node("symbol", ("d",)), Node("symbol", ("partial",)))
 
 
+def is_unsolved(equation: Node) -> bool:
+    """Whether an equation such as 3x + 4 = 19 leaves its unknown to be found."""
+    operators, *sides = equation.args
+    return operators == ("=",) and not any(s.head == "symbol" or s == number(0) for s in sides)
+
+
 def is_multiple(node: Node) -> bool:
     """2x: a number before one unknown, whose value is asked for."""
     if node.head != "mul" or len(node.args) != 2:

@@ -109,7 +109,7 @@ def may_rename(name: Node, other: Node) -> bool:
     if kinds.is_derivative(name) or kinds.is_derivative(other):
         return False
     if name.head == "apply" or other.head == "apply":
-        return True
+        return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
     if name.head == other.head == "symbol":
         return (
             not {name.args[0], other.args[0]} & {"pH", "pOH"}

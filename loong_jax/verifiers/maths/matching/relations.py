@@ -16,7 +16,7 @@ from loong_jax.verifiers.maths.expression import (
     substitute,
 )
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
-from loong_jax.verifiers.maths.matching import ladder, several
+from loong_jax.verifiers.maths.matching import ladder, several, single
 from loong_jax.verifiers.maths.matching.ladder import Matcher
 from loong_jax.verifiers.maths.names import FLIPPED
 
@@ -51,10 +51,15 @@ def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         if naming.is_assignment(answer):
             name, other = operands[0], answer.args[1]
             if name != other and not naming.may_rename(name, other):
-                return equation(matcher, gold, answer) if len(operators) == 1 else False
+                is_function = name.head == other.head == "apply"  # f(2) is not f(3)
+                is_open = len(operators) == 1 and not is_function
+                return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
         if len(operators) > 1:
             return matcher.match(target, answer)
+        if not target.symbols and operands[0].head == "symbol" and kinds.is_unsolved(answer):
+            matcher.note = f"{render(answer)} is not solved"
+            return False
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
         gold_set = real_sets.real_set(gold)
@@ -102,6 +107,8 @@ def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
     others, *given = answer.args
+    if operators == ("=",) == tuple(dict.fromkeys(others)) and not single.contradicts(answer):
+        others, given = ("=",), [given[0], given[-1]]  # m + n = 16 + 33 = 49
     if len(operators) > 1 or len(others) > 1:
         return _chains(matcher, operators, operands, others, given)
     operator, other = operators[0], others[0]
@@ -160,12 +167,19 @@ def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None
 def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     """Several equations or inequalities: values to names, a set of reals, or each of them."""
     items = gold.args
+    if answer.head == "chain" and answer.args[1].head == "tuple":
+        answer = naming.named_parts(answer) or answer  # (a, b) = (1, 2)
     if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):
         left = real_sets.real_set(gold)
         right = real_sets.real_set(answer)
         if left is not None and right is not None:
             matcher.rung = "numeric"
             return real_sets.equal(left, right)
+    are_equal = all(i.head == "chain" and i.args[0] == ("=",) for i in items)
+    rights = Node("tuple", tuple(i.args[-1] for i in items))
+    is_bare = answer.head in BARE_LISTS and not answer.symbols and not rights.symbols
+    if are_equal and is_bare and not all(map(naming.is_assignment, items)):
+        return several.collection(matcher, rights, Node("tuple", answer.args))
     if all(naming.is_assignment(i) for i in items):
         names = [naming.left_side(i) for i in items]
         if (points := _points(items)) is not None:

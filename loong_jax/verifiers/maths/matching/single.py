@@ -1,7 +1,5 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-from collections.abc import Sequence
-
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
@@ -44,6 +42,8 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         return outcome
     if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
+    if answer.head == "div" and answer.symbols and not gold.symbols:
+        answer = ladder.as_quantity(answer) or answer  # 3 m/s
     if answer.head == "quantity":
         return ladder.unasked_unit(matcher, gold, answer)
     if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
@@ -149,7 +149,7 @@ def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
         return operands[1]
     if not set(operators) <= {"=", "~", "=="}:
         return None
-    if _contradicts(matcher, operators, operands):
+    if contradicts(answer):
         matcher.note = f"{render(answer)} contradicts itself"
         return None
     if "~" in operators and gold.symbols == frozenset():
@@ -189,8 +189,9 @@ def _equal_or_none(matcher: Matcher, gold: Node, answer: Node) -> bool:
     return kinds.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 
 
-def _contradicts(matcher: Matcher, operators: Sequence[str], operands: Sequence[Node]) -> bool:
-    """Whether two numbers of the chain differ, "6 = 5"; f(2) is none, f being unknown."""
+def contradicts(chain: Node) -> bool:
+    """Whether two numbers of a chain differ, "6 = 5"; f(2) is none, f being unknown."""
+    operators, *operands = chain.args
     known: Node | None = None
     for index, operand in enumerate(operands):
         operand = operand.unlabelled

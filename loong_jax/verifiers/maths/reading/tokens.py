@@ -61,6 +61,7 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
         "",
     ),
 )
+_MAY_GROUP = re.compile(r"\d\s*[\\{,~'_]")  # some of it is in all of them
 _OTHER_GROUPS = re.compile(  # 25,00,000 and 2_500_000
     r"(?<![\d.,])\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])|(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)"
 )
@@ -212,6 +213,8 @@ def prepare(text: str) -> str:
 
 def with_groups(text: str) -> str:
     """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
+    if _MAY_GROUP.search(text) is None:
+        return text
     for pattern, replacement in _GROUPS:
         text = pattern.sub(replacement, text)
     return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)

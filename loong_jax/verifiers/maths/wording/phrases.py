@@ -14,6 +14,12 @@ _ARTICLES = re.compile(_PATTERNS["ARTICLES"])
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TRUTH = re.compile(_PATTERNS["TRUTH"])
+CONDITION = re.compile(_PATTERNS["CONDITION"])
+_OPENS_WITH = re.compile(_PATTERNS["OPENS_WITH"])
+_LIMITED = re.compile(
+    r"\Ayes\b.*\b(?:but only|in general no)\b|\Ayes,? (?:only )?(?:if|when)\b(?! and)"
+)
+_GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _JUDGED = re.compile(_PATTERNS["JUDGED"])
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
@@ -31,9 +37,11 @@ MAX_CHARS = 300
 @functools.lru_cache(maxsize=512)  # one verdict asks for the same texts again and again
 def normal(text: str) -> str:
     """Words in lower case with single spaces, without commands, articles and end punctuation."""
-    text = unicodedata.normalize("NFKC", text[: 4 * MAX_CHARS])
-    text = SPACES.sub(" ", text)
-    text = COMMANDS.sub("", text).replace("{", " ").replace("}", " ").replace("$", " ")
+    text = text[: 4 * MAX_CHARS]
+    text = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if "\\" in text or "~" in text:
+        text = COMMANDS.sub("", SPACES.sub(" ", text))
+    text = text.replace("{", " ").replace("}", " ").replace("$", " ")
     text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
     text = text.replace("\u2212", "-").casefold().replace("'s", "s")
     text = _PUNCTUATION.sub(" ", text)
@@ -72,11 +80,19 @@ def yes_or_no(text: str) -> str | None:
     words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
         return None
+    if _LIMITED.search(said):
+        return None
     first = _YES[words[0]]
     later = [part.split()[0] for part in clauses[1:]]
     if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
         return None
     return first
+
+
+def opened(paragraph: str) -> str | None:
+    """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
+    said = _OPENS_WITH.match(paragraph)
+    return None if said is None or _GOES_BACK.search(paragraph, said.end()) else said[1].lower()
 
 
 def parts(text: str) -> frozenset[str]:
@@ -96,6 +112,10 @@ def multiples(text: str) -> str | None:
 
 def concludes(sentence: str, wanted: str) -> bool:
     """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    if not wanted.isascii() and (
+        had := re.search(rf"(?:有|打了?){re.escape(wanted)}.{{0,4}}\Z", sentence)
+    ):
+        return SUPPOSED.search(sentence[: had.start()]) is None
     if not wanted or not sentence.endswith(wanted):
         return False
     before = sentence[: len(sentence) - len(wanted)]
@@ -124,11 +144,17 @@ def is_told(wanted: str, clause: str) -> bool:
     """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
     clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
     said = normal("then " + CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
-    rest = said if wanted.isascii() else said.removesuffix(wanted)
+    rest = said if wanted.isascii() else said.replace(wanted, "")
+    if said.removesuffix(" years old") == wanted:
+        return True
     if DENIAL.search(rest) or SUPPOSED.search(rest):
         return False
     if not wanted.isascii() or said == f"is {wanted}":
-        return said.endswith(wanted)
+        return said.endswith(wanted) or concludes(said, wanted)
+    if wanted == "infinitely many" and re.search(
+        r"(?:\A|\b(?:has|have|are|is) )infinitely many\b", said
+    ):
+        return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
     for number, part in enumerate(said.split(" and ")):
