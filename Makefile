@@ -42,7 +42,7 @@ smol-control: $(SMOL)/config.json ## the same with rewards dealt out at random
 dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 
 test: dev system ## the tests that take minutes together: what to run while you work
-	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
+	$(VENV)/bin/python $(PYTEST) -n 3 -m "not slow and not quickstart and not peers and not release"
 
 # Recipes run their programs often, other tests compile more than they run: tests/xla_flags.py.
 RUNS = tests/bench tests/launch tests/orchestrator

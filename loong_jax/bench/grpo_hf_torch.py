@@ -1,6 +1,6 @@
 """TRL's side of `loong bench grpo`: GRPOTrainer with plain `generate`, on CPU.
 
-A script of its own, since it runs under the python that has TRL: `python grpo_hf_torch.py TASK.json`.
+A script of its own, for the python that has TRL: `python grpo_hf_torch.py TASK.json`.
 Prints a JSON line for what it ran with, then one for every step.
 """
 

@@ -41,6 +41,7 @@ SMALLEST = dict(
 )
 
 
+@pytest.mark.release
 def test_smallest_run_and_its_files(tmp_path):
     statements = dataclasses.replace(SMALLEST["statements"], author=played.URL, model="scripted")
     settings = SMALLEST | {"statements": statements}

@@ -84,6 +84,7 @@ def test_each_gradient_reaches_what_its_term_is_about():
         assert norm(jax.tree.map(jnp.subtract, before, after)) > 1e-3 * norm(before)
 
 
+@pytest.mark.release
 def test_without_weights_the_step_is_the_step_without_them():
     """The program of a step has no term in it, and the head is left alone."""
     assert not AuxiliaryLosses(mtp=0.0, hidden_z=0.0, balance=None).are_any

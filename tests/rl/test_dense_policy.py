@@ -65,6 +65,7 @@ def gradient(compiled, weights, layout, row_length, temperature=0.8):
     return accumulated
 
 
+@pytest.mark.release
 def test_shared_prompts_give_the_gradient_of_flat_rows_with_all_logits(made):
     policy, weights = made
     plain = dataclasses.replace(policy, states=None, logits=None, sees_parents=False)

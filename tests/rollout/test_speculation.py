@@ -68,6 +68,7 @@ def test_drafts_change_no_sample(pages):
     assert counts["num_drafts_proposed"] + counts["num_drafts_kept"] == written
 
 
+@pytest.mark.release
 def test_samples_with_drafts_have_the_distribution_of_the_model():
     """n = 4096 samples of three tokens, each among the likeliest three; chi-square, alpha 1e-3."""
     temperature, size, num_runs = 0.7, 32, 128

@@ -191,7 +191,6 @@ def on_one_device():
             (dict(context=2, data=2, tensor=2), True, WholeScores()),
         ],
         0,
-        2,
     ),
     ids=["8", "4", "2"],
 )

@@ -191,6 +191,7 @@ def test_the_capacity_of_an_expert_is_a_deviation_above_its_mean():
     ]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("num_cells", thinned([0, 16, 80], 1))
 def test_bfloat16_sums_in_float32(num_cells):
     target, kept, *floats = problem(50)

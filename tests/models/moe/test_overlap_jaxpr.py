@@ -258,6 +258,7 @@ def gradient_jaxpr(remat):
         return str(jax.make_jaxpr(jax.grad(loss))(weights))
 
 
+@pytest.mark.release
 def test_what_arrived_is_kept_for_the_backward_pass_and_not_sent_again():
     def count(remat):
         return gradient_jaxpr(remat).count("all_to_all[")

@@ -124,6 +124,7 @@ def test_samples_have_the_distribution_of_the_model():
     assert 0.2 < acceptance < 0.98
 
 
+@pytest.mark.release
 def test_drafts_are_those_of_the_whole_sequence_whether_the_last_was_kept_or_not():
     graphdef, weights = fresh()
     batch, width = 16, 4

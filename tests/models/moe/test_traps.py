@@ -88,7 +88,7 @@ def test_outputs_of_experts_are_summed_in_float32(num_tokens):
 
 
 @pytest.mark.parametrize(
-    "ngram", thinned([None, NgramEmbedding(max_order=2, num_splits=1, base_rows=30)], 1)
+    "ngram", thinned([None, NgramEmbedding(max_order=2, num_splits=1, base_rows=30)], 0)
 )
 def test_float32_weights_are_multiplied_in_the_dtype_of_activations(ngram):
     """As if they had been rounded before; their gradients are float32."""

@@ -118,6 +118,7 @@ def change(width, transfers):
     return np.array([float(a) for a in changes(jax.tree.map(jnp.float32, rates))])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "widths", [WIDTHS[::3], pytest.param(WIDTHS, marks=pytest.mark.release)], ids=str
 )

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax import cli
 from loong_jax.environments import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
@@ -283,32 +282,6 @@ def test_directories_out_of_reach_are_named(tmp_path):
 
 
 @pytest.mark.bubblewrap
-def test_a_bench_of_rows(packages, tmp_path, capsys):
-    def row(domain, source, gold, needed=()):
-        metadata = {"domain": domain, "required_dependencies": list(needed)}
-        return {"question": "?", "final_answer": gold, "rationale": source, "metadata": metadata}
-
-    rows = [
-        row("Advanced Math", "import toybox; print(toybox.answer())", "42", ["toybox"]),
-        row("Advanced Math", "print(41)", "42"),
-        row("Quant", "print(0.1 + 0.2)", "0.3"),
-        row("Quant", "print(1)", "1", ["nowhere"]),
-        row("Quant", "1/0", "1"),
-    ]
-    source, figures = tmp_path / "rows.jsonl", tmp_path / "figures.json"
-    source.write_text("\n".join(map(json.dumps, rows)))
-    words = ["bench", "loongbench", "--data", str(source), "--packages", str(packages)]
-    assert cli.main([*words, "--json", str(figures)]) == 0
-    assert "advanced_math" in capsys.readouterr().out
-    found = json.loads(figures.read_text())
-    maths, finance = found["domains"]["advanced_math"], found["domains"]["finance"]
-    assert (maths["rows"], maths["executed"], maths["correct"], maths["share"]) == (2, 2, 1, 0.5)
-    assert (finance["rows"], finance["executed"], finance["missing package"]) == (3, 1, 1)
-    assert finance["share"] == 1.0
-    assert found["packages"] == {"nowhere": "missing", "toybox": "1.0"}
-    assert len(found["not_correct"]) == 3
-
-
 def test_golds_of_the_published_rows_answer_themselves(verifier):
     if not DATA.is_dir():
         pytest.skip(f"{DATA.name} is not beside the checkout")
