@@ -17,7 +17,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 # The tests of a file share a worker, and so what their module's fixtures make. They run in the
 # order of the tree, which begins with long files and ends with many short ones.
-PYTEST = -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+WORKERS = 2
+PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 # Files that may hold tests of these marks: the others need not be imported.
 marked = $$(grep -rlE --include 'test_*.py' '$(1)' $(2) | LC_ALL=C sort)
 # pytest's exit code 5 says that no test carries the mark
@@ -41,8 +42,9 @@ smol-control: $(SMOL)/config.json ## the same with rewards dealt out at random
 
 dev: $(VENV)/dev.stamp ## install what development and tests need into .venv
 
+test: WORKERS = 3 # waits of one fill the others' gaps
 test: dev system ## the tests that take minutes together: what to run while you work
-	$(VENV)/bin/python $(PYTEST) -n 3 -m "not slow and not quickstart and not peers and not release"
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
 
 # Recipes run their programs often, other tests compile more than they run: tests/xla_flags.py.
 RUNS = tests/bench tests/launch tests/orchestrator

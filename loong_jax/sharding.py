@@ -202,7 +202,8 @@ class ShardingRules:
 
     def jit(self, function: Callable[..., Any], *, decodes: bool = False, **options: Any) -> Any:
         """`jax.jit(function, **options)` under `compiler_options`, called as `launch` does."""
-        chosen = dict(self.compiler_options[decodes]) or None
+        training, decoding = self.compiler_options
+        chosen = dict(decoding if decodes else training) or None
         compiled: Any = jax.jit(function, compiler_options=chosen, **options)
         if self.mesh is None:
             return compiled

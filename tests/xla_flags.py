@@ -3,7 +3,7 @@
 Compiling without LLVM's optimizations takes half the time, and half of that with XLA's older
 emitters, which jax 0.10 has beside the new ones and 0.12 has not. What they make runs up to ten
 times as slowly, too slowly for whole recipes. A program that is not cut into parts, which are
-compiled side by side, takes a quarter less of a core; two workers keep the cores busy anyway.
+compiled side by side, takes a quarter less of a core; the workers keep the cores busy anyway.
 """
 
 import importlib.metadata

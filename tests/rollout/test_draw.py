@@ -170,21 +170,21 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
     """600 words, so blocks of 256, 256 and 88, and the second without weight but for one word."""
     scores = np.random.default_rng(0).normal(size=600).astype(np.float32)
     scores[256:511] = -np.inf
-    numbers = jnp.arange(5_000, dtype=jnp.uint32)
+    numbers = jnp.arange(20_000, dtype=jnp.uint32)
     key = draw.stream_keys(jnp.stack([numbers * 0 + 2, *[numbers * 0] * 3, numbers], axis=1))
-    drawn = draw.draw(
-        jnp.broadcast_to(jnp.asarray(scores), (5_000, 600)),
+    drawn = jax.jit(draw.draw)(
+        jnp.broadcast_to(jnp.asarray(scores), (20_000, 600)),
         key,
-        jnp.full(5_000, 3),
-        jnp.ones(5_000),
-        jnp.zeros(5_000, bool),
+        jnp.full(20_000, 3),
+        jnp.ones(20_000),
+        jnp.zeros(20_000, bool),
     )
     share = np.exp(scores.astype(np.float64)) / np.exp(scores.astype(np.float64)).sum()
     tokens, kept = np.asarray(drawn.token), share > 0
     counts = np.bincount(tokens, minlength=600)
     assert counts[~kept].sum() == 0
     assert counts[511] > 0
-    expected = share[kept] * 5_000
+    expected = share[kept] * 20_000
     assert float(((counts[kept] - expected) ** 2 / expected).sum()) < 432  # 344 degrees, 0.001
     np.testing.assert_allclose(drawn.log_prob, np.log(share[tokens]), atol=1e-5)
     ones = jnp.ones(1)
