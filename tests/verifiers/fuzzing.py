@@ -29,7 +29,7 @@ from tests.verifiers.judge.endpoint import ScriptedEndpoint
 
 Judge = Callable[[int, str], Any]  # which of its problems, the response -> the verdict
 
-MAX_CPU_S = 5.0  # of one verdict
+MAX_CPU_S = 10.0  # of one verdict
 HANG_S = 300  # of one target's input, by the clock
 # A target's share of all inputs. Those that start a process or ask a server get few.
 SHARES = {"math": 40, "loongbench": 10, "logic": 20, "environment": 6, "constraints": 6,

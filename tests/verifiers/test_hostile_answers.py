@@ -6,6 +6,7 @@ import pytest
 
 from loong_jax.environments import tasks
 from loong_jax.verifiers import get_verifier
+from tests.bounds import EXPLODES_S
 
 BOMBS = {
     "tower": "9**9**9**9",
@@ -54,7 +55,7 @@ def test_a_costly_answer_is_never_accepted_and_costs_little(maths, bomb, form):
     assert not judged.is_correct
     if "(((((" not in bomb and "sqrt" not in bomb:  # these may be read as no answer at all
         assert judged.outcome == "ungradable"
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < EXPLODES_S
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

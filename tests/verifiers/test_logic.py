@@ -10,6 +10,7 @@ from loong_jax.data.response import render_response
 from loong_jax.environments import tasks
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.logic import answer_span
+from tests.bounds import EXPLODES_S
 
 PROBLEM = tasks.generate("sudoku", 2, 5)
 GOLD = tasks.solve(PROBLEM)
@@ -49,7 +50,7 @@ def verifier():
 def test_the_answer_is_read_by_one_rule(verifier, text, outcome):
     before_s = time.process_time()
     judged = verifier.verify(PROBLEM, text)
-    assert time.process_time() - before_s < 2  # of a core, whatever else runs
+    assert time.process_time() - before_s < EXPLODES_S
     assert judged.outcome == outcome, judged
     assert judged.isolation == "none"
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from loong_jax.verifiers.code import drivers, executor
+from tests.bounds import EXPLODES_S
 
 ADD = {
     "cpp": "#include <vector>\nint add(int a, int b) { return a + b; }\nint main() { return 7; }",
@@ -310,7 +311,7 @@ def test_an_error_of_rust_is_no_value(code):
 def test_a_declaration_is_looked_for_in_bounded_time(text):
     start = time.process_time()
     assert drivers.c_prototype(text, "f", "g") == ""
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < EXPLODES_S
 
 
 def test_what_a_language_lacks_for_calls_is_named(code, monkeypatch):

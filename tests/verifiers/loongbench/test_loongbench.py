@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.loongbench import domains, literals, quantities, rationales
 from loong_jax.verifiers.loongbench.rationales import RationaleRunner
+from tests.bounds import EXPLODES_S
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "loongbench"
 
@@ -129,9 +131,10 @@ def test_every_domain_has_cases_on_both_sides():
 def test_hostile_answers_are_never_right(verifier, domain, answer):
     golds = {"advanced_math": "22", "programming": "1 2"}
     gold = golds.get(domain, "[(1, 2), (1, 3)]")
+    before_s = time.process_time()
     judged = verifier.verify_record({"domain": domain, "gold": gold, "answer": answer})
     assert not judged.is_correct
-    assert judged.cost_s < 2
+    assert time.process_time() - before_s < EXPLODES_S
 
 
 def test_records_that_are_none(verifier):
