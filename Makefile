@@ -47,7 +47,7 @@ test: dev system ## the tests that take minutes together: what to run while you 
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
 
 # Recipes run their programs often, other tests compile more than they run: tests/xla_flags.py.
-RUNS = tests/bench tests/launch tests/orchestrator
+RUNS = tests/bench tests/recipes tests/run tests/orchestrator
 ROOMS = $(filter-out $(RUNS),$(wildcard tests/*))
 RECIPES = LOONG_TESTS_RUN_RECIPES=1 $(VENV)/bin/python $(PYTEST) --timeout 1800
 OTHERS = $(VENV)/bin/python $(PYTEST) --timeout 1800

@@ -14,7 +14,6 @@ from typing import NoReturn
 import loong_jax
 from loong_jax import interrupts, logs, process, remote
 from loong_jax.errors import CheckpointError, ConfigError, LoongError
-from loong_jax.launch import recipes
 
 Arguments = Sequence[str]
 
@@ -160,8 +159,8 @@ def train(arguments: Arguments) -> int:
     if name.startswith("-"):
         name, rest = None, words
     from loong_jax import options
-    from loong_jax.launch import choosing, named, train_help
-    from loong_jax.launch.recipe import Recipe
+    from loong_jax.recipes import Recipe
+    from loong_jax.run import choosing, named, train_help
 
     found = choosing.to_run(name, rest)
     if isinstance(found.config, Recipe):
@@ -172,7 +171,7 @@ def train(arguments: Arguments) -> int:
             return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
     if getattr(found.config, "pod", None) is not None:
-        from loong_jax.launch import distributed, pod_sft
+        from loong_jax.run import distributed, pod_sft
 
         processes = distributed.Processes()
         chosen = options.parse_train(
@@ -180,7 +179,7 @@ def train(arguments: Arguments) -> int:
         )
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
     chosen = options.parse_train(found.name, found.text, found.config, rest)
-    from loong_jax.launch import run
+    from loong_jax.run import run
 
     config = chosen.config
     if found.is_new:
@@ -193,6 +192,8 @@ def train(arguments: Arguments) -> int:
 
 
 def train_help_text() -> str:
+    from loong_jax import recipes
+
     return "\n".join(
         [
             "usage: loong train RECIPE [--run-dir DIR] [--start-from DIR] [--problems FILE]",
@@ -254,7 +255,7 @@ def merge(arguments: Arguments) -> int:
     method = getattr(loong_jax.merge, METHODS[name])()
     config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
     chosen = options.parse(config_type, f"loong merge {name}", rest)
-    from loong_jax.launch import merging
+    from loong_jax.run import merging
 
     return merging.merge(chosen)
 
@@ -287,7 +288,7 @@ def import_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ImportHfOptions, "loong import-hf", arguments)
-    from loong_jax.launch import convert
+    from loong_jax.run import convert
 
     convert.import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
     return 0
@@ -307,7 +308,7 @@ def export_hf(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.ExportHfOptions, "loong export-hf", arguments)
-    from loong_jax.launch import convert, sources
+    from loong_jax.run import convert, sources
 
     max_shard_bytes = convert.shard_bytes(chosen.max_shard_gb)
     source = sources.find_weights(chosen.source)
@@ -320,6 +321,8 @@ def export_hf(arguments: Arguments) -> int:
 
 
 def launch(arguments: Arguments) -> int:
+    from loong_jax import recipes
+
     if not arguments or arguments[0] in ("-h", "--help"):
         print(launch_help_text())
         return 0
@@ -332,7 +335,8 @@ def launch(arguments: Arguments) -> int:
         words = LAUNCH_EXAMPLE.split()
         print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
     from loong_jax import options
-    from loong_jax.launch import distributed, tpu_vm
+    from loong_jax.launch import tpu_vm
+    from loong_jax.run import distributed
 
     recipe = _recipe_for_hosts(words, options.flags_of(tpu_vm.TpuVm) | {"--dry-run"})
     chosen = options.parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
@@ -362,6 +366,8 @@ LAUNCH_EXAMPLE: str = (
 
 def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
     """Takes the recipe out of the words: the first, or one behind `flags` and other options."""
+    from loong_jax import recipes
+
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         is_value = before.startswith("--") and "=" not in before and before not in flags
@@ -376,6 +382,8 @@ def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
 
 
 def launch_help_text() -> str:
+    from loong_jax import recipes
+
     return "\n".join(
         [
             "usage: loong launch tpu-vm RECIPE --name N --topology v5e:4x4 --zone Z --project P",
@@ -414,7 +422,7 @@ def report(arguments: Arguments) -> int:
         raise CheckpointError(
             f"{chosen.run_dir} holds no config.json, so it is no run. Name a run directory."
         )
-    from loong_jax.launch import run
+    from loong_jax.run import run
 
     run.write_report(chosen.run_dir, keeps_machine=True)
     return 0
@@ -425,7 +433,7 @@ def report(arguments: Arguments) -> int:
 
 def serve(arguments: Arguments) -> int:
     from loong_jax import options
-    from loong_jax.launch import serve as room
+    from loong_jax.run import serve as room
 
     return room.serve(options.parse(room.ServeOptions, "loong serve", arguments))
 
@@ -435,7 +443,7 @@ def serve(arguments: Arguments) -> int:
 
 def evaluate(arguments: Arguments) -> int:
     from loong_jax import options
-    from loong_jax.launch import evaluate as room
+    from loong_jax.run import evaluate as room
 
     return room.evaluate(options.parse(room.EvalOptions, "loong eval", arguments))
 
@@ -444,7 +452,7 @@ def evaluate(arguments: Arguments) -> int:
 
 
 def curate(arguments: Arguments) -> int:
-    from loong_jax.launch import curate as room
+    from loong_jax.run import curate as room
 
     return room.main(arguments)
 
@@ -504,7 +512,7 @@ def synth(arguments: Arguments) -> int:
     from loong_jax import options
 
     if name == "loongenv":
-        from loong_jax.launch import synth_page
+        from loong_jax.run import synth_page
         from loong_jax.synth.loongenv import command
 
         chosen = options.parse(command.LoongEnvOptions, "loong synth loongenv", rest)
@@ -512,7 +520,7 @@ def synth(arguments: Arguments) -> int:
         print(synth_page.write_loongenv(chosen.out))
         return status
     if name == "resyn":
-        from loong_jax.launch import resyn_page
+        from loong_jax.run import resyn_page
         from loong_jax.synth.resyn import command as resyn
 
         chosen = options.parse(resyn.ResynOptions, "loong synth resyn", rest)
@@ -520,7 +528,7 @@ def synth(arguments: Arguments) -> int:
         print(resyn_page.write(chosen.out))
         return status
     if name == "formal":
-        from loong_jax.launch import formal
+        from loong_jax.run import formal
 
         return formal.run(options.parse(formal.FormalOptions, "loong synth formal", rest))
     raise ConfigError(f"{name!r} makes no problems. Choose one of: loongenv, resyn, formal.")
@@ -583,7 +591,7 @@ def bench_help_text(names: Iterable[str]) -> str:
 
 
 def plan(arguments: Arguments) -> int:
-    from loong_jax.launch.plan import command
+    from loong_jax.plan import command
 
     return command.main(arguments)
 

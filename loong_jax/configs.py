@@ -125,7 +125,7 @@ def from_json(value: Json) -> Any:
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
     if _is_older(kind):
-        older: Any = importlib.import_module(f"{_PACKAGE}launch.recipe.older")
+        older: Any = importlib.import_module(f"{_PACKAGE}recipes.older")
         return from_json(older.convert(kind.rpartition(".")[2], fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}

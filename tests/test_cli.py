@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from loong_jax import cli, options, process
+from loong_jax import cli, options, process, recipes
 from loong_jax.errors import ConfigError
-from loong_jax.launch import merging, recipes, run
 from loong_jax.merge import checkpoints
+from loong_jax.run import merging, run
 from tests.doubles import nested_config
 from tests.doubles.nested_config import Adam, Inner
 
@@ -113,9 +113,7 @@ def test_train_help_shows_recipe_defaults_and_hides_what_is_fixed(runs, capsys):
 
 def test_help_of_a_recipe_of_ones_own_without_words_names_its_directory(tmp_path, capsys):
     (tmp_path / "own.py").write_text(
-        "from loong_jax.launch import recipes\n"
-        "def short():\n"
-        "    return recipes.get_recipe('rl')()\n"
+        "from loong_jax import recipes\ndef short():\n    return recipes.get_recipe('rl')()\n"
     )
     assert cli.main(["train", f"{tmp_path / 'own.py'}:short", "--help"]) == 0
     usage, blank, title, first, *_ = capsys.readouterr().out.splitlines()
@@ -125,7 +123,7 @@ def test_help_of_a_recipe_of_ones_own_without_words_names_its_directory(tmp_path
 
 @pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill"])
 def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
-    from loong_jax.launch import named
+    from loong_jax.run import named
 
     assert cli.main(["train", name, "--help"]) == 0
     shown = capsys.readouterr().out

@@ -30,7 +30,9 @@ FLOORS = (
     {"data"},
     {"rl", "rollout", "merge", "eval", "report", "synth"},
     {"orchestrator"},
-    {"launch", "doctor", "options", "bench"},
+    {"recipes"},
+    {"run", "options"},
+    {"plan", "launch", "doctor", "bench"},
     {"cli"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules

@@ -15,9 +15,9 @@ from loong_jax import options
 from loong_jax.bench import record, schedulers
 from loong_jax.bench.schedulers import Case
 from loong_jax.errors import ConfigError
-from loong_jax.launch import places
 from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.trace import TRACES
+from loong_jax.run import places
 
 # LongCat-Flash: 560B parameters, 27B active, and a latent cache of 576 numbers in each of 56
 # attention blocks (arXiv:2509.01322). A replica spans 128 accelerators (high expert parallelism).

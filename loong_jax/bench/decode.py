@@ -21,13 +21,13 @@ from loong_jax import options
 from loong_jax.bench import record, versus
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.launch import places
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.run import places
 
 CACHES = ("slots", "pages")
 # Kernels of the experts and of attention in transformers; loops and eager attention are slower.

@@ -21,12 +21,12 @@ from flax import nnx
 from loong_jax import options
 from loong_jax.bench import record
 from loong_jax.errors import ConfigError
-from loong_jax.launch import places
-from loong_jax.launch.plan import counts, programs
-from loong_jax.launch.plan.chips import CHIPS
-from loong_jax.launch.plan.counts import attention_flops
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
+from loong_jax.plan import counts, programs
+from loong_jax.plan.chips import CHIPS
+from loong_jax.plan.counts import attention_flops
+from loong_jax.run import places
 from loong_jax.sharding import ShardingRules
 
 PARTS = ("ceilings", "train", "decode")

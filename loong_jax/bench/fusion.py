@@ -32,8 +32,8 @@ from loong_jax import options
 from loong_jax.bench import record as records
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.launch import places
 from loong_jax.models.hf import files
+from loong_jax.run import places
 
 TIMEOUT_S = 3000.0  # of one side of one method
 REMEDY = "pip install mergekit==0.1.5 peft, or the extra `peers`"

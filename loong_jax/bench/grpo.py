@@ -29,10 +29,10 @@ from loong_jax import doctor, options
 from loong_jax.bench import grpo_ours
 from loong_jax.bench import record as records
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.launch import places
 from loong_jax.models import dense
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import save_weights_hf
+from loong_jax.run import places
 
 REMEDY = "`make test-peers` makes .venv-peers, which has it; or name a python with --peer-python"
 PEERS = Path(".venv-peers/bin/python")

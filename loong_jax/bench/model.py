@@ -12,7 +12,7 @@ from typing import Any
 from loong_jax import doctor, options, process
 from loong_jax.bench import record
 from loong_jax.errors import ConfigError
-from loong_jax.launch import places
+from loong_jax.run import places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from loong_jax import options
 from loong_jax.bench import record, timing
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.launch import places
+from loong_jax.run import places
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
 

@@ -1,1 +1,1 @@
-"""How a run starts: meshes and recipes."""
+"""Ways onto clusters."""

@@ -8,9 +8,9 @@ import pytest
 
 from loong_jax.bench import device
 from loong_jax.errors import ConfigError
-from loong_jax.launch.plan import counts, programs
-from loong_jax.launch.plan.chips import CHIPS
 from loong_jax.models import moe
+from loong_jax.plan import counts, programs
+from loong_jax.plan.chips import CHIPS
 from loong_jax.sharding import ShardingRules
 
 SMALL = dict(

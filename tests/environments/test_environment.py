@@ -13,7 +13,7 @@ from loong_jax import environments
 from loong_jax.data.response import parse_response, render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import ENVIRONMENTS, LEVELS, STYLES, Problem, environment, runner
-from loong_jax.launch.recipes import quickstart
+from loong_jax.recipes import quickstart
 from tests.bounds import EXPLODES_S
 from tests.environments import evaluator
 

@@ -15,8 +15,8 @@ import pytest
 from loong_jax import cli
 from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch import tpu_vm
-from loong_jax.launch.distributed import PREEMPTED
 from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive, actions
+from loong_jax.run.distributed import PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.launch import tpu_vm
-from loong_jax.launch.distributed import PREEMPTED
+from loong_jax.run.distributed import PREEMPTED
 from tests.launch.test_tpu_vm import JOB, make_vm, write_program
 
 ROOT = Path(__file__).resolve().parents[2]

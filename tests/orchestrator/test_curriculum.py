@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loong_jax import configs, options
+from loong_jax import configs, options, recipes
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.launch import recipes
 from loong_jax.orchestrator import curriculum
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, Lessons, PassRates
 from loong_jax.orchestrator.policy import DoraPolicy

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.recipe import EngineSettings, ProcessReplicas
 from loong_jax.orchestrator.actions import Assign
 from loong_jax.orchestrator.baselines import SynchronousPolicy
 from loong_jax.orchestrator.dora import ElasticGate, MultiVersionPolicy, Triggers
 from loong_jax.orchestrator.policy import DoraPolicy, decide, refuse_idle_loans
 from loong_jax.orchestrator.state import Balance, ReplicaState, RunState
+from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.versions import VersionStore

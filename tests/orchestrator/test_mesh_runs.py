@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax.launch import devices
-from loong_jax.launch.recipe import MeshSettings
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
+from loong_jax.recipes import MeshSettings
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -20,6 +19,7 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.run import devices
 from tests.doubles.tiny import tokenizer
 from tests.orchestrator import straight_line, test_deterministic
 from tests.orchestrator.test_deterministic import (

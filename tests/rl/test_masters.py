@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch import stages, starting
 from loong_jax.models import moe, parameters
 from loong_jax.rl import checkpoint, optimizers, policy_model, sft, trainer
 from loong_jax.rl.policy_model import longcat_policy
+from loong_jax.run import stages, starting
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_policy, toy_weights
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loong_jax.errors import LaunchError
-from loong_jax.launch.distributed import PREEMPTED
 from loong_jax.launch.tpu_vm import commands
 from loong_jax.launch.tpu_vm.commands import Command, Job, Step, TpuVm, WaitActive
+from loong_jax.run.distributed import PREEMPTED
 
 LOST = 255  # exit status of ssh, and so of gcloud, without a connection
 LOST_AT_MOST = 60  # connections in a row, before following is given up

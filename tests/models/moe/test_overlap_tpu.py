@@ -9,8 +9,8 @@ import sys
 import jax
 import pytest
 
-from loong_jax.launch.plan import figures, plan
-from tests.launch.plan.asking import asked
+from loong_jax.plan import figures, plan
+from tests.plan.asking import asked
 
 ENVIRONMENT = dict(
     JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", XLA_FLAGS=""

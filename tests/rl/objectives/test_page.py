@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax import options
-from loong_jax.launch.recipes import get_recipe
+from loong_jax.recipes import get_recipe
 from loong_jax.rl import objectives
 from loong_jax.rl.objectives import corrections, published
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from loong_jax import cli
+from loong_jax import cli, recipes
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.launch import convert, serve, sources
-from loong_jax.launch.serve import ServeOptions
 from loong_jax.rollout.serving import server
+from loong_jax.run import convert, serve, sources
+from loong_jax.run.serve import ServeOptions
 
 PUBLISHED = Path(__file__).parents[2] / "models" / "moe" / "fixtures" / "published"
 
@@ -121,7 +121,6 @@ def test_directories_that_cannot_be_served(tmp_path, capsys):
 
 def test_the_last_finished_stage_of_a_run(tmp_path):
     from loong_jax import configs
-    from loong_jax.launch import recipes
 
     configs.open_run(recipes.get_recipe("quickstart")(), tmp_path, recipe="quickstart")
     (tmp_path / "stages" / "sft").mkdir(parents=True)

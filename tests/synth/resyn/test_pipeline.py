@@ -13,7 +13,7 @@ import pytest
 
 from loong_jax.data import json_files, packages
 from loong_jax.errors import ConfigError
-from loong_jax.launch import resyn_page
+from loong_jax.run import resyn_page
 from loong_jax.synth.authors.store import CallStore
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions

@@ -1,0 +1,285 @@
+"""The figures of a plan, as values for JSON, with all that they rest on."""
+
+import dataclasses
+import math
+from typing import Any
+
+from loong_jax.models import families
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.plan import times
+from loong_jax.plan.analytic import Estimate
+from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing
+from loong_jax.plan.request import show_mesh
+from loong_jax.plan.times import Row
+from loong_jax.plan.topology import Topology
+from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY
+
+# What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
+# and that chip's memory bandwidth.
+H800_TOKENS_PER_S = 3785
+H800_HBM_BANDWIDTH = 3.35e12
+_NOT_OF_THE_MODEL = ("num_mtp_layers", "max_position", "token_chunks")  # sizes that may differ
+
+
+_EXPERT_TRAFFIC = (
+    f"expert all-to-all at {REFERENCE_BANDWIDTH / GB:.0f} GB/s per chip unless another column "
+    "says so{torus}"
+)
+_EXPERT_SCOPE = (
+    "expert traffic: every collective of the experts' scope, and over other axes than expert "
+    "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
+    "scope in XLA"
+)
+_NO_LATER_ROUNDS = (
+    "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
+    "the exchange are not run; "
+)
+
+
+def assumptions(plan: Plan) -> tuple[str, ...]:
+    """Everything that the figures rest on and that no machine has measured."""
+    request = plan.request
+    chip = request.topology.chip
+    family = families.family_of(request.config)
+    routes = family.routes
+    counted = "active weights (no table that is looked up)"
+    if routes:
+        counted = (
+            f"active weights (K_e = {family.experts_met(request.config):g} experts, no table that "
+            "is looked up, no drafting head that does not run)"
+        )
+    stated = [
+        "compiled ahead of time; no TPU ran",
+        f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
+        f"TFLOP/s, bytes / {times.HBM_SHARE} of {chip.hbm_bandwidth / GB:.0f} GB/s) per chip",
+        "only products count as FLOPs; float32 products at highest precision take 6 passes; "
+        "kernels as they state, splash attention over the blocks of 512 that causality leaves",
+        "a synchronous collective takes its whole time, an asynchronous one what exceeds the work "
+        "scheduled between its launch and its end; link time is never used twice, and what must "
+        "end first is served first",
+        f"links: {chip.link_bandwidth / GB:.0f} GB/s one way, {LINK_EFFICIENCY:.0%} of it reached, "
+        f"{HOP_S * 1e6:.0f} us per step, {chip.num_torus_axes} axes"
+        + (", shared by two devices" if chip.num_devices == 2 else ""),
+        *((_EXPERT_TRAFFIC.format(torus=_said_of_torus(plan)), _EXPERT_SCOPE) if routes else ()),
+        f"MFU: {6 if request.mode == 'train' else 2} x {counted} + attention over the keys a query "
+        "may see; "
+        + ("of a sequence's logits the last; " if request.mode == "prefill" else "")
+        + "recomputation is not counted",
+        (_NO_LATER_ROUNDS if routes else "") + "of a branch the cheapest side counts",
+    ]
+    if request.topology.num_slices > 1:
+        stated.append(
+            f"between slices {chip.dcn_bandwidth / GB:g} GB/s per chip over the data-centre network"
+        )
+    if request.mode == "decode":
+        stated.append(
+            f"all {request.length} entries of each cache are filled; a step verifies "
+            f"{request.num_drafts} drafted tokens per sequence at acceptance "
+            f"{request.acceptance:g}, the drafting head's time included; tensor cuts "
+            f"{request.tensor_cuts}"
+        )
+    return tuple(stated) + plan.warnings
+
+
+def torus_gb_per_s(plan: Plan) -> float | None:
+    """Of the expert all-to-all by the torus model; None where it uses no link, or is not there."""
+    reached = plan.torus_all_to_all
+    return reached / GB if reached and math.isfinite(reached) else None
+
+
+def _said_of_torus(plan: Plan) -> str:
+    if plan.torus_all_to_all is None:
+        return ""
+    reached = torus_gb_per_s(plan)
+    if reached is None:
+        return "; in the torus model its devices share a chip, and it uses no link"
+    return f"; the torus model gives {reached:.0f}"
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values; figures are of one step, the trips of collectives of one call."""
+    request, reference = plan.request, plan.reference
+    num_steps = request.num_steps
+    result: dict[str, Any] = {
+        "model": request.model,
+        "num_layers": request.config.num_layers,
+        "topology": str(request.topology),
+        "mode": request.mode,
+        "mesh": {axis: size for axis, size in request.mesh.items() if size > 1},
+        "batch": request.batch,
+        "length": request.length,
+        "exchange": _exchange(request.config),
+        "remat": request.config.remat,
+        "num_microbatches": request.num_microbatches,
+        "num_chips": request.topology.num_chips,
+        "devices_per_chip": request.topology.chip.num_devices,
+        "compiler_options": dict(request.compiler_options),
+        "fits": plan.fits,
+        "hbm_per_device_gb": plan.hbm_bytes / GB,
+        "hbm_limit_gb": plan.hbm_limit / GB,
+        "hbm_by_kind_gb": {kind: size / GB for kind, size in plan.hbm_by_kind.items()},
+        "shardings": dict(plan.compiled.shardings),
+        "num_weights": dict(plan.compiled.weights),
+        "roofline_mfu": None,
+        "roofline_step_s": None,
+        "expert_traffic_hidden_share": None,
+        "compile_s": plan.compiled.compile_s,
+        "assumptions": list(assumptions(plan)),
+        "versions": plan.versions,
+        "advice": list(plan.advice),
+    }
+    if reference is not None:
+        step = reference.step
+        tokens_per_s = request.num_kept_tokens / reference.step_s / request.topology.num_chips
+        if request.mode == "decode":
+            cuts = {"tensor_cuts": request.tensor_cuts}
+            result["decode"] = decode_figures(plan, reference) | cuts
+        result |= {
+            "roofline_mfu": reference.mfu,
+            "roofline_step_s": reference.step_s / num_steps,
+            "expert_traffic_hidden_share": reference.hidden_share,
+            "tokens_per_s_per_chip": tokens_per_s,
+            "torus_all_to_all_gb_per_s": torus_gb_per_s(plan),
+            "flops_per_device": step.cost.flops / num_steps,
+            "hbm_traffic_gb_per_device": step.cost.hbm_bytes / num_steps / GB,
+            "seconds": breakdown(reference, num_steps),
+            "compiler_estimate_of_fusions_s": _compiler_estimate(plan, reference),
+            "by_exchange_bandwidth": [_row_of_table(t, num_steps) for t in plan.timings],
+            "collectives": [row_to_json(row) for row in step.rows],
+        }
+    return result
+
+
+def _exchange(config: ModelConfig) -> dict[str, Any] | None:
+    exchange = getattr(config, "exchange", None)
+    return exchange and {"kind": type(exchange).__name__, **dataclasses.asdict(exchange)}
+
+
+def tried_to_json(
+    estimate: Estimate, plan: Plan | None, error: str, topology: Topology
+) -> dict[str, Any]:
+    """One mesh that a search tried, as JSON values: estimated, and compiled unless that failed."""
+    result: dict[str, Any] = {
+        "mesh": {axis: size for axis, size in estimate.mesh.items() if size > 1},
+        "analytic": {
+            "fits": estimate.fits(topology),
+            "hbm_per_device_gb": estimate.hbm_bytes / GB,
+            "step_s": estimate.step_s,
+            "expert_sent_gb_per_device": estimate.exchange_bytes / GB,
+            "fsdp_sent_gb_per_device": estimate.gather_bytes / GB,
+            "tensor_sent_gb_per_device": estimate.tensor_bytes / GB,
+        },
+        "compiled": None,
+        "error": error or None,
+    }
+    if plan is not None:
+        timing = plan.reference
+        result["compiled"] = {
+            "fits": plan.fits,
+            "hbm_per_device_gb": plan.hbm_bytes / GB,
+            "hbm_limit_gb": plan.hbm_limit / GB,
+            "step_s": timing and timing.step_s / plan.request.num_steps,
+            "mfu": timing and timing.mfu,
+            "expert_traffic_hidden_share": timing and timing.hidden_share,
+        }
+    return result
+
+
+def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
+    """Tokens per second and chip beside what others reach and what memory allows.
+
+    The target is the published figure of an H800 times the ratio of memory bandwidths; it is of
+    LongCat-Flash, so other models have none. The bounds count one pass over the cache, and over
+    cache and weights, at all of the bandwidth.
+    """
+    request, chip = plan.request, plan.request.topology.chip
+    kept = request.num_kept_tokens / request.topology.num_chips
+    per_byte = chip.num_devices / chip.hbm_bandwidth
+    cache_s = request.num_steps * plan.compiled.arguments["cache"] * per_byte
+    all_s = cache_s + request.num_steps * plan.compiled.arguments["weights"] * per_byte
+    reached = kept / timing.step_s
+    target = H800_TOKENS_PER_S * chip.hbm_bandwidth / H800_HBM_BANDWIDTH
+    published = {"target_tokens_per_s_per_chip": target, "share_of_target": reached / target}
+    return {
+        "tokens_per_s_per_chip": reached,
+        "tokens_per_s_per_sequence": request.num_kept_tokens / request.batch / timing.step_s,
+        "acceptance": request.acceptance,
+        "num_drafts": request.num_drafts,
+        "steps_per_call": request.num_steps,
+        **(published if is_flash(request.config) else {}),
+        "cache_bound_tokens_per_s_per_chip": kept / cache_s,
+        "memory_bound_tokens_per_s_per_chip": kept / all_s,
+    }
+
+
+def is_flash(config: ModelConfig) -> bool:
+    """Whether this is LongCat-Flash, all its layers."""
+    sizes = (field.name for field in dataclasses.fields(MoEConfig) if field.type is int)
+    compared = (*(name for name in sizes if name not in _NOT_OF_THE_MODEL), "ngram")
+    flash = MoEConfig.flash()
+    return all(getattr(config, name, None) == getattr(flash, name) for name in compared)
+
+
+def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
+    """What the compiler expects all fusions of a step to take; kernels are not among them."""
+    clock = plan.request.topology.chip.clock_hz
+    cycles = timing.step.estimated_cycles / plan.request.num_steps
+    return None if clock is None else cycles / clock
+
+
+def breakdown(timing: Timing, num_steps: int) -> dict[str, float]:
+    """Where the seconds of one of a call's `num_steps` steps go; they add up to it."""
+    step = timing.step
+    _, experts = timing.traffic(of_experts=True)
+    _, others = timing.traffic(of_experts=False)
+    of_call = {
+        "products": step.product_s,
+        "memory traffic": step.compute_s - step.product_s,
+        "exposed expert traffic": experts,
+        "exposed other traffic": others,
+        "exposed copies and SparseCore": step.exposed_copy_s,
+    }
+    return {name: seconds / num_steps for name, seconds in of_call.items()}
+
+
+def _row_of_table(timing: Timing, num_steps: int) -> dict[str, float | None]:
+    total, exposed = timing.traffic(of_experts=True)
+    return {
+        "gb_per_s_per_chip": timing.exchange_bandwidth / GB,
+        "hidden_share": timing.hidden_share,
+        "expert_traffic_s": total / num_steps,
+        "exposed_s": exposed / num_steps,
+        "step_s": timing.step_s / num_steps,
+        "mfu": timing.mfu,
+    }
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    collective = row.collective
+    return {
+        "name": row.name,
+        "kind": collective.kind,
+        "axes": list(collective.axes),
+        "group_size": collective.group_size,
+        "sent_mb": collective.sent_bytes / 1e6,
+        "trips": row.trips,
+        "is_asynchronous": row.is_asynchronous,
+        "seconds": row.seconds,
+        "exposed_s": row.exposed_s,
+        "window_s": row.window_s,
+        "window_tflop": sum(work.flops for work in row.inside) / 1e12,
+        "inside": [work.op_name or work.name for work in row.inside if work.flops],
+        "expert_share": collective.expert_share,
+        "op_name": collective.op_name,
+    }
+
+
+def title(plan: Plan) -> str:
+    """One line that says what was planned."""
+    request = plan.request
+    return (
+        f"{request.model}, layers={request.config.num_layers}, {request.mode} on "
+        f"{request.topology}, mesh {show_mesh(request.mesh)}, {request.batch} x {request.length} "
+        "tokens"
+    )

@@ -1,0 +1,332 @@
+"""What a plan is asked for: model, topology, mesh, mode and sizes."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from loong_jax import configs
+from loong_jax.errors import ConfigError
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import FAMILIES, ModelConfig
+from loong_jax.models.hf import publication
+from loong_jax.models.hf.quantised import FLOATS
+from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.rope import YarnScaling
+from loong_jax.plan.topology import Topology
+from loong_jax.sharding import MESH_AXES
+
+Mode = Literal["train", "prefill", "decode"]
+TensorCuts = Literal["heads", "sequences"]
+_KINDS = {configs.kind_name(family.config_type): family.config_type for family in FAMILIES}
+_NESTED = {  # fields that hold a config, and its kind where there is one only
+    "yarn": configs.kind_name(YarnScaling),
+    "ngram": configs.kind_name(NgramEmbedding),
+    "mixing": None,
+    "exchange": None,
+    "rope": None,
+}
+_DTYPES = [dtype.name for dtype in FLOATS]
+MODELS = {
+    "longcat-flash": MoEConfig.flash,
+    "longcat-flash-lite": MoEConfig.lite,
+    "tiny": MoEConfig.tiny,
+    "qwen2.5-7b": DenseConfig.qwen25_7b,
+    "smollm2-135m": lambda: DenseConfig.smollm2(dtype="bfloat16", param_dtype="bfloat16"),
+    "tiny-dense": DenseConfig.tiny,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One program on one mesh.
+
+    `length` is tokens per sequence in training and prefill and the capacity of the cache, all of
+    it filled, in decoding. `batch` counts sequences over all devices; `num_microbatches` splits
+    them in time.
+    """
+
+    model: str
+    config: ModelConfig
+    topology: Topology
+    mode: Mode
+    mesh: Mapping[str, int]  # size of every axis of MESH_AXES
+    batch: int
+    length: int
+    num_microbatches: int = 1
+    num_steps: int = 1  # decoding: steps of one call, a block of the engine's
+    num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
+    acceptance: float = 0.0  # the chance that a drafted token stays
+    tensor_cuts: TensorCuts = "heads"  # decoding: sequences, as `sharding.decoding_rules` has it
+    compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if math.prod(self.mesh.values()) != self.topology.num_devices:
+            raise ConfigError(
+                f"mesh {show_mesh(self.mesh)} is of {math.prod(self.mesh.values())} and "
+                f"{self.topology} has {self.topology.num_devices} devices. Make the product equal."
+            )
+        if self.mesh["slice"] != self.topology.num_slices:
+            raise ConfigError(
+                f"mesh axis slice={self.mesh['slice']} and {self.topology.num_slices} slices in "
+                f"{self.topology}. Leave the axis out: it follows the topology."
+            )
+        if self.tensor_cuts == "sequences" and self.mode != "decode":
+            raise ConfigError(
+                f"tensor_cuts='sequences' in mode {self.mode}: only decoding spreads sequences "
+                "over tensor. Set heads."
+            )
+        if self.tensor_cuts == "sequences" and min(self.mesh["fsdp"], self.mesh["tensor"]) > 1:
+            raise ConfigError(
+                f"fsdp={self.mesh['fsdp']} and tensor={self.mesh['tensor']} both cut sequences and "
+                "weights where tensor cuts sequences. Use data in the place of fsdp, or heads."
+            )
+        self._check_cuts()
+        if self.num_microbatches < 1:
+            raise ConfigError(
+                f"num_microbatches={self.num_microbatches} must be at least 1. Raise it."
+            )
+        if self.num_microbatches > 1 and self.mode != "train":
+            raise ConfigError(
+                f"num_microbatches={self.num_microbatches} in mode {self.mode}: only training adds "
+                "up micro-batches. Set 1."
+            )
+        shards = self.num_batch_shards * self.num_microbatches
+        axes = "+".join(batch_axes(self.tensor_cuts))
+        if self.batch < 1 or self.batch % shards:
+            raise ConfigError(
+                f"batch={self.batch} is no multiple of {shards}, the devices along {axes} times "
+                "the micro-batches. Choose a multiple."
+            )
+        if self.num_steps < 1 or (self.num_steps > 1 and self.mode != "decode"):
+            raise ConfigError(
+                f"num_steps={self.num_steps} in mode {self.mode}: a call decodes one step or more, "
+                "and other modes have one. Set 1."
+            )
+        if self.num_drafts < 0 or not 0 <= self.acceptance <= 1:
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} must not be negative and acceptance="
+                f"{self.acceptance} lie in [0, 1]. Correct them."
+            )
+        if self.num_drafts and self.mode != "decode":
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} in mode {self.mode}: only decoding verifies drafts. "
+                "Set 0."
+            )
+        if self.num_drafts and not hasattr(self.config, "num_mtp_layers"):
+            raise ConfigError(
+                f"num_drafts={self.num_drafts} for a {type(self.config).__name__}: models of its "
+                "family have no head that drafts. Set 0."
+            )
+        if self.length < 1 or self.length % self.mesh["context"]:
+            raise ConfigError(
+                f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
+                "Choose one."
+            )
+
+    def _check_cuts(self) -> None:
+        """Raises ConfigError where the mesh does not divide what `programs` cuts over it."""
+        found = misfit(self.config, self.mesh, self.mode, self.tensor_cuts)
+        if found is not None:
+            name, size, axes = found
+            over = " times ".join(f"{axis}={self.mesh[axis]}" for axis in axes)
+            raise ConfigError(
+                f"{name}={size} is no multiple of {over}, over which it is cut in mode "
+                f"{self.mode}. Choose axes whose product divides it: "
+                f"{_divisors(size, self.topology.num_devices)}."
+            )
+
+    @property
+    def num_batch_shards(self) -> int:
+        return math.prod(self.mesh[axis] for axis in batch_axes(self.tensor_cuts))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that one call computes, over all devices."""
+        if self.mode == "decode":
+            return self.batch * self.num_steps * (1 + self.num_drafts)
+        return self.batch * self.length
+
+    @property
+    def num_kept_tokens(self) -> float:
+        """The same without drafts that are rejected: one, and drafts until the first rejection."""
+        if self.mode != "decode":
+            return self.num_tokens
+        per_step = sum(self.acceptance**i for i in range(self.num_drafts + 1))
+        return self.batch * self.num_steps * per_step
+
+    def to_json(self) -> dict[str, Any]:
+        """For the child process that compiles."""
+        return {
+            "model": self.model,
+            "config": configs.to_json(self.config),
+            "topology": str(self.topology),
+            "mode": self.mode,
+            "mesh": dict(self.mesh),
+            "batch": self.batch,
+            "length": self.length,
+            "num_microbatches": self.num_microbatches,
+            "num_steps": self.num_steps,
+            "num_drafts": self.num_drafts,
+            "acceptance": self.acceptance,
+            "tensor_cuts": self.tensor_cuts,
+            "compiler_options": dict(self.compiler_options),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Request":
+        return cls(
+            **{
+                **value,
+                "config": configs.from_json(value["config"]),
+                "topology": Topology.parse(value["topology"]),
+            }
+        )
+
+
+def batch_axes(tensor_cuts: TensorCuts) -> tuple[str, ...]:
+    """The mesh axes over which sequences are spread."""
+    axes = ("slice", "data", "fsdp", "expert")
+    return (*axes, "tensor") if tensor_cuts == "sequences" else axes
+
+
+def misfit(
+    config: ModelConfig, mesh: Mapping[str, int], mode: Mode, tensor_cuts: TensorCuts
+) -> tuple[str, int, tuple[str, ...]] | None:
+    """A size of the model that mesh axes do not divide which cut it: name, size, axes.
+
+    Sizes that a model has not are cut by nothing.
+    """
+    for name, axes in _cuts(mode, tensor_cuts).items():
+        size = getattr(config, name, 0)
+        if size % math.prod(mesh[axis] for axis in axes):
+            return name, size, axes
+    return None
+
+
+def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
+    """The mesh axes that must divide a size of the model."""
+    spreads = tensor_cuts == "sequences"
+    cuts = {
+        "num_experts": ("expert", "tensor") if spreads else ("expert",),
+        "ffn_hidden_size": ("tensor",),
+        "vocab_size": ("tensor",),
+        "hidden_size": ("fsdp",),
+    }
+    if not spreads:
+        cuts |= dict.fromkeys(("num_kv_heads", "num_heads", "expert_ffn_hidden_size"), ("tensor",))
+    if mode == "decode":  # otherwise as far as they can be cut
+        cuts |= dict.fromkeys(("q_lora_rank", "kv_lora_rank"), ("fsdp",))
+    return cuts
+
+
+def _divisors(size: int, most: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(size, most) + 1) if size % d == most % d == 0)
+
+
+def find_model(name: str) -> ModelConfig:
+    """The config of a name in MODELS, of a JSON file with a config's fields, or of weights.
+
+    Fields without a kind are those of MoEConfig. Weights are named by the directory that `loong
+    import-hf` made or a published one, or by the model.json or config.json there. Of a published
+    model the drafting head is left out.
+    """
+    if name in MODELS:
+        return MODELS[name]()
+    path = _file_of(Path(name))
+    fields = _fields_in(path)
+    if "model_type" in fields or "architectures" in fields:
+        named = fields.get("torch_dtype") or fields.get("dtype")
+        dtype = named if named in _DTYPES else "bfloat16"  # as published weights are
+        read_config = publication.publication_of(fields).read_config
+        return read_config(fields, dtype=dtype, param_dtype=dtype)
+    kind = fields.pop(configs.KIND, configs.kind_name(MoEConfig))
+    if kind not in _KINDS:
+        known = " or a ".join(_KINDS)
+        raise ConfigError(f"{path} holds a {kind}, and a model is a {known}. Name one.")
+    config_type = _KINDS[kind]
+    known = {field.name for field in dataclasses.fields(config_type)}
+    if unknown := sorted(set(fields) - known):
+        raise ConfigError(
+            f"{path} names {', '.join(unknown)}, which {config_type.__name__} has not. Its fields "
+            f"are {', '.join(sorted(known))}."
+        )
+    kinded = {field: _with_kind(field, value, path) for field, value in fields.items()}
+    return configs.from_json({configs.KIND: kind, **kinded})
+
+
+def _file_of(path: Path) -> Path:
+    """The file that describes the model which `path`, a file or a directory, is of."""
+    if path.is_file():
+        return path
+    for file in (path / "model.json", path / "config.json"):
+        if file.is_file():
+            return file
+    what = "holds neither model.json nor config.json" if path.is_dir() else "is no file"
+    raise ConfigError(
+        f"model {str(path)!r} is neither one of {', '.join(MODELS)} nor a model on disk: it {what}."
+        " Name one of them, a JSON file with the fields of a model's config, or a directory that "
+        "`loong import-hf` made or in the published layout."
+    )
+
+
+def _fields_in(path: Path) -> dict[str, Any]:
+    """The fields of a model in a file of its own, an import's model.json or a published one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}. Correct it.") from error
+    if isinstance(value, dict) and "config" in value:
+        value = value["config"]
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{path} holds a value of type {type(value).__name__}, and a model is an object with "
+            "the fields of its config. Write one."
+        )
+    return value
+
+
+def _with_kind(name: str, value: Any, path: Path) -> Any:
+    """A field as `configs.from_json` reads it, which wants the kind of all that is no number."""
+    if name in ("dtype", "param_dtype") and isinstance(value, str):
+        return {configs.KIND: "dtype", "value": value}
+    if name not in _NESTED or value is None:
+        return value
+    if isinstance(value, dict) and (configs.KIND in value or _NESTED[name] is not None):
+        return {configs.KIND: _NESTED[name], **value}
+    raise ConfigError(
+        f"{path} has {name}={value!r}, which is not null nor an object "
+        + ("with its fields" if _NESTED[name] else f"that names its {configs.KIND}")
+        + ". Write one, or leave it out."
+    )
+
+
+def parse_mesh(text: str, topology: Topology) -> dict[str, int]:
+    """`expert=32,fsdp=4` as sizes of all axes; the slice axis follows the topology."""
+    mesh = dict.fromkeys(MESH_AXES, 1) | {"slice": topology.num_slices}
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ConfigError(
+            f"mesh {text!r} names no axis. Write expert=32,fsdp=4 or, for one device, data=1; or "
+            "leave it out."
+        )
+    named: set[str] = set()
+    for part in parts:
+        name, _, size = (word.strip() for word in part.partition("="))
+        if name not in MESH_AXES or not size.isdecimal() or int(size) < 1:
+            raise ConfigError(
+                f"mesh part {part!r} is not AXIS=SIZE with an axis of {MESH_AXES} and a size of at "
+                "least 1. Write expert=32,fsdp=4."
+            )
+        if name in named:
+            raise ConfigError(f"mesh {text!r} names {name} twice. Name each axis once.")
+        named.add(name)
+        mesh[name] = int(size)
+    return mesh
+
+
+def show_mesh(mesh: Mapping[str, int]) -> str:
+    """`expert=32,fsdp=4`: the axes that are larger than 1."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"

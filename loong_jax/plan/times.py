@@ -1,0 +1,93 @@
+"""What the time of a program is made of: a model of the chip, and what a walk notes down."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+from loong_jax.plan.chips import Chip
+from loong_jax.plan.collectives import Collective, ExpertWeights
+from loong_jax.plan.costs import Cost
+from loong_jax.plan.hlo import Instruction
+
+PEAK_SHARE = 0.75  # of the operations that a chip can do
+HBM_SHARE = 0.8  # of its memory bandwidth
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What times are made of; `link_seconds` times a collective."""
+
+    chip: Chip
+    mesh: dict[str, int]
+    link_seconds: Callable[[Collective], float]
+    default_trips: Callable[[Instruction], float | None] = lambda _: None
+    expert_weights: ExpertWeights = frozenset()  # see collectives.weights_of_experts
+
+    def fusion_seconds(self, cost: Cost) -> tuple[float, float]:
+        """Time of the products, time of the HBM traffic, on one device."""
+        chip = self.chip
+        slow = (cost.unit_flops - cost.fp8_flops) / chip.bf16_flops
+        fast = cost.fp8_flops / chip.fp8_flops
+        return (
+            (slow + fast) * chip.num_devices / PEAK_SHARE,
+            cost.hbm_bytes * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE),
+        )
+
+
+class Inside(NamedTuple):
+    """Work scheduled between the launch of a transfer and its end."""
+
+    name: str
+    op_name: str
+    flops: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One transfer between devices; figures are of one run, `trips` says how often it runs."""
+
+    name: str
+    collective: Collective
+    is_asynchronous: bool
+    seconds: float  # on the links
+    exposed_s: float
+    inside: tuple[Inside, ...]
+    trips: float
+
+    @property
+    def window_s(self) -> float:
+        return sum(work.seconds for work in self.inside)
+
+
+class Event(NamedTuple):
+    """For the timeline: what a lane did from start to end, in seconds of one run."""
+
+    lane: str  # "compute", "link", "exposed"
+    label: str
+    start_s: float
+    end_s: float
+
+
+@dataclasses.dataclass
+class Segment:
+    """What walking a computation once came to."""
+
+    seconds: float = 0.0
+    compute_s: float = 0.0  # fusions, with nothing exposed
+    product_s: float = 0.0  # the part of `compute_s` that products bound
+    exposed_copy_s: float = 0.0
+    idle_link_s: float = 0.0  # could still serve transfers launched outside
+    idle_hbm_s: float = 0.0
+    estimated_cycles: float = 0.0  # the compiler's, of its fusions
+    cost: Cost = Cost()
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    events: list[Event] = dataclasses.field(default_factory=list)
+    loops: list["Loop"] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    name: str
+    trips: float
+    segment: Segment  # one run of its body

@@ -1,0 +1,57 @@
+"""The table of recipes that the command line names."""
+
+import importlib
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loong_jax.errors import ConfigError
+
+RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
+    "quickstart": "loong_jax.recipes.quickstart:quickstart",
+    "quickstart-controls": "loong_jax.recipes.quickstart:controls",
+    "agentic-mini": "loong_jax.recipes.agentic:agentic_mini",
+    "environments": "loong_jax.recipes.environments:environments",
+    "problems": "loong_jax.recipes.straight:problems",
+    "sft": "loong_jax.recipes.straight:sft",
+    "rl": "loong_jax.recipes.straight:rl",
+    "distill": "loong_jax.recipes.straight:distill",
+    "smol": "loong_jax.recipes.smol:smol",
+    "smol-control": "loong_jax.recipes.smol:control",
+    "smol-chat": "loong_jax.recipes.smol:chat",
+    "pod-sft": "loong_jax.recipes.pod:pod_sft",
+    "pod-sft-flash": "loong_jax.recipes.pod:pod_sft_flash",
+}
+
+ON_ALL_PROCESSES = ("pod-sft", "pod-sft-flash")  # the others run in one process with its own Ray
+
+
+def get_recipe(name: str) -> Callable[[], Any]:
+    """The function that returns the recipe called `name`; `FILE.py:FUNCTION` is one of your own.
+
+    Raises:
+      ConfigError: there is no such recipe.
+    """
+    if name in RECIPES:
+        module, function = RECIPES[name].split(":")
+        return getattr(importlib.import_module(module), function)
+    if ".py:" not in name:
+        raise ConfigError(
+            f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
+            "your own: FILE.py:FUNCTION."
+        )
+    return own_function(name)
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """What `FILE.py:FUNCTION` names. ConfigError where there is no such function."""
+    file, _, function = name.rpartition(":")
+    if not Path(file).is_file():
+        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
+    found = runpy.run_path(file).get(function)
+    if not callable(found):
+        raise ConfigError(
+            f"{file} has no function {function!r}. Write `def {function}(...):` there."
+        )
+    return found

@@ -1,0 +1,115 @@
+"""Recipes of runs up to 0.1, when each had a class of its own, as the JSON of today's `Recipe`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loong_jax import configs
+from loong_jax.recipes.stages import START, TEACHER
+
+Json = dict[str, Any]
+DOMAINS = ("stem", "logic", "code")
+_COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluation", "tools")
+
+
+def convert(kind: str, old: Json) -> Json:
+    """`old` holds the fields of a config of the class `kind` and may lack some."""
+    if kind == "OneDomain":
+        return _generated({old["domain"]: old["problems"]})
+    if kind == "Problems":
+        return _generated(old)
+    found: Json = {configs.KIND: "recipe"}
+    found |= {name: old[name] for name in _COMMON if name in old}
+    found |= {name: old[name] for name in ("start_from", "teacher") if name in old}
+    if "bias_rate" in old:
+        found["bias"] = {configs.KIND: "bias_controller", "rate": old["bias_rate"]}
+    return found | _STAGES[kind](old)
+
+
+def _generated(domains: Json) -> Json:
+    return {configs.KIND: "generated_problems", "domains": domains}
+
+
+def _longcat(old: Json) -> Json:
+    experts = [[f"rl_{domain}", domain] for domain in DOMAINS]
+    names = ("sft", *(name for name, _ in experts), "fused", "general")
+    return {"stages": {name: old[name] for name in names}, "experts": experts}
+
+
+def _controls(old: Json) -> Json:
+    stages: Json = {}
+    noise: dict[str, list[str]] = {f"rl_{domain}": [] for domain in DOMAINS}
+    for seed in old["noise_seeds"]:
+        for domain in DOMAINS:
+            name, stage = f"noise_{domain}_{seed}", old[f"noise_{domain}"]
+            stages[name] = stage | {"reward": stage["reward"] | {"seed": seed}}
+            noise[f"rl_{domain}"].append(name)
+    stages["sft_continued"] = old["sft_continued"]
+    continued = {name: ["sft_continued"] for name in noise}
+    return {"stages": stages, "controls": {"noise reward": noise, "continued SFT": continued}}
+
+
+def _two(old: Json) -> Json:
+    return {"stages": {"sft": old["sft"], "rl": old["rl"]}}
+
+
+def _environments(old: Json) -> Json:
+    problems = {
+        configs.KIND: "packaged_problems",
+        "directory": old["packages"],
+        "names": old["package_names"],
+        "levels": old["levels"],
+        "max_prompt_chars": old["max_prompt_chars"],
+    }
+    return {"problems": problems} | _two(old)
+
+
+def _own(old: Json) -> Json:
+    if old.get("start_from") is not None:
+        return {"stages": {"rl": old["rl"] | {"after": START}}}
+    stages = _two(old)["stages"]
+    if old.get("sft_continued") is not None:
+        stages["sft_continued"] = old["sft_continued"] | {"after": "sft"}
+    return {"stages": stages}
+
+
+def _after(old: Json) -> str | None:
+    return None if old.get("start_from") is None else START
+
+
+def _sft(old: Json) -> Json:
+    return {"stages": {"sft": old["sft"] | {"after": _after(old)}}}
+
+
+def _rl(old: Json) -> Json:
+    reference = None if old.get("teacher") is None else TEACHER
+    return {"stages": {"rl": old["rl"] | {"after": START, "reference": reference}}}
+
+
+def _distill(old: Json) -> Json:
+    sft = old["sft"] | {"after": _after(old), "samples_of": "samples"}
+    return {"stages": {"samples": old["samples"], "sft": sft}}
+
+
+def _pod(old: Json) -> Json:
+    pod: Json = {configs.KIND: "pod_settings"}
+    names = ("stack_start", "rates_of", "losses", "routing_every", "checkpoints")
+    pod |= {name: old[name] for name in (*names, "keep_checkpoints") if name in old}
+    found: Json = {"stages": {"sft": old["sft"]}, "mesh": old["mesh"], "pod": pod}
+    if isinstance(found_start := old.get("start_from"), str):
+        found["start_from"] = {configs.KIND: "path", "value": found_start}
+    if "bias" in old:
+        found["bias"] = old["bias"]
+    return found
+
+
+_STAGES: Mapping[str, Callable[[Json], Json]] = {
+    "LongcatRecipe": _longcat,
+    "ControlsRecipe": _controls,
+    "AgenticRecipe": _two,
+    "EnvironmentsRecipe": _environments,
+    "OwnProblemsRecipe": _own,
+    "SftRecipe": _sft,
+    "RlRecipe": _rl,
+    "DistillRecipe": _distill,
+    "PodSftRecipe": _pod,
+}

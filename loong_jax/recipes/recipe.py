@@ -1,0 +1,168 @@
+"""One recipe: the whole config of a run."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from jax.typing import DTypeLike
+
+from loong_jax.data.response import ResponseForm
+from loong_jax.errors import ConfigError
+from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe.controller import BiasController
+from loong_jax.recipes.engine import EngineSettings, LocalVerifiers, RayVerifiers
+from loong_jax.recipes.mesh import MeshSettings, PodSettings
+from loong_jax.recipes.problems import ProblemSource
+from loong_jax.recipes.stages import RlStage, SampleStage, SftStage, Stage
+from loong_jax.remote import AnyPath
+from loong_jax.rollout.agentic.agent import TurnLimits
+
+PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the recipe's
+Controls = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+_CUT = (  # sizes of a model, and the axis of a mesh that cuts each
+    ("hidden_size", "fsdp"),
+    ("num_experts", "expert"),
+    ("num_heads", "tensor"),
+    ("num_kv_heads", "tensor"),
+    ("vocab_size", "tensor"),
+    ("ffn_hidden_size", "tensor"),
+    ("expert_ffn_hidden_size", "tensor"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """What samples may call; which of it a problem offers is for the problem to say."""
+
+    names: tuple[str, ...]  # of loong_jax.run.tools.TOOLS
+    limits: TurnLimits = TurnLimits()
+    max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
+    max_calls_at_once: int = 16  # of a replica
+    describe: bool = False  # in every prompt; False where the cold start teaches what there is
+    offers_all: bool = False  # to problems that do not name their tools
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Stages in a row on one model, its tokens and its problems.
+
+    With `start_from` the model is the one found there, and so are tokenizer, chat template and,
+    unless set, the form of responses. `controls` are stages that another run's experts are compared
+    with: by label and expert, which stages stand for it.
+    """
+
+    name: str  # of the recipe, as config.json and summary.json have it
+    seed: int = 0  # of fresh weights, problems and samples
+    model: ModelConfig
+    # a directory or URL in the layout of Hugging Face, an import, a run, a stage of one, a merge
+    start_from: AnyPath | None = None
+    teacher: AnyPath | None = None  # the same, of weights that a distillation or penalty follows
+    # of activations and of the weights that engines sample with; None: as they are found
+    dtype: DTypeLike | None = None
+    tokenizer: AnyPath | None = None  # a tokenizer.json or its directory; None: the checkpoint's
+    form: ResponseForm | None = None  # of responses; None: that of the checkpoint's vocabulary
+    bias: BiasController = BiasController(rate=0.01)  # of the routers
+    problems: ProblemSource | None
+    data: Path | None = None  # JSON lines of conversations, which SFT learns instead of solutions
+    engine: EngineSettings = EngineSettings()
+    verifiers: LocalVerifiers | RayVerifiers = RayVerifiers()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    # of a response, in every stage and evaluation; None: what these say
+    max_new_tokens: int | None = None
+    tools: ToolSettings | None = None
+    mesh: MeshSettings = MeshSettings()  # of the trainer
+    # of each replica; one device stands for the trainer's mesh where they share devices
+    replica_mesh: MeshSettings = MeshSettings()
+    pod: Annotated[PodSettings | None, PlainName] = None  # training over several processes
+    stages: Annotated[Mapping[str, Stage], PlainName]  # by name, in the order they run
+    experts: tuple[tuple[str, str], ...] = ()  # (stage, domain): what is fused and reported
+    controls: Controls = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if not self.stages:
+            raise ConfigError("stages is empty. Give the recipe at least one stage.")
+        for name, _ in self.experts:
+            if name not in self.stages:
+                raise ConfigError(
+                    f"experts={self.experts} names {name!r}, and the stages are "
+                    f"{tuple(self.stages)}. Name stages of the recipe."
+                )
+        for name in ("mesh", "replica_mesh"):  # runs of before had None for one device
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, MeshSettings())
+        if self.pod is not None:
+            self._refuse_pod(self.pod)
+        for name in ("mesh", "replica_mesh"):
+            self._refuse_misfit(name, getattr(self, name))
+        for name, stage in self.stages.items():
+            if isinstance(stage, SftStage | RlStage):
+                self._refuse_rows(name, stage)
+
+    def with_stage(self, name: str, **changes: Any) -> "Recipe":
+        """The recipe with fields of one stage replaced."""
+        stage = dataclasses.replace(self.stages[name], **changes)
+        return dataclasses.replace(self, stages={**self.stages, name: stage})
+
+    @property
+    def learns_from_teacher(self) -> bool:
+        """Whether a stage samples the teacher's weights, or has nothing else to learn from."""
+        return any(
+            isinstance(stage, SampleStage)
+            or (
+                isinstance(stage, RlStage)
+                and stage.learns_from_all
+                and stage.objective.kl is not None
+            )
+            for stage in self.stages.values()
+        )
+
+    def _refuse_pod(self, pod: PodSettings) -> None:
+        (name, stage), *others = self.stages.items()
+        if others or not isinstance(stage, SftStage):
+            raise ConfigError(
+                "training over several processes is supervised fine-tuning alone, and the stages "
+                f"are {tuple(self.stages)}. Leave pod out, or keep one stage of SFT."
+            )
+        if stage.after is not None or stage.wall_time_of or stage.epochs is not None:
+            raise ConfigError(
+                f"{name}.after={stage.after!r} and {name}.wall_time_of={stage.wall_time_of} name "
+                f"stages of a run, and this recipe has one stage; {name}.epochs={stage.epochs} is "
+                "not counted over processes. Leave them out, and give num_steps."
+            )
+        if pod.stack_start > 1 and self.start_from is None:
+            raise ConfigError(
+                f"stack_start={pod.stack_start} repeats the layers of start_from=None. Use 1, or "
+                "name what to stack."
+            )
+        if isinstance(self.model, MoEConfig):
+            pod.losses.refuse_misfit(self.model)
+
+    def _refuse_misfit(self, name: str, mesh: MeshSettings) -> None:
+        for size, axis in _CUT:
+            have, parts = getattr(self.model, size, 0), getattr(mesh, axis)
+            if have % parts:
+                fit = [n for n in range(1, mesh.num_devices + 1) if have % n == 0]
+                raise ConfigError(
+                    f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
+                    f"Use one of {fit} for {name}.{axis}."
+                )
+
+    def _refuse_rows(self, name: str, stage: SftStage | RlStage) -> None:
+        mesh = self.mesh
+        if stage.row_length % mesh.context:
+            raise ConfigError(
+                f"{name}.row_length={stage.row_length} cannot be cut into mesh.context="
+                f"{mesh.context} equal parts. Change one of the two."
+            )
+        parts = mesh.data * mesh.fsdp * mesh.expert
+        if stage.rows % parts:
+            raise ConfigError(
+                f"{name}.rows={stage.rows} cannot be cut into mesh.data={mesh.data} times "
+                f"mesh.fsdp={mesh.fsdp} times mesh.expert={mesh.expert}, {parts} equal parts. "
+                "Change one of them."
+            )

@@ -1,0 +1,1 @@
+"""Carries out a recipe: stages, session, run directory, and the commands around them."""

@@ -1,0 +1,216 @@
+"""The recipe of a command line: a named one, one of your own, or that of a run which goes on."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loong_jax import configs, environments, recipes, remote
+from loong_jax.data import response
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import (
+    DomainProblems,
+    FileProblems,
+    GeneratedProblems,
+    ProblemSource,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    ToolSettings,
+    quickstart,
+)
+from loong_jax.rl.lora import LoraConfig
+from loong_jax.rl.optimizers import WarmupCosine
+from loong_jax.run import own_problems, sizes, sources
+
+# For models of their own tokens, where the recipe has the miniature's.
+NEW_TOKENS = 256  # of a response
+EPOCHS = 3.0  # of a file of examples
+PEAKS = {
+    SftStage: (2e-5, 2e-4),
+    RlStage: (2e-6, 2e-5),
+}  # of learning rates: of weights, of adapters
+
+
+class Chosen(NamedTuple):
+    name: str
+    config: Any  # a Recipe, before overrides
+    text: str  # what the help says of it
+    is_new: bool  # there is no run of it yet
+
+
+def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
+    """The recipe that `loong train` starts with.
+
+    That is what the run in --run-dir was started with, where there is one; `name` may then be
+    None. Raises ConfigError where it is a run of another recipe.
+    """
+    run_dir = value_of("--run-dir", arguments)
+    if run_dir is None and name is not None:
+        run_dir = f"runs/{_short(name)}"
+    began = None
+    if run_dir is not None and (Path(run_dir) / "config.json").exists():
+        began = _of_run(Path(run_dir))
+    if name is None:
+        if began is None:
+            raise ConfigError(
+                f"there is no run in {run_dir or '--run-dir'} to go on with, and no recipe was "
+                "named. Write: loong train RECIPE."
+            )
+        return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
+    function = recipes.get_recipe(name)
+    made, text = function(), inspect.getdoc(function) or ""
+    if began is None:
+        return Chosen(_short(name), with_sources(made, arguments), text, True)
+    if began.name != made.name:
+        raise ConfigError(
+            f"{run_dir} is a run of the recipe {began.name!r}, not of {made.name!r}. Name another "
+            "--run-dir."
+        )
+    return Chosen(_short(name), began, text, False)
+
+
+def _of_run(run_dir: Path) -> Recipe:
+    """What a run was started with; its problems are those it keeps."""
+    return own_problems.as_kept(configs.load(run_dir), run_dir)
+
+
+def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
+    """The recipe with the kinds of problems and of the form that options ask for.
+
+    `--problems FILE` is a kind of its own; with `--data` alone there are none to pose. Models of
+    their own tokens write longer responses than characters allow, and are fine-tuned more gently
+    than the miniature is trained, unless options say otherwise.
+    """
+    if not isinstance(recipe, Recipe):
+        return recipe
+    recipe = _with_problems(_with_form(recipe, arguments), arguments)
+    start = value_of("--start-from", arguments)
+    start = recipe.start_from if start is None else remote.located(start)
+    if start is None or sources.find(start).config.vocab_size == AsciiTokenizer.vocab_size:
+        return recipe
+    if recipe.max_new_tokens is None and not any("max-new-tokens" in word for word in arguments):
+        recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
+    stages = {name: _tuned(recipe, name, arguments) for name in recipe.stages}
+    return dataclasses.replace(recipe, stages=stages)
+
+
+def _tuned(recipe: Recipe, name: str, arguments: Sequence[str]) -> Stage:
+    """A stage that has the miniature's schedule, with one for a model that was trained before."""
+    stage = recipe.stages[name]
+    if not isinstance(stage, SftStage | RlStage):
+        return stage
+    schedule, peak = stage.optimizer.schedule, PEAKS[type(stage)][stage.lora is not None]
+    if isinstance(stage, RlStage):
+        if schedule not in (quickstart.RL_SCHEDULE, quickstart.SHORT_SCHEDULE):
+            return stage
+        schedule = dataclasses.replace(schedule, peak=peak)
+    elif schedule != dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=stage.num_steps):
+        return stage
+    else:
+        given = value_of(f"--{name.replace('_', '-')}.num-steps", arguments) or ""
+        steps = int(given) if given.isdecimal() else stage.num_steps
+        is_file = value_of("--data", arguments) is not None or recipe.data is not None
+        has_end = is_file or isinstance(recipe.problems, FileProblems)
+        epochs = EPOCHS if has_end and not given else None
+        warmup = 0 if epochs else min(math.ceil(sizes.WARMUP_SHARE * steps), steps // 2)
+        stage = dataclasses.replace(stage, epochs=epochs)
+        schedule = WarmupCosine(peak=peak, warmup_steps=warmup, num_steps=max(steps, 1))
+    optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
+    return dataclasses.replace(stage, optimizer=optimizer)
+
+
+def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+    has_file = value_of("--problems", arguments) is not None
+    if (names := value_of("--environments", arguments)) is not None:
+        for name in (found := names.split(",")):
+            if name not in environments.ENVIRONMENTS:
+                known = ", ".join(sorted(environments.ENVIRONMENTS))
+                raise ConfigError(f"--environments {name} is unknown. Choose of: {known}.")
+        domains = {name: DomainProblems(environment=name) for name in found}
+        return _posing(recipe, GeneratedProblems(domains=domains))
+    if value_of("--data", arguments) is not None and not has_file:
+        return dataclasses.replace(recipe, problems=None)
+    if has_file and not isinstance(recipe.problems, FileProblems):
+        return _posing(recipe, FileProblems())
+    return recipe
+
+
+def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
+    """The recipe with other problems, all of which every stage poses."""
+    stages = {
+        name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
+        for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, problems=problems, stages=stages, experts=())
+
+
+def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+    if (name := value_of("--form", arguments)) is not None:
+        recipe = dataclasses.replace(recipe, form=response.form_named(name))
+    if (names := value_of("--tools", arguments)) is not None:
+        given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
+        recipe = dataclasses.replace(recipe, tools=given)
+    if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
+        recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
+    return recipe
+
+
+def _with_adapters(recipe: Recipe, lora: LoraConfig) -> Recipe:
+    stages = {
+        name: dataclasses.replace(stage, lora=lora)
+        if isinstance(stage, SftStage | RlStage)
+        else stage
+        for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, stages=stages)
+
+
+def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
+    """A recipe after overrides: a stage of other length has a schedule of that length.
+
+    `before` is what the overrides changed. A schedule whose length was given keeps it.
+    """
+    if not isinstance(config, Recipe):
+        return config
+    stages = {}
+    for name, stage in config.stages.items():
+        option = f"--{name.replace('_', '-')}.optimizer.schedule.num-steps"
+        is_given = any(word.split("=")[0] == option for word in arguments)
+        stages[name] = stage if is_given else _with_schedule(stage, before.stages[name])
+    return dataclasses.replace(config, stages=stages)
+
+
+def _with_schedule(stage: Stage, before: Stage) -> Stage:
+    if not isinstance(stage, SftStage | RlStage) or not isinstance(before, SftStage | RlStage):
+        return stage
+    schedule = stage.optimizer.schedule
+    length = getattr(schedule, "num_steps", None)
+    if stage.num_steps == before.num_steps or length != before.num_steps:
+        return stage
+    schedule = dataclasses.replace(
+        schedule,
+        num_steps=stage.num_steps,
+        warmup_steps=min(schedule.warmup_steps, stage.num_steps // 2),
+    )
+    return dataclasses.replace(
+        stage, optimizer=dataclasses.replace(stage.optimizer, schedule=schedule)
+    )
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """The value of an option among words of a command line; None where it is not there."""
+    for place, word in enumerate(arguments):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and place + 1 < len(arguments):
+            return arguments[place + 1]
+    return None
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2] if ".py:" in name else name

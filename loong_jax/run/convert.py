@@ -1,0 +1,267 @@
+"""Between the published layout and checkpoints of ours: `loong import-hf` and `loong export-hf`.
+
+An imported directory holds `weights/`, as a finished stage has them, and `model.json`: the model's
+config, and the config.json and the layout of files that it came with. An import first copies block
+by block into files of its own, `DST/.import`, and notes each block; killed there, it goes on with
+the next one.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loong_jax import configs
+from loong_jax.data import json_files
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.merge import checkpoints, published
+from loong_jax.models import parameters
+from loong_jax.models.families import ModelConfig, family_of
+from loong_jax.models.hf import HfCheckpoint, files, save_weights_hf
+from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.rl import checkpoint
+from loong_jax.run import model_files
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
+
+
+def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = None) -> None:
+    """Checks the whole manifest of `source`, then copies its weights to `destination`.
+
+    `source` may be a URL that fsspec reads. Tokenizer and template come with the weights.
+
+    Raises ConfigError or CheckpointError where `source` cannot be loaded, and CheckpointError where
+    `destination` already holds a model, other weights or an import of another model.
+    """
+    staging = destination / ".import"
+    _refuse_other_weights(destination, is_begun=(staging / "source").exists())
+    found = HfCheckpoint(source, dtype)
+    files.make_directory(staging)
+    _same_import(staging / "source", _fingerprint(found, dtype), destination)
+    if (destination / "model.json").exists():
+        print(
+            f"{source}: {len(found.places)} tensors were read before, and "
+            f"{destination / 'weights'} is whole; what was left of the import is deleted"
+        )
+    else:
+        _write_model(source, found, staging, destination)
+    model_files.keep(found.directory, destination)
+    for file in staging.iterdir():  # the mark of what is imported goes last
+        if file.name != "source":
+            file.unlink()
+    shutil.rmtree(staging)
+
+
+def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
+    """Raises CheckpointError on weights that the import, begun earlier or not, did not write."""
+    if (destination / "model.json").exists() and not is_begun:
+        raise CheckpointError(
+            f"{destination} already holds a model. Name another directory, or delete it."
+        )
+    weights = destination / "weights"
+    other = [step for step in checkpoint.steps(weights) if step > 0 or not is_begun]
+    if other:
+        raise CheckpointError(
+            f"{weights} already holds a checkpoint, of step {other[0]}, and an import replaces "
+            "none. Name another directory, or delete it."
+        )
+
+
+def _write_model(
+    source: AnyPath | str, found: HfCheckpoint, staging: Path, destination: Path
+) -> None:
+    """Writes `weights/`, and then `model.json`, which says that they are whole."""
+    leaves = _copy(found, staging)
+    print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
+    weights = parameters.as_tree(leaves)
+    checkpoint.save(destination / "weights", 0, {"weights": weights}, {"source": str(source)})
+    _write_record(
+        destination,
+        found.config,
+        hf_config=found.config_text,
+        hf_dtype=found.stored_dtype,
+        hf_layout=found.layout,
+    )
+
+
+def write_record(
+    destination: Path, like: AnyPath, config: ModelConfig, hf_config: str | None
+) -> None:
+    """Writes model.json of weights that were made from those in `like`, of the same model."""
+    before = _model_record(like) or {}
+    told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
+    if not before and published.is_published(like):
+        found = HfCheckpoint(like)
+        told = {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
+    _write_record(destination, config, hf_config=hf_config, **told)
+
+
+def _write_record(destination: Path, config: ModelConfig, **told: str | None) -> None:
+    record = {
+        "format_version": FORMAT_VERSION,
+        "versions": configs.versions(),
+        "config": configs.to_json(config),
+    }
+    json_files.write_json(destination / "model.json", record | told)
+
+
+def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = None) -> None:
+    """Writes the weights of `source` in the published layout, in files as `save_hf` has them.
+
+    The config is that of `source`/model.json, or of the run that `source` is a stage of. An export
+    that was killed goes on after its last whole file, unless the weights have changed. Raises
+    CheckpointError where there is no config, where the weights are not of it, or where
+    `destination` holds what no such export put there.
+    """
+    config, config_text = read_model(source)
+    record = _model_record(source) or {}
+    files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
+    weights = checkpoints.load_weights(source)
+    _, abstract = family_of(config).abstract_weights(config)
+    expected = {p: leaf.shape for p, leaf in parameters.by_path(abstract).items()}
+    found = {p: np.shape(leaf) for p, leaf in parameters.by_path(weights).items()}
+    if expected != found:
+        odd = next(p for p in (expected | found) if expected.get(p) != found.get(p))
+        raise CheckpointError(
+            f"{source} holds {odd} of shape {found.get(odd)}, and its config says "
+            f"{expected.get(odd)}. Put the model.json beside it that belongs to the weights."
+        )
+    files_after = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
+    num_kept = save_weights_hf(
+        config,
+        weights,
+        destination,
+        config_text=config_text,
+        stored_dtype=record.get("hf_dtype"),
+        stored_layout=record.get("hf_layout"),
+        max_shard_bytes=max_shard_bytes,
+        source=files_before if files_before == files_after else None,
+    )
+    if beside := model_files.found(source):
+        model_files.keep(beside, destination)
+    before = f", {num_kept} of the files before" if num_kept else ""
+    print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
+
+
+def shard_bytes(gigabytes: float | None) -> int | None:
+    """The bytes of `--max-shard-gb`. Raises ConfigError where these are not one at least."""
+    if gigabytes is None:
+        return None
+    if not 1e-9 <= gigabytes < math.inf:
+        raise ConfigError(
+            f"--max-shard-gb {gigabytes} is no size that a file can have. Give one above 0, such "
+            "as 5."
+        )
+    return max(1, int(gigabytes * 1e9))
+
+
+def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:
+    """Every leaf as a file in `staging`; blocks that `done` names are there already."""
+    done = staging / "done"
+    noted = set(done.read_text().split("\n")) if done.exists() else set()
+    leaves = {}
+    for leaf, spec in found.shapes.items():
+        file = staging / (leaf.replace("/", ".") + ".bin")
+        is_new = not any(note.startswith(f"{leaf} ") for note in noted)
+        mode = "w+" if is_new else "r+"
+        held = np.memmap(file, found.dtypes[leaf], mode, shape=spec.shape)
+        row_bytes = math.prod(spec.shape[1:]) * found.dtypes[leaf].itemsize
+        rows = max(1, BLOCK_BYTES // row_bytes)
+        for start in range(0, spec.shape[0], rows):
+            stop = min(start + rows, spec.shape[0])
+            note = f"{leaf} {start} {stop}"
+            if note not in noted:
+                held[start:stop] = found.read(
+                    leaf, ((start, stop), *((0, size) for size in spec.shape[1:]))
+                )
+                held.flush()
+                with done.open("a") as stream:
+                    stream.write(note + "\n")
+        leaves[leaf] = held
+    return leaves
+
+
+def _fingerprint(found: HfCheckpoint, dtype: str | None) -> str:
+    """Changes when the config, a tensor's place or kind, or a file changes."""
+    content: list[Any] = [found.config_text, dtype, BLOCK_BYTES]
+    stamps = {tensor.file: files.stamp(tensor.file) for tensor in found.found.values()}
+    for name, tensor in sorted(found.found.items()):
+        content.append([name, str(tensor), stamps[tensor.file]])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _fingerprint_of_files(directory: Path) -> str | None:
+    """Changes when a file is added, removed or written to; None if one is just then."""
+    content, seen = [], set()
+    try:
+        for place, _, names in os.walk(directory, followlinks=True):
+            if (real := os.path.realpath(place)) in seen:
+                continue  # a link back to a directory above it
+            seen.add(real)
+            for name in names:
+                status = os.stat(os.path.join(place, name))
+                path = os.path.relpath(place, directory), name
+                content.append([*path, status.st_size, status.st_mtime_ns])
+    except OSError:
+        return None
+    text = json.dumps([configs.versions(), str(directory.resolve()), sorted(content)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
+    if not path.exists():
+        path.write_text(fingerprint)
+    elif path.read_text() != fingerprint:
+        raise CheckpointError(
+            f"{destination} holds a part of another import. Name another directory, or delete "
+            f"{path.parent} to begin anew."
+        )
+
+
+def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
+    """The config of the weights in `source`, and the config.json that they came with, if any."""
+    if isinstance(source, RemotePath):
+        return _read_remote(source)
+    if record := _model_record(source):
+        return configs.from_json(record["config"]), record["hf_config"]
+    if published.is_published(source) and (source / "config.json").exists():
+        found = HfCheckpoint(source)
+        return found.config, found.config_text
+    for directory in source.resolve().parents:
+        if (directory / "config.json").exists():
+            config = getattr(configs.load(directory), "model", None)
+            if config is not None:
+                return config, model_files.config_text(source)
+    raise CheckpointError(
+        f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
+        "(config.json and safetensors files), so its config is unknown. Name one of these."
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _read_remote(source: RemotePath) -> tuple[ModelConfig, str]:
+    """Once in a process, for there every header is a request."""
+    found = HfCheckpoint(source)
+    return found.config, found.config_text
+
+
+def _model_record(source: AnyPath) -> dict[str, Any] | None:
+    """The model.json of the weights in `source`, None where there is none."""
+    for directory in (source, source.parent):
+        path = directory / "model.json"
+        if path.exists():
+            record = json_files.read_json(path)
+            if record.get("format_version") != FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{path} has format_version={record.get('format_version')!r}, not "
+                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
+                )
+            return record
+    return None

@@ -1,0 +1,168 @@
+"""Problems and demonstrations of a recipe, each a pure function of its seed and its number."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from loong_jax import environments
+from loong_jax.data import chat_records, tool_template
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.data.tool_template import ToolTemplate
+from loong_jax.environments import Problem, ProblemStream
+from loong_jax.recipes import (
+    DomainProblems,
+    FileProblems,
+    GeneratedProblems,
+    PackagedProblems,
+    ProblemSource,
+    Recipe,
+    SftStage,
+    packaged,
+)
+from loong_jax.run import own_problems, tools
+from loong_jax.run.own_problems import FileStream, Pairs
+from loong_jax.run.texts import Texts
+
+TOOL_S = 10.0
+HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
+
+
+def problem_stream(
+    settings: DomainProblems, split: str, seed: int, *, describes_tools: bool = False
+) -> ProblemStream:
+    """Endless problems of one domain on one side of the split; `describes_tools` puts what a
+    problem offers before its prompt, as `tool_template.description` writes it.
+    """
+    return ProblemStream(
+        environment=_environment(settings.environment),
+        level_weights=settings.level_weights,
+        split=split,
+        seed=seed,
+        preamble=_description if describes_tools else None,
+    )
+
+
+def domains_of(problems: ProblemSource | None) -> tuple[str, ...]:
+    """Those there are problems of."""
+    if problems is None:
+        return ()
+    if isinstance(problems, FileProblems):
+        return own_problems.domains(problems)
+    return tuple(problems.by_domain())
+
+
+def stream_of(
+    recipe: Recipe, domain: str, split: str, *, seed: int | None = None
+) -> ProblemStream | FileStream:
+    """Endless problems of one domain of a recipe; of its own seed unless given."""
+    problems, seed = recipe.problems, recipe.seed if seed is None else seed
+    if isinstance(problems, FileProblems):
+        return own_problems.stream(problems, domain, split, seed)
+    assert problems is not None, f"problems of {domain} are asked for, and there are none"
+    return problem_stream(
+        problems.by_domain()[domain],
+        split,
+        seed,
+        describes_tools=_are_in_text(recipe),
+    )
+
+
+def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Problem]:
+    """The same distinct problems for every stage and every seed of the recipe.
+
+    A file may have fewer than `count`, and none of some domain.
+    """
+    return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
+
+
+def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations | Pairs":
+    """Endless examples: the recipe's conversations, or solutions of its problems as pairs."""
+    problems = recipe.problems
+    if recipe.data is not None:
+        given = chat_records.taught(chat_records.read(recipe.data), texts.tokenizer)
+        return Pairs(given=tuple(given), seed=recipe.seed)
+    assert problems is not None, "worked solutions are asked for, and there are no problems"
+    if isinstance(problems, FileProblems):
+        return own_problems.solutions(problems, recipe.seed, texts)
+    return Demonstrations(
+        problems=problems,
+        settings=stage,
+        seed=recipe.seed,
+        texts=texts,
+        describes_tools=_are_in_text(recipe),
+    )
+
+
+def _are_in_text(recipe: Recipe) -> bool:
+    """True where prompts themselves describe the tools: for models without a chat template."""
+    has_template = recipe.model.vocab_size != AsciiTokenizer.vocab_size
+    return tools.are_described(recipe) and not has_template
+
+
+def _description(problem: Problem) -> str:
+    offered = tools.toolbox(problem.arguments.get("tools", ()))
+    return tool_template.description(list(offered.values()))
+
+
+@functools.cache
+def _environment(name: str) -> environments.Environment:
+    if packaged.is_package(name):
+        return packaged.environment_of(name)
+    return environments.get_environment(name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Endless (prompt, response) pairs of a cold start, domains and styles mixed by chance.
+
+    Iterating twice gives the same pairs.
+    """
+
+    problems: GeneratedProblems | PackagedProblems
+    settings: SftStage
+    seed: int
+    texts: Texts  # whose form the responses have
+    describes_tools: bool = False
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        number = 0
+        while True:
+            yield self.pair_at(number)
+            number += 1
+
+    def pair_at(self, number: int) -> tuple[str, str]:
+        """Pair `number`, counted from 0."""
+        streams, shares = self._streams
+        rng = np.random.default_rng((self.seed, 1, number))
+        stream = streams[int(rng.choice(len(streams), p=shares))]
+        problem = stream.problem_at(number)
+        is_first = number < self.settings.first_pairs
+        share = self.settings.first_careful_share if is_first else self.settings.careful_share
+        style = "careful" if rng.random() < share else "hurried"
+        solution = stream.environment.solve(problem, rng, style)
+        asked = _turns_before(stream.environment, problem)
+        return problem.prompt, asked + self.texts.render(solution.thinking, solution.answer)
+
+    @functools.cached_property
+    def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:
+        domains = self.problems.by_domain().values()
+        shares = np.array([domain.demonstration_share for domain in domains])
+        streams = [
+            problem_stream(domain, "train", self.seed, describes_tools=self.describes_tools)
+            for domain in domains
+        ]
+        return streams, shares / shares.sum()
+
+
+def _turns_before(environment: environments.Environment, problem: Problem) -> str:
+    """The call of tools that a solution begins with, and their answers; "" without tools."""
+    names = problem.arguments.get("tools", ())
+    if not names:
+        return ""
+    toolbox = tools.toolbox(names)
+    asked = getattr(environment, "calls")(problem)  # noqa: B009 - of those with tools alone
+    answers = [toolbox[n].call(a, problem=problem, timeout_s=TOOL_S) for n, a in asked]
+    calls = "".join(tool_template.call_text(n, a) for n, a in asked)
+    return f"{calls}<eos>{ToolTemplate().text(answers)}"

@@ -1,0 +1,95 @@
+"""Which devices of this process the trainer and each replica of a recipe have."""
+
+import dataclasses
+import functools
+import os
+from typing import NamedTuple
+
+import jax
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.families import ModelConfig
+from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.exchange import Exchange
+from loong_jax.recipes import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
+from loong_jax.rollout.process_hosts import visible_devices
+from loong_jax.run import compiler_options
+from loong_jax.sharding import NO_MESH, ShardingRules, make_mesh
+
+
+class Shares(NamedTuple):
+    """Rules over the devices of each; equal ones are the same devices."""
+
+    trainer: ShardingRules
+    replicas: tuple[ShardingRules, ...]  # in threads of this process; () for other processes
+
+
+def shares_of(recipe: Recipe) -> Shares:
+    """As the recipe's meshes and placement say.
+
+    The trainer has the first devices. Replicas of a placement with devices of their own follow, one
+    mesh after the other, except for elastic ones, which work where the trainer does. Shared ones
+    are spread over the trainer's devices.
+
+    Raises ConfigError where this process has too few devices.
+    """
+    engine, exchange = recipe.engine, exchange_of(recipe.model)
+    trainer = rules_on(recipe.mesh, 0, exchange)
+    if not isinstance(engine.placement, ThreadReplicas):
+        return Shares(trainer, ())
+    size, own = replica_mesh(recipe), engine.placement.devices == "own"
+    num_apart = engine.num_replicas - engine.num_elastic if own else 0
+    needed = recipe.mesh.num_devices + num_apart * size.num_devices
+    if needed > len(devices := jax.local_devices()):
+        apart = f" and {num_apart} replicas {size.num_devices} each" if num_apart else ""
+        raise ConfigError(
+            f"mesh={recipe.mesh} takes {recipe.mesh.num_devices} devices for the trainer{apart}, "
+            f"{needed} in all, and this process has {len(devices)} "
+            f"({devices[0].platform}). Lower --mesh.* or --replica-mesh.* sizes, "
+            "--engine.num-replicas, or give replicas the trainer's devices with "
+            "--engine.placement.devices shared."
+        )
+    apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
+    places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
+    shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
+    return Shares(trainer, tuple(rules_on(size, first, exchange) for first in apart + shared))
+
+
+def replica_mesh(recipe: Recipe) -> MeshSettings:
+    """The mesh of a replica: that of the trainer where they share devices and none is given."""
+    placement, given = recipe.engine.placement, recipe.replica_mesh
+    shares = isinstance(placement, ThreadReplicas) and placement.devices == "shared"
+    return recipe.mesh if shares and given.num_devices == 1 else given
+
+
+def leave_to_replicas(recipe: Recipe) -> None:
+    """Sees to it that this process takes no accelerator that replicas in other processes are to
+    have. To be called before JAX looks for devices.
+    """
+    placement = recipe.engine.placement
+    if isinstance(placement, ProcessReplicas) and placement.devices_per_process:
+        own = visible_devices(0, recipe.mesh.num_devices)
+        os.environ.update({name: own[name] for name in own if name != "XLA_FLAGS"})
+
+
+def exchange_of(model: ModelConfig) -> Exchange | None:
+    """How rows reach experts; None for a model without them."""
+    return model.exchange if isinstance(model, MoEConfig) else None
+
+
+@functools.lru_cache(maxsize=64)
+def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -> ShardingRules:
+    """Rules over the devices of this process from number `first` on; equal ones for equal meshes.
+
+    JAX's first device alone needs no mesh. Logits stay cut as the head is. On TPUs programs are
+    compiled under the options with which `loong plan` measures a model of that `exchange`.
+    """
+    if mesh.num_devices == 1 and first == 0:
+        return NO_MESH
+    devices = jax.local_devices()[first:]
+    sizes = dataclasses.asdict(mesh)
+    return ShardingRules(
+        mesh=make_mesh(**sizes, devices=devices),
+        act_vocab="tensor",
+        compiler_options=compiler_options.of_device(devices[0].device_kind, exchange),
+    )

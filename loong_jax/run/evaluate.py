@@ -1,0 +1,301 @@
+"""`loong eval`: a model's answers to held-out problems, or to problems of one's own, counted."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+from loong_jax import configs
+from loong_jax.data import json_files, problem_files, response
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.environments import Problem, split_of
+from loong_jax.errors import ConfigError
+from loong_jax.eval import evaluation, tables
+from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.recipes import FileProblems, MeshSettings, Recipe
+from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.rollout import sampling
+from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.replica import EncodePrompt
+from loong_jax.rollout.serving import prompts
+from loong_jax.run import demonstrations, devices, own_problems, places, serve, sources
+from loong_jax.run.judging import Judge
+from loong_jax.run.texts import Texts, form_of, texts_with
+from loong_jax.verifiers.formed import FormedPool
+from loong_jax.verifiers.pool import LocalVerifierPool
+
+DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Poses problems to a model, judges its answers, and prints Mean@n, pass@k and levels.
+
+    RUN_DIR is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong
+    merge` made, or a directory or URL in the layout of Hugging Face. Without --problems the
+    held-out test problems of the run's own recipe are posed, the same as after its stages; of a
+    file that it was trained on, those that it held out. docs/evaluation.md says what such a file
+    holds. Examples:
+    loong eval runs/quickstart --num-problems 64
+    loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8 --json eval.json
+    """
+
+    run_dir: tyro.conf.Positional[AnyPath]
+    problems: Path | None = None  # JSON lines of problems of your own
+    all_problems: bool = False  # those of a run's own file too that it was trained on
+    num_problems: int | None = (
+        None  # of each domain, the first ones; 128 of a recipe's, all of a file
+    )
+    samples: int = 4  # n, of each problem
+    k: tuple[int, ...] = (1, 4)  # of pass@k, each at most `samples`
+    greedy: bool = False  # one greedy answer to each problem besides
+    temperature: float = 1.0
+    max_new_tokens: int | None = None  # of an answer; the recipe's, or 256
+    seed: int = 0  # of samples and of the bootstrap
+    num_slots: int = 32  # samples that are written at the same time
+    num_verifiers: int = 2  # processes that judge
+    mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
+    tokenizer: AnyPath | None = None  # as of `loong serve`
+    # of responses, as of `loong train`: longcat, think, think-answer, boxed, plain, completion,
+    # tagged; that of the run or the model unless given
+    form: str | None = None
+    chat_style: prompts.ChatStyle | None = None  # of prompts, instead of what the form says
+    json: Path | None = None  # all figures, with the counts of every problem
+    rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
+
+    def __post_init__(self):
+        if not self.k or not all(1 <= k <= self.samples for k in self.k):
+            raise ConfigError(
+                f"k={self.k} must lie in 1..{self.samples}, the samples of a problem. Draw more "
+                "with --samples, or lower --k."
+            )
+        if self.num_problems is not None and self.num_problems < 1:
+            raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
+        if self.form is not None:
+            response.form_named(self.form)
+
+
+def evaluate(options: EvalOptions) -> int:
+    """Prints the table and writes the files; the exit status is 0."""
+    places.prepare_files(json=options.json, rollouts=options.rollouts)
+    console = Console()
+    recipe = recipe_of(options.run_dir)
+    problems = choose_problems(options, recipe, console)
+    source = sources.find(options.run_dir)
+    serving = serve_options(options)
+    tokenizer = serve.find_tokenizer(serving, source)
+    texts = find_texts(options, recipe, tokenizer)
+    encode = prompt_encoder(options, texts)
+    drawn = sampling_of(options, recipe)
+    if options.form is not None or (recipe is None and options.chat_style is None):
+        drawn = dataclasses.replace(drawn, stops=texts.form.stop)
+    room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
+    shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
+    console.print(f"loading {source.weights}")
+    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
+    engine, weights = serve.load(source, tokenizer, shapes, rules)
+    pool = LocalVerifierPool(options.num_verifiers)
+    try:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("sampling")
+
+            def advance(finished: int, total: int) -> None:
+                progress.update(task, completed=finished, total=total)
+
+            sampler = sampling.ProblemSampler(
+                engine,
+                weights,
+                seed=options.seed,
+                encode_prompt=encode,
+                agent=texts.agent,
+                progress=evaluation.counted(
+                    advance, settings_of(options, drawn, 1), map(len, problems.values())
+                ),
+            )
+            judge = Judge(FormedPool(pool, texts.form))
+            domains, samples = {}, []
+            for domain, posed in problems.items():
+                result, shown = evaluation.evaluate(
+                    sampler,
+                    judge,
+                    {domain: posed},
+                    settings_of(options, drawn, len(posed)),
+                    stage=source.weights.name,
+                    form=texts.form,
+                )
+                domains |= result.domains
+                samples += shown
+    finally:
+        pool.close(timeout_s=10.0)
+    tables.print_whole(console, tables.overview(domains, options.k, seed=options.seed))
+    if options.json is not None:
+        json_files.write_json(options.json, _record(options, source.weights, drawn, domains))
+    if options.rollouts is not None:
+        json_files.write_jsonl(options.rollouts, samples)
+    return 0
+
+
+def recipe_of(run_dir: AnyPath) -> Recipe | None:
+    """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
+    if isinstance(run_dir, RemotePath):
+        return None
+    for directory in (run_dir, *run_dir.resolve().parents[:2]):
+        if (directory / "config.json").exists() and (directory / "stages").is_dir():
+            return own_problems.as_kept(configs.load(directory), directory)
+    return None
+
+
+def choose_problems(
+    options: EvalOptions, recipe: Recipe | None, console: Console
+) -> dict[str, list[Problem]]:
+    """By domain, from the file or the recipe. Raises ConfigError where there is neither."""
+    if options.problems is not None:
+        found = problem_files.read(options.problems)
+        if found.num_repeated:
+            console.print(f"{found.num_repeated} lines repeat a problem and are left out")
+        posed = found.problems
+        if recipe is not None and not options.all_problems:
+            posed = held_out(posed, recipe)
+            if len(posed) < len(found.problems):
+                console.print(
+                    f"{len(found.problems) - len(posed)} problems are not on the "
+                    f"{recipe.evaluation.side} side of what the run was trained on, and are left "
+                    "out; --all-problems poses them"
+                )
+            if not posed:
+                raise ConfigError(
+                    f"{options.problems} holds no problem but those that the run was trained or "
+                    "chosen on. Give others, or --all-problems."
+                )
+        by_domain: dict[str, list[Problem]] = {}
+        for problem in posed:
+            by_domain.setdefault(problem.domain, []).append(problem)
+        return {name: p[: options.num_problems] for name, p in by_domain.items()}
+    if recipe is None:
+        raise ConfigError(
+            f"{options.run_dir} is no run of a recipe with problems. Give some with --problems "
+            "FILE.jsonl."
+        )
+    count = options.num_problems or 128
+    return {
+        name: posed
+        for name in demonstrations.domains_of(recipe.problems)
+        if (posed := demonstrations.held_out(recipe, name, "test", count))
+    }
+
+
+def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]:
+    """Without those of the run's own file that are not on the side it is evaluated on."""
+    own = recipe.problems
+    if not isinstance(own, FileProblems) or own.file is None:
+        return tuple(problems)
+    known = {problem.canonical for problem in problem_files.read(own.file).problems}
+    return tuple(
+        problem
+        for problem in problems
+        if problem.canonical not in known
+        or split_of(problem.canonical, own.held_out_share) == recipe.evaluation.side
+    )
+
+
+def sampling_of(options: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
+    """How answers are drawn: at the temperature asked for, from the whole distribution."""
+    if not options.temperature > 0:
+        raise ConfigError(
+            f"temperature={options.temperature} must be positive. Ask for --greedy besides."
+        )
+    usual = SamplingSettings(max_new_tokens=DEFAULT_NEW_TOKENS)
+    if recipe is not None:
+        usual = recipe.evaluation.sampling
+    return SamplingSettings(
+        temperature=options.temperature,
+        max_new_tokens=options.max_new_tokens or usual.max_new_tokens,
+        stops=usual.stops,
+    )
+
+
+def room_for(
+    problems: Mapping[str, Sequence[Problem]], encode: EncodePrompt, answer: int, limit: int
+) -> int:
+    """Tokens of the longest prompt and an answer; ConfigError where the model cannot hold them."""
+    lengths = {p.uid: len(encode(p)) for posed in problems.values() for p in posed}
+    uid = max(lengths, key=lambda uid: lengths[uid])
+    if lengths[uid] + answer > limit:
+        raise ConfigError(
+            f"problem {uid} has a prompt of {lengths[uid]} tokens, which with an answer of "
+            f"max_new_tokens={answer} exceeds the model's max_position={limit}. Shorten or drop "
+            "it, or lower --max-new-tokens."
+        )
+    return lengths[uid] + answer
+
+
+def settings_of(
+    options: EvalOptions, drawn: SamplingSettings, num_problems: int
+) -> EvaluationSettings:
+    return EvaluationSettings(
+        num_problems=num_problems,
+        samples_per_problem=options.samples,
+        sampling=drawn,
+        greedy=options.greedy,
+        pass_at=0,
+        seed=options.seed,
+    )
+
+
+def serve_options(options: EvalOptions) -> serve.ServeOptions:
+    """What finds weights and tokenizer, and shapes the engine, as for `loong serve`."""
+    return serve.ServeOptions(
+        run_dir=options.run_dir, tokenizer=options.tokenizer, num_slots=options.num_slots
+    )
+
+
+def find_texts(options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
+    """As the recipe reads and writes them, or the model where there is no recipe."""
+    given = None if options.form is None else response.form_named(options.form)
+    if recipe is None:
+        return Texts(tokenizer=tokenizer, form=given or form_of(tokenizer))
+    return texts_with(dataclasses.replace(recipe, form=given or recipe.form), tokenizer)
+
+
+def prompt_encoder(options: EvalOptions, texts: Texts) -> EncodePrompt:
+    """Prompts as the recipe poses them, or in the style asked for.
+
+    The encoder raises ConfigError for text without tokens.
+    """
+
+    def encode(problem: Problem):
+        try:
+            if options.chat_style is None:
+                return texts.prompt(problem)
+            message = prompts.Message("user", problem.prompt)
+            return prompts.chat_ids(texts.tokenizer, [message], options.chat_style)
+        except ValueError as error:
+            raise ConfigError(
+                f"problem {problem.uid} has a prompt that the model cannot read: {error}"
+            ) from None
+
+    return encode
+
+
+def _record(
+    options: EvalOptions,
+    source: AnyPath,
+    drawn: SamplingSettings,
+    domains: Mapping[str, evaluation.DomainEvaluation],
+) -> dict[str, Any]:
+    ks: Sequence[int] = options.k
+    return {
+        "weights": str(source),
+        "problems": None if options.problems is None else str(options.problems),
+        "samples": options.samples,
+        "temperature": drawn.temperature,
+        "max_new_tokens": drawn.max_new_tokens,
+        "seed": options.seed,
+        "domains": tables.to_json(domains, ks, seed=options.seed),
+    }

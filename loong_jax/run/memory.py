@@ -1,0 +1,331 @@
+"""What a recipe needs of every device, as a table, before anything is allocated.
+
+Weights, moments, versions and caches are counted over the shapes and shardings that the run makes.
+What programs need besides, activations and logits, is estimated.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from rich.table import Table
+
+from loong_jax.data.packing import Predicted
+from loong_jax.errors import ConfigError
+from loong_jax.models.families import family_of
+from loong_jax.recipes import Recipe, RlStage, SftStage
+from loong_jax.rl import lora, sft, trainer
+from loong_jax.rl.batching import TrajectoryBatch
+from loong_jax.rl.logprobs import CHUNK_LOGITS
+from loong_jax.rl.policy_model import PolicyModel, policy_of
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.speculation import DraftedCache
+from loong_jax.run import devices
+from loong_jax.run.placement import engine_shapes
+from loong_jax.run.texts import texts_of
+from loong_jax.sharding import NO_MESH, ShardingRules
+
+GB = 1e9
+_GRADIENTS = "gradients"
+
+
+class Need(NamedTuple):
+    """Bytes of one kind on a device."""
+
+    what: str
+    trainer: float
+    replica: float  # on a device that replicas have to themselves; 0 where there is none
+    lower: str  # which setting makes it less
+    is_estimate: bool = False
+
+
+def needs(recipe: Recipe, name: str) -> list[Need]:
+    """Of stage `name`, which trains. Raises ConfigError as `devices.shares_of`."""
+    return list(_needs(recipe, recipe.stages[name]))
+
+
+def compiled_needs(recipe: Recipe, name: str) -> list[Need]:
+    """As `needs`, with what the compiled programs ask for in place of the estimates.
+
+    A step's program is compiled for micro-batches whose every token is predicted, the replicas' for
+    blocks of all slots.
+    """
+    stage: Any = recipe.stages[name]
+    counted = [need for need in needs(recipe, name) if not need.is_estimate]
+    if isinstance(stage, SftStage):  # whose step makes gradients within
+        counted = [need for need in counted if need.what != _GRADIENTS]
+    return counted + list(_compiled(recipe, stage))
+
+
+def total(found: list[Need]) -> float:
+    """Bytes on the fullest device."""
+    return max(sum(need.trainer for need in found), sum(need.replica for need in found))
+
+
+class _Trained(NamedTuple):
+    """What a stage trains and publishes, as shapes that know where they lie."""
+
+    policy: PolicyModel
+    weights: Any
+    state: trainer.TrainState
+    frozen: Any  # () for nothing
+    published: Any
+
+
+def _trained(recipe: Recipe, stage: Any, rules: ShardingRules) -> _Trained:
+    model = recipe.model
+    graphdef, weights = family_of(model).abstract_weights(model, rules)
+    policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, ()
+    with rules.scope():
+        if stage.lora is not None:
+            frozen = weights
+            make = functools.partial(lora.initial_adapters, policy, stage.lora)
+            trained = jax.eval_shape(make, frozen, jax.random.key(0))
+            policy = lora.lora_policy(policy, stage.lora)
+        initial = functools.partial(trainer.initial_state, policy, stage.optimizer)
+        state = jax.eval_shape(initial, trained)
+        return _Trained(policy, weights, state, frozen, jax.eval_shape(policy.published, weights))
+
+
+def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
+    shares = devices.shares_of(recipe)
+    rules = shares.trainer
+    _, weights, state, frozen, published = _trained(recipe, stage, rules)
+    masters = _bytes(state.weights, rules)
+    yield Need("weights that train, float32", masters, 0, "--mesh.fsdp, --lora")
+    moments = _bytes(state.optimizer_state, rules)
+    yield Need(
+        "moments of the optimizer", moments, 0, "--mesh.fsdp, --STAGE.optimizer.moments-dtype"
+    )
+    yield Need(_GRADIENTS, masters, 0, "--mesh.fsdp, --lora")
+    if frozen:
+        yield Need("frozen weights", _bytes(frozen, rules), 0, "--dtype bfloat16, --mesh.fsdp")
+    if isinstance(stage, RlStage):
+        yield from _of_rl(recipe, stage, shares, weights, published)
+    yield from _estimated(recipe, stage, rules)
+
+
+def _of_rl(
+    recipe: Recipe, stage: RlStage, shares: devices.Shares, weights: Any, published: Any
+) -> Iterator[Need]:
+    rules, staleness = shares.trainer, stage.scheduler.max_staleness
+    if stage.objective.kl is not None:
+        yield Need("reference weights", _bytes(weights, rules), 0, "an objective without penalty")
+    version, count = _bytes(published, rules), staleness + 2  # serving, and one staged
+    apart = [other for other in shares.replicas if not _overlap(other, rules)]
+    here = [other for other in shares.replicas if other not in apart]
+    of_replica = 0.0
+    if apart:
+        sharded = family_of(recipe.model).abstract_weights(recipe.model, apart[0])[1]
+        of_replica = _bytes(_in_dtypes(sharded, published), apart[0])
+    yield Need(
+        f"{count} versions of the policy",
+        count * version,
+        of_replica,
+        "--STAGE.scheduler.max-staleness, --dtype bfloat16, --engine.offload-versions",
+    )
+    copies = [other for other in set(here) if other != rules or recipe.engine.mantissa_bits]
+    loaded = sum(
+        _bytes(
+            _in_dtypes(family_of(recipe.model).abstract_weights(recipe.model, other)[1], published),
+            other,
+        )
+        for other in copies
+    )
+    if loaded:
+        yield Need("weights as replicas load them", loaded, 0, "--replica-mesh as --mesh")
+    caches = sum(_cache_bytes(recipe, other) for other in here)
+    yield Need(
+        "caches of replicas",
+        caches,
+        max((_cache_bytes(recipe, other) for other in apart), default=0.0),
+        "--engine.slots-per-replica, --engine.cache-length, --engine.pages, --engine.num-replicas",
+    )
+
+
+def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
+    shares = devices.shares_of(recipe)
+    rules = shares.trainer
+    made = _trained(recipe, stage, rules)
+    state, frozen = _placed((made.state, made.frozen), rules)
+    batch = _batch(recipe, stage, made.policy)
+    if isinstance(stage, RlStage):
+        programs = trainer.make_programs(
+            made.policy,
+            stage.objective,
+            stage.optimizer,
+            stage.scheduler.max_staleness,
+            stage.replays_routing,
+            stage.shares_prompts,
+        )
+        with rules.scope():
+            begun = _placed(jax.eval_shape(programs.begin, state.weights), rules)
+            number, whole = jnp.float32(1), jnp.int32(1)
+            scalars = (whole, number, number, whole, frozen)
+            step = programs.accumulate.lower(state.weights, begun, batch, *scalars)
+            space = max(_space(step), _space(programs.update.lower(state, begun)))
+    else:
+        with rules.scope():
+            step = sft.make_train_step(made.policy, stage.optimizer).lower(state, batch, frozen)
+            space = _space(step)
+    less = "--STAGE.rows, --STAGE.row-length, --model.remat layer, --mesh.*"
+    yield Need("working space of a step", space, 0, less)
+    if not isinstance(stage, RlStage):
+        return
+    decoding = {True: 0.0, False: 0.0}
+    for other in set(shares.replicas):
+        graphdef, sharded = family_of(recipe.model).abstract_weights(recipe.model, other)
+        shapes = engine_shapes(recipe, other)
+        engine = engine_for(graphdef, recipe.model, texts_of(recipe).tokenizer, shapes, other)
+        is_here = _overlap(other, rules)
+        block = engine.lower_block(_in_dtypes(sharded, made.published))
+        decoding[is_here] = max(decoding[is_here], _space(block))
+    less = "--engine.slots-per-replica, --engine.cache-length"
+    yield Need("working space of a block of decoding", decoding[True], decoding[False], less)
+
+
+def _space(lowered: Any) -> float:
+    return float(lowered.compile().memory_analysis().temp_size_in_bytes)
+
+
+def _batch(recipe: Recipe, stage: SftStage | RlStage, policy: PolicyModel) -> Any:
+    """The shapes of a micro-batch."""
+    rules = policy.rules
+    parts, shape = rules.parts("act_batch"), (stage.rows, stage.row_length)
+
+    def rows(dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=rules.spec("act_batch"))
+
+    integers, numbers = rows(jnp.int32, *shape), rows(jnp.float32, *shape)
+    places = rows(jnp.int32, parts, math.prod(shape) // parts)
+    listed = Predicted(places, places) if policy.states is not None else None
+    mask = rows(bool, *shape)
+    if isinstance(stage, SftStage):
+        fields = dict(tokens=integers, loss_mask=mask, segment_ids=integers, positions=integers)
+        return fields | ({"predicted": listed} if sft.lists_tokens(policy) else {})
+    replays = stage.replays_routing
+    chosen = getattr(recipe.model, "num_chosen", 0)
+    shares = listed is not None and policy.sees_parents and stage.shares_prompts is not False
+    return TrajectoryBatch(
+        tokens=integers,
+        segment_ids=integers,
+        positions=integers,
+        loss_mask=mask,
+        engine_logprob=numbers,
+        behavior_logprob=numbers,
+        advantage=numbers,
+        version_lag=integers,
+        reference_logprob=None if stage.objective.kl is None else numbers,
+        routing=rows(jnp.int32, *shape, recipe.model.num_layers, chosen) if replays else None,
+        parent_ids=integers if shares and not replays else None,
+        predicted=listed,
+    )
+
+
+def _placed(tree: Any, rules: ShardingRules) -> Any:
+    """Shapes on the devices of the mesh that they were derived for."""
+    mesh = rules.mesh
+    if mesh is None:
+        return tree
+
+    def place(leaf: Any) -> jax.ShapeDtypeStruct:
+        spec = getattr(leaf.sharding, "spec", PartitionSpec())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, tree)
+
+
+def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) -> Iterator[Need]:
+    model = recipe.model
+    width = jnp.dtype(model.dtype).itemsize
+    tokens = stage.rows * stage.row_length / rules.parts("act_batch") / rules.parts("act_length")
+    # of every layer what going back needs: states, heads, both sides of the feed-forward net
+    heads = model.num_heads * getattr(model, "head_dim", getattr(model, "v_head_dim", 0))
+    inner = 6 * model.hidden_size + (4 * heads + 4 * model.ffn_hidden_size) / rules.size("tensor")
+    layers = model.num_layers if getattr(model, "remat", "off") == "off" else 1
+    kept = (layers * inner + model.num_layers * model.hidden_size) * tokens * width
+    yield Need("activations of a micro-batch", kept, 0, "--STAGE.rows, --model.remat layer", True)
+    words = model.vocab_size / rules.parts("act_vocab")
+    listed = min(tokens, CHUNK_LOGITS / model.vocab_size)
+    yield Need("logits, a chunk at a time", 3 * 4 * listed * words, 0, "--mesh.tensor", True)
+
+
+def _cache_bytes(recipe: Recipe, rules: ShardingRules) -> float:
+    shapes, family = engine_shapes(recipe, rules), family_of(recipe.model)
+    make: Any = family.make_cache
+    if shapes.speculation and family.drafts(recipe.model):
+        make = DraftedCache.zeros
+    size = shapes.num_slots, shapes.cache_length
+    if shapes.pages is not None:
+        size = shapes.pages.num_pages, shapes.pages.page_size
+    whole = _bytes(jax.eval_shape(lambda: make(recipe.model, *size)), NO_MESH)
+    return whole / math.prod(rules.parts(axis) for axis in family.cache_axes if axis)
+
+
+def _in_dtypes(sharded: Any, like: Any) -> Any:
+    return jax.tree.map(
+        lambda a, b: jax.ShapeDtypeStruct(a.shape, b.dtype, sharding=a.sharding), sharded, like
+    )
+
+
+def _overlap(one: ShardingRules, other: ShardingRules) -> bool:
+    return bool(_devices(one) & _devices(other))
+
+
+def _devices(rules: ShardingRules) -> set[Any]:
+    return {jax.devices()[0]} if rules.mesh is None else set(rules.mesh.devices.flat)
+
+
+def _bytes(tree: Any, rules: ShardingRules) -> float:
+    """On one device, of arrays that lie as their types say."""
+    return float(sum(_leaf_bytes(leaf, rules) for leaf in jax.tree.leaves(tree)))
+
+
+def _leaf_bytes(leaf: Any, rules: ShardingRules) -> float:
+    spec = getattr(getattr(leaf, "sharding", None), "spec", ())
+    axes = [(part,) if isinstance(part, str) else part or () for part in spec]
+    parts = math.prod(rules.size(axis) for part in axes for axis in part)
+    return math.prod(leaf.shape) * leaf.dtype.itemsize / parts
+
+
+def table(name: str, found: list[Need], limit: float | None) -> Table:
+    """Of stage `name`, with what a device has, in bytes, where that is known."""
+    unit, size = ("GB", 1e9) if total(found) >= 1e9 else ("MB", 1e6)
+    shown = Table(title=f"{name}: memory of a device, in {unit}", title_justify="left")
+    has_replicas = any(need.replica for need in found)
+    shown.add_column("what")
+    shown.add_column("trainer", justify="right")
+    if has_replicas:
+        shown.add_column("replica", justify="right")
+    shown.add_column("less of it by")
+    for need in found:
+        row = [f"{need.what}{', about' if need.is_estimate else ''}", f"{need.trainer / size:.2f}"]
+        shown.add_row(*row, *([f"{need.replica / size:.2f}"] if has_replicas else []), need.lower)
+    sums = [sum(need.trainer for need in found), sum(need.replica for need in found)]
+    shown.add_section()
+    there = "" if limit is None else f"of {limit / size:.2f} there"
+    row = ["together", *(f"{part / size:.2f}" for part in sums[: 1 + has_replicas])]
+    shown.add_row(*row, there)
+    return shown
+
+
+def limit_of_devices() -> float | None:
+    """Bytes that a program may allocate on a device; None where JAX does not say, as on CPU."""
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    return statistics.get("bytes_limit")
+
+
+def refuse_too_much(name: str, found: list[Need], limit: float | None) -> None:
+    """ConfigError where the counted part alone does not fit a device."""
+    counted = [need for need in found if not need.is_estimate]
+    if limit is not None and total(counted) > limit:
+        largest = max(counted, key=lambda need: max(need.trainer, need.replica))
+        raise ConfigError(
+            f"{name} needs {total(counted) / GB:.1f} GB on a device before any activation, and "
+            f"there are {limit / GB:.1f} GB. The largest part is {largest.what}; less of it by "
+            f"{largest.lower}."
+        )

@@ -1,0 +1,129 @@
+"""Parts of a stage by name: `--rl.objective dapo --sft.optimizer muon`.
+
+Each part is a dataclass of one kind or another, whose fields are options. What the command line
+names takes the place of the recipe's own. `FILE.py:FUNCTION` is one of your own: a function that
+takes the stage and returns its part.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from loong_jax import recipes
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator import baselines
+from loong_jax.orchestrator.dora import MultiVersionPolicy
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.recipes import Recipe, RlStage, Scheduler
+from loong_jax.rl.objectives import OBJECTIVES, Objective
+from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
+from loong_jax.run.choosing import value_of
+
+SCHEDULERS: dict[str, type] = {
+    "dora": DoraPolicy,
+    "multi-version": MultiVersionPolicy,
+    "synchronous": baselines.SynchronousPolicy,
+    "tail-batching": baselines.TailBatchingPolicy,
+    "one-step-off": baselines.OneStepOffPolicy,
+    "partial-rollout": baselines.PartialRolloutPolicy,
+    "drop-and-replace": baselines.DropAndReplacePolicy,
+}
+OPTIMIZERS: dict[str, type] = {"adamw": AdamW, "muon": Muon}
+NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be named there
+    "objective": OBJECTIVES,
+    "scheduler": SCHEDULERS,
+    "optimizer": OPTIMIZERS,
+}
+_KINDS = {
+    "objective": (Objective,),
+    "scheduler": get_args(Scheduler),
+    "optimizer": get_args(Optimizer),
+}
+
+
+def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]:
+    """The recipe with the parts that `arguments` name, and the arguments that are left.
+
+    Raises ConfigError where a name is none, or a function of one's own returns something else.
+    """
+    left = list(arguments)
+    stages = dict(recipe.stages)
+    for stage_name, stage in recipe.stages.items():
+        prefix = f"--{stage_name.replace('_', '-')}"
+        if isinstance(stage, RlStage):
+            stage = _sized(stage, prefix, left)
+        for field in NAMES:
+            option = f"{prefix}.{field}"
+            name = value_of(option, left)
+            if name is not None and hasattr(stage, field):
+                left = _without(option, left)
+                stage = dataclasses.replace(stage, **{field: _part(field, option, name, stage)})
+        stages[stage_name] = stage
+    return dataclasses.replace(recipe, stages=stages), left
+
+
+def _part(field: str, option: str, name: str, stage: Any) -> Any:
+    if ".py:" in name:
+        part = recipes.own_function(name)(stage)
+        if not isinstance(part, _KINDS[field]):
+            kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
+            raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
+        return part
+    _refuse_unknown(option, name, NAMES[field])
+    if field == "objective":
+        return OBJECTIVES[name](stage.group_size, stage.sampling.max_new_tokens)
+    return _like(getattr(stage, field), NAMES[field][name])
+
+
+def _like(old: Any, kind: type) -> Any:
+    """A config of that kind, with the settings that it has in common with the old one."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(
+        **{
+            field.name: getattr(old, field.name)
+            for field in dataclasses.fields(old)
+            if field.name in known
+        }
+    )
+
+
+def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:
+    """The stage with the sizes that the arguments override, in its objective too."""
+
+    def given(option: str, default: int) -> int:
+        word = value_of(f"{prefix}.{option}", arguments) or ""
+        return int(word) if word.isdecimal() else default
+
+    size = given("group-size", stage.group_size)
+    length = given("sampling.max-new-tokens", stage.sampling.max_new_tokens)
+    reduction: Any = stage.objective.reduction
+    sizes = {"group_size": size, "max_response_tokens": length}
+    known = {name: value for name, value in sizes.items() if hasattr(reduction, name)}
+    return dataclasses.replace(
+        stage,
+        group_size=size,
+        row_length=given("row-length", stage.row_length),
+        sampling=dataclasses.replace(stage.sampling, max_new_tokens=length),
+        objective=dataclasses.replace(
+            stage.objective, reduction=dataclasses.replace(reduction, **known)
+        ),
+    )
+
+
+def _refuse_unknown(option: str, name: str, names: Mapping[str, Any]) -> None:
+    if name not in names:
+        raise ConfigError(
+            f"{option}={name} names nothing. Choose one of: {', '.join(names)}; or a function of "
+            "your own that takes the stage: FILE.py:FUNCTION."
+        )
+
+
+def _without(option: str, arguments: Sequence[str]) -> list[str]:
+    """The words without the option and its value."""
+    left, words = list[str](), iter(arguments)
+    for word in words:
+        if word == option:
+            next(words, None)
+        elif not word.startswith(f"{option}="):
+            left.append(word)
+    return left

@@ -1,0 +1,105 @@
+"""Admission of a file's problems, before anything rewards by them.
+
+Every answer that is known to be right, gold or worked solution, must be right for its verifier; and
+each verifier must withstand, on problems of this very file, what `verifiers.admission` tries.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from loong_jax import verifiers
+from loong_jax.data import json_files, response
+from loong_jax.data.problem_files import Posed
+from loong_jax.recipes import FileProblems
+from loong_jax.run import own_problems
+from loong_jax.run.judging import Judge
+from loong_jax.verifiers import admission
+from loong_jax.verifiers.admission import Case
+
+RECORD = "admission.json"  # in the run directory
+NUM_CASES = {"code": 1}  # of a file that a verifier is tried on; of others:
+USUAL_CASES = 4
+# As in the cases that they are admitted with in general: bare prose beside a gold may be read.
+RENDER = {"math": admission.in_box, "loongbench": admission.in_box}
+# Answers that are judged, of verifiers that cost something: a call, a process.
+MAX_ASKED = {"judge": 16, "resyn": 256}
+
+
+def is_done(run_dir: Path) -> bool:
+    """Whether the run's problems were admitted before."""
+    return (run_dir / RECORD).exists()
+
+
+def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
+    """Admits all, and notes in `RUN_DIR/admission.json` what was tried.
+
+    Raises ConfigError by line for answers that are refused, VerifierError for a verifier that is.
+    """
+    start_s = time.monotonic()
+    posed = own_problems.read(settings).posed
+    by_verifier: dict[str, list[Posed]] = {}
+    for one in posed:
+        by_verifier.setdefault(one.problem.verifier, []).append(one)
+    answers = [
+        one
+        for name, found in by_verifier.items()
+        for one in [one for one in found if one.answer is not None][: MAX_ASKED.get(name)]
+    ]
+    refuse_wrong_answers(settings, answers, judge)
+    reports = {name: _admit(name, found) for name, found in by_verifier.items()}
+    json_files.write_json(
+        run_dir / RECORD,
+        {
+            "num_problems": len(posed),
+            "num_answers_judged": len(answers),
+            "verdicts_by_verifier": {name: r.num_verdicts for name, r in reports.items()},
+            "seconds": round(time.monotonic() - start_s, 1),
+        },
+    )
+
+
+def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge: Judge) -> None:
+    """ConfigError for the lines whose own answer is not right for their verifier."""
+    texts = [one.solution or response.render_response("", one.answer or "") for one in answers]
+    verdicts = judge.of_texts([one.problem for one in answers], texts)
+    bad = [
+        (
+            one,
+            f"has an answer that its verifier {one.problem.verifier!r} calls {verdict.outcome} "
+            f"({verdict.reason}: {verdict.evidence[:120]}): {one.answer!r:.80}. Mend gold, "
+            "solution or arguments",
+        )
+        for one, verdict in zip(answers, verdicts, strict=True)
+        if not verdict.is_correct
+    ]
+    own_problems.refuse_lines(settings, bad)
+
+
+def _admit(name: str, found: Sequence[Posed]) -> admission.Report:
+    """A verifier on cases of the file, or on its own where no answer of the file is known."""
+    cases = _cases(found, NUM_CASES.get(name, USUAL_CASES))
+    if not cases:
+        return admission.admit_registered(name).require()
+    verifier = verifiers.get_verifier(name)
+    try:
+        return admission.admit(verifier, cases, name=f"verifier {name!r}").require()
+    finally:
+        verifier.close()
+
+
+def _cases(found: Sequence[Posed], count: int) -> list[Case]:
+    """Problems with answers of their own, spread over the file."""
+    known = {one.answer: one for one in found if one.answer is not None}
+    # Zero is its own negative, which admission takes for a second, wrong answer.
+    known = {answer: one for answer, one in known.items() if answer.strip() != "0"} or known
+    spread = list(known.values())[:: max(1, len(known) // count)][:count]
+    return [
+        Case(
+            problem=one.problem,
+            answer=one.answer or "",
+            render=RENDER.get(one.problem.verifier, admission.in_tags),
+            has_others=True,
+        )
+        for one in spread
+    ]

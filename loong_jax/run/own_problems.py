@@ -1,0 +1,257 @@
+"""Problems of one's own in a run: on which side of the split, in which order, worked out how."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loong_jax.data import json_files, problem_files, response
+from loong_jax.data.problem_files import Posed, ProblemFile
+from loong_jax.environments.problem import Problem, split_of
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import FileProblems, Recipe, RlStage, SftStage
+from loong_jax.run.texts import Texts
+
+COPY = "problems.jsonl"  # in the run directory: the file as the run began with it
+MAX_NAMED = 8  # lines that one error names
+
+
+def read(settings: FileProblems) -> ProblemFile:
+    """Raises ConfigError where there is no file, or where lines of it are no problems."""
+    if settings.file is None:
+        raise ConfigError(
+            "this recipe needs problems. Give --problems FILE.jsonl; docs/own_problems.md says "
+            "what the file holds."
+        )
+    status = settings.file.stat() if settings.file.exists() else None
+    return _read(settings.file, None if status is None else (status.st_mtime_ns, status.st_size))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, changed: object) -> ProblemFile:
+    return problem_files.read(path)
+
+
+def refuse_other(settings: FileProblems, run_dir: Path) -> None:
+    """ConfigError where the run began with another file."""
+    copy, text = run_dir / COPY, _text(settings)
+    began = copy.read_text(encoding="utf-8") if copy.exists() else text
+    if began != text:
+        raise ConfigError(
+            f"{settings.file} is not the file that {run_dir} began with: it has "
+            f"{len(text.splitlines())} lines and digest {_digest(text)}, {copy} has "
+            f"{len(began.splitlines())} and {_digest(began)}. Give --problems {copy} to go on, or "
+            "name another --run-dir."
+        )
+
+
+def keep_copy(settings: FileProblems, run_dir: Path) -> None:
+    """What the run began with, in its directory; `refuse_other` compares with it."""
+    if not (run_dir / COPY).exists():
+        json_files.write_text(run_dir / COPY, _text(settings))
+
+
+def _text(settings: FileProblems) -> str:
+    read(settings)  # says what is wrong where there is none
+    return Path(settings.file or "").read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# ---- sides --------------------------------------------------------------------------------------
+
+
+def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
+    """What the file poses in a domain on one side of the split, in an order that says nothing."""
+    found = [
+        posed
+        for posed in read(settings).posed
+        if posed.problem.domain == domain
+        and split_of(posed.problem.canonical, settings.held_out_share) == split
+    ]
+    return sorted(found, key=lambda posed: (posed.problem.canonical, posed.problem.uid))
+
+
+def domains(settings: FileProblems) -> tuple[str, ...]:
+    """Those with problems to train on. ConfigError where none has, or where none is held out."""
+    named = tuple(read(settings).by_domain())
+    trained = tuple(domain for domain in named if side(settings, domain, "train"))
+    held_out = (side(settings, domain, s) for domain in trained for s in ("test", "validation"))
+    if not trained or not any(held_out):
+        raise ConfigError(
+            f"{settings.file} holds {len(read(settings).posed)} problems, and with held_out_share="
+            f"{settings.held_out_share} none is left to "
+            f"{'test with' if trained else 'train on'}. Add problems, or change "
+            "--problems.held-out-share."
+        )
+    return trained
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileStream:
+    """Problems of a file again and again, each time in another order.
+
+    `stream.problem_at(cursor)` is a pure function of the cursor, so a cursor resumes it.
+    """
+
+    problems: tuple[Problem, ...]
+    seed: int
+
+    def problem_at(self, cursor: int) -> Problem:
+        turn, place = divmod(cursor, len(self.problems))
+        return self.problems[_order(len(self.problems), self.seed, turn)[place]]
+
+    def take_distinct(self, count: int) -> list[Problem]:
+        """The first `count`, or all where there are fewer."""
+        return list(self.problems[:count])
+
+
+def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
+    problems = tuple(posed.problem for posed in side(settings, domain, split))
+    return FileStream(problems=problems, seed=seed)
+
+
+@functools.lru_cache(maxsize=16)
+def _order(count: int, seed: int, turn: int) -> np.ndarray:
+    return np.random.default_rng((seed, 2, turn)).permutation(count)
+
+
+# ---- worked solutions ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Endless examples: all of `given` again and again, each time in another order.
+
+    Iterating twice gives the same pairs.
+    """
+
+    given: tuple[Any, ...]
+    seed: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.pair_at, itertools.count())
+
+    def pair_at(self, number: int) -> Any:
+        """Example `number`, counted from 0."""
+        turn, place = divmod(number, len(self.given))
+        return self.given[_order(len(self.given), self.seed, turn)[place]]
+
+
+def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
+    """Worked solutions of problems to train on. ConfigError where the file has none."""
+    found = tuple(
+        (posed.problem if posed.messages else posed.problem.prompt, in_form(posed.solution, texts))
+        for domain in domains(settings)
+        for posed in side(settings, domain, "train")
+        if posed.solution is not None
+    )
+    if not found:
+        raise ConfigError(
+            f"no problem of {settings.file} that is trained on has a solution, from which a cold "
+            "start could learn. Write some, or give --start-from a model that answers already."
+        )
+    return Pairs(given=found, seed=seed)
+
+
+def in_form(solution: str, texts: Texts) -> str:
+    """A solution, which files hold in LongCat's tags, as the model is to write it."""
+    thinking, answer, *_ = response.read(solution)
+    return texts.render(thinking, answer)
+
+
+# ---- fitting the recipe -------------------------------------------------------------------------
+
+
+def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
+    """Raises ConfigError where there is nothing to measure on.
+
+    And by line for what has no tokens or is too long for the recipe.
+    """
+    problems = recipe.problems
+    assert isinstance(problems, FileProblems)
+    named, held_out = domains(problems), recipe.evaluation.side
+    if not any(side(problems, domain, held_out) for domain in named):
+        raise ConfigError(
+            f"{problems.file} holds no problem on the {held_out} side of its split, and "
+            f"evaluation.side={held_out} measures there. Add problems, raise "
+            "--problems.held-out-share, or change --evaluation.side."
+        )
+    limit, row_length, remedy = _room(recipe)
+    bad = []
+    for posed in read(problems).posed:
+        if posed.problem.domain in named:
+            try:
+                num_tokens, pair = len(texts.prompt(posed.problem)), 0
+                if posed.solution is not None and row_length is not None:
+                    example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
+                    pair = len(example["tokens"])
+            except ValueError as error:
+                bad.append((posed, f"cannot be written in tokens: {error}"))
+                continue
+            if num_tokens > limit:
+                bad.append(
+                    (
+                        posed,
+                        f"has a prompt of {num_tokens} tokens, and beside a response there is room "
+                        f"for {limit}. {remedy}",
+                    )
+                )
+            if row_length is not None and pair > row_length:
+                bad.append(
+                    (
+                        posed,
+                        f"has {pair} tokens of prompt and solution, and sft.row_length is "
+                        f"{row_length}. Raise it, or shorten the solution",
+                    )
+                )
+    refuse_lines(problems, bad)
+
+
+def _room(recipe: Recipe) -> tuple[int, int | None, str]:
+    """Tokens that there are for a prompt, and for a prompt with its solution where these are read.
+
+    What a recipe leaves open (0) bounds nothing. Last, what to do about a prompt that is longer.
+    """
+    cache = recipe.engine.cache_length or math.inf
+    rooms: list[float] = [cache - recipe.evaluation.sampling.max_new_tokens]
+    row_length = None
+    for stage in recipe.stages.values():
+        if isinstance(stage, RlStage):
+            row = stage.row_length or math.inf
+            rooms.append(min(cache, row) - stage.sampling.max_new_tokens)
+        if isinstance(stage, SftStage) and stage.samples_of is None and stage.row_length:
+            row_length = min(stage.row_length, row_length or stage.row_length)
+    answer = recipe.evaluation.sampling.max_new_tokens
+    if recipe.max_new_tokens is not None:
+        answer = recipe.max_new_tokens
+    positions = recipe.model.max_position - answer
+    if positions < min(rooms):
+        longest = recipe.model.max_position
+        return positions, row_length, f"The model has {longest} positions: lower --max-new-tokens"
+    return int(min(rooms)), row_length, "Raise --engine.cache-length and --rl.row-length"
+
+
+def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> None:
+    """ConfigError that names the first bad lines; nothing where there is none."""
+    if bad:
+        lines = [f"line {posed.line} of {settings.file} {what}." for posed, what in bad[:MAX_NAMED]]
+        if len(bad) > MAX_NAMED:
+            lines.append(f"({len(bad) - MAX_NAMED} more bad lines)")
+        raise ConfigError("\n".join(lines))
+
+
+def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:
+    """The recipe of a run, with the copy of its problems that the run directory holds."""
+    if isinstance(recipe.problems, FileProblems) and (run_dir / COPY).exists():
+        kept = dataclasses.replace(recipe.problems, file=run_dir / COPY)
+        return dataclasses.replace(recipe, problems=kept)
+    return recipe

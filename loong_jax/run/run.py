@@ -1,0 +1,312 @@
+"""`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
+
+import functools
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from loong_jax import configs
+from loong_jax.data import chat_records, json_files
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator import pipeline
+from loong_jax.orchestrator.pipeline import (
+    StageDirectories,
+    is_done,
+    refuse_missing,
+    run_stages,
+)
+from loong_jax.recipes import (
+    START,
+    EvaluationStage,
+    FileProblems,
+    FusionStage,
+    PackagedProblems,
+    Recipe,
+    RlStage,
+    SampleStage,
+    SftStage,
+    Stage,
+)
+from loong_jax.remote import AnyPath
+from loong_jax.report.memory import MemoryMonitor
+from loong_jax.report.metrics_log import merge_stage_metrics
+from loong_jax.report.progress import Progress
+from loong_jax.run import (
+    devices,
+    memory,
+    model_files,
+    own_admission,
+    own_problems,
+    places,
+    run_lock,
+    samples,
+    sizes,
+    sources,
+    stages,
+    starting,
+)
+from loong_jax.run.judging import Judge
+from loong_jax.run.session import Session
+from loong_jax.run.texts import texts_of
+
+DATA = "data.json"  # in the run directory: which conversations it began with
+
+
+def train(
+    recipe: Recipe, run_dir: Path, *, only: str | None = None, source: Path | None = None
+) -> None:
+    """Runs, or resumes, `recipe` in `run_dir`.
+
+    `only` runs one stage alone; `source` is another run with finished stages that stages here start
+    from. Wall time and peak memory add up over resumptions. One process at a time: ConfigError
+    where another works in `run_dir`.
+    """
+    if recipe.seed < 0:
+        raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
+    devices.leave_to_replicas(recipe)
+    recipe = starting.with_given_model(recipe)
+    texts = texts_of(recipe)
+    if isinstance(recipe.problems, FileProblems):
+        own_problems.refuse_other(recipe.problems, run_dir)
+        own_problems.refuse_misfit(recipe, texts)
+    if recipe.data is not None:
+        _refuse_other_data(recipe.data, run_dir)
+    if isinstance(recipe.problems, PackagedProblems):
+        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
+    asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
+    settings, given = recipe.stages, starting.given(recipe)
+    needed = {name: _inputs(stage) for name, stage in settings.items()}
+    refuse_missing(needed, run_dir, only=only, source=source, given=given)
+    if source is not None:
+        starting.refuse_other_model(source, configs.load(source).model, recipe.model)
+        _refuse_unused(source, only, needed, given)
+    places.try_directories(run_dir=run_dir)
+    for name, stage in settings.items() if START in given else ():
+        if isinstance(stage, SftStage | RlStage):
+            epochs = getattr(asked[name], "epochs", None)
+            said = f" ({epochs:g} epochs)" if epochs else ""
+            peak = stage.optimizer.schedule.peak
+            print(
+                f"{name}: {stage.num_steps} steps{said}, learning rate up to {peak:g}", flush=True
+            )
+    with run_lock.holding(run_dir):
+        _train(recipe, run_dir, needed, given, only=only, source=source)
+
+
+def show_memory(recipe: Recipe, only: str | None = None) -> None:
+    """What every stage that trains, or `only` one, needs of a device, its programs compiled."""
+    devices.leave_to_replicas(recipe)
+    recipe = starting.with_given_model(recipe)
+    recipe = sizes.fitted(recipe, texts_of(recipe))
+    for name, stage in recipe.stages.items():
+        if isinstance(stage, SftStage | RlStage) and only in (None, name):
+            found = memory.compiled_needs(recipe, name)
+            Console().print(memory.table(name, found, memory.limit_of_devices()))
+
+
+def _show_memory(recipe: Recipe, names: Sequence[str]) -> None:
+    """What a device needs, of the stage that needs most; ConfigError where it cannot hold that."""
+    limit = memory.limit_of_devices()
+    trained = [name for name in names if isinstance(recipe.stages[name], SftStage | RlStage)]
+    if not trained or (limit is None and recipe.mesh.num_devices == 1):
+        return
+    found = {name: memory.needs(recipe, name) for name in trained}
+    largest = max(trained, key=lambda name: memory.total(found[name]))
+    Console(stderr=True).print(memory.table(largest, found[largest], limit))
+    memory.refuse_too_much(largest, found[largest], limit)
+
+
+def _refuse_other_data(file: Path, run_dir: Path) -> None:
+    """ConfigError where the run began with conversations of another file."""
+    chat_records.read(file)  # says what is wrong with it
+    began = json_files.read_json(run_dir / DATA, None)
+    if began is not None and began["digest"] != _digest(file)["digest"]:
+        raise ConfigError(
+            f"{file} is not the file that {run_dir} began with: its digest is "
+            f"{_digest(file)['digest']}, that of {began['file']} was {began['digest']}. Give the "
+            "same --data, or name another --run-dir."
+        )
+
+
+def _digest(file: Path) -> dict[str, str]:
+    return {"digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
+
+
+def _refuse_unused(
+    source: Path,
+    only: str | None,
+    needed: Mapping[str, Sequence[str]],
+    given: Mapping[str, AnyPath],
+) -> None:
+    """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
+    made = {*given, *(needed if only is None else ())}
+    used = {other for name in needed if only in (None, name) for other in needed[name]}
+    if used <= made:
+        what = "the stages of this recipe start" if only is None else f"stage {only!r} starts"
+        raise ConfigError(
+            f"--from {source} would go unused: {what} from nothing that is made elsewhere. Leave "
+            "it out, or name with --only a stage that is to start from finished ones."
+        )
+
+
+def _train(
+    recipe: Recipe,
+    run_dir: Path,
+    needed: Mapping[str, tuple[str, ...]],
+    given: Mapping[str, AnyPath],
+    *,
+    only: str | None,
+    source: Path | None,
+) -> None:
+    free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
+    configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
+    if recipe.data is not None:
+        json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
+    if recipe.start_from is not None:
+        sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
+    settings = recipe.stages
+    with (
+        Progress(list(settings), title=recipe.name) as progress,
+        Session(recipe) as session,
+        RunUsage(run_dir) as usage,
+    ):
+        # once verifiers have started: Ray forks, which a process with JAX's threads should not
+        _show_memory(recipe, [name for name in settings if only in (None, name)])
+        if isinstance(recipe.problems, FileProblems):
+            if not own_admission.is_done(run_dir):
+                progress.start(next(iter(settings)), total_steps=None)
+                progress.note("tries the answers and verifiers of the file")
+                own_admission.require(
+                    recipe.problems, Judge(session.verifiers, name="admission"), run_dir
+                )
+            own_problems.keep_copy(recipe.problems, run_dir)
+
+        def on_stage(name: str, what: str) -> None:
+            usage.save()
+            if what == "skip":
+                progress.finish(name)
+
+        graph = [
+            pipeline.Stage(
+                name=name,
+                after=needed[name],
+                run=functools.partial(_run_stage, session, name, stage, progress, usage),
+            )
+            for name, stage in settings.items()
+        ]
+        run_stages(
+            graph,
+            run_dir,
+            only=only,
+            source=source,
+            given=given,
+            on_stage=on_stage,
+        )
+    if source is not None:
+        json_files.write_json(run_dir / "source.json", {"source": str(source)})
+    if all(is_done(run_dir, name) for name in settings):
+        write_report(run_dir)
+
+
+def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
+    """(Re)writes summary, gains and report of a run from what its stages left.
+
+    With `keeps_machine` an earlier summary's machine and versions stay: the run was there.
+    """
+    from loong_jax.eval import compare
+    from loong_jax.report import controls_page, page
+
+    recipe = configs.load(run_dir)
+    if recipe.pod is not None:
+        raise ConfigError(
+            f"{run_dir} is a run of {recipe.name}, which has no stages to report on. Look at its "
+            "metrics.jsonl, summary.json or TensorBoard events."
+        )
+    if recipe.controls:
+        real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
+        runs = dict.fromkeys(recipe.controls, run_dir)
+        compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
+        print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
+        return
+    compare.write_gains(run_dir)
+    merge_stage_metrics(run_dir, list(_finished(run_dir)))
+    usage = json_files.read_json(run_dir / "usage.json", {})
+    print(f"report: {page.write_report(run_dir, **usage, keeps_machine=keeps_machine)}")
+
+
+def _finished(run_dir: Path) -> list[str]:
+    return [name for name in configs.load(run_dir).stages if is_done(run_dir, name)]
+
+
+def _inputs(stage: Stage) -> tuple[str, ...]:
+    match stage:
+        case SftStage():
+            named = (stage.after, stage.samples_of)
+            return tuple(name for name in named if name) + stage.wall_time_of
+        case RlStage():
+            return (stage.after, *filter(None, [stage.reference]), *stage.wall_time_of)
+        case SampleStage():
+            return (stage.teacher,)
+        case FusionStage():
+            return (stage.base, *stage.experts)
+        case EvaluationStage():
+            return (stage.of,)
+
+
+def _run_stage(
+    session: Session,
+    name: str,
+    stage: Stage,
+    progress: Progress,
+    usage: "RunUsage",
+    directories: StageDirectories,
+) -> dict[str, Any]:
+    match stage:
+        case SftStage():
+            done = stages.run_sft(session, name, stage, directories, progress)
+        case RlStage():
+            done = stages.run_rl(session, name, stage, directories, progress)
+        case FusionStage():
+            done = stages.run_fusion(session, name, stage, directories, progress)
+        case SampleStage():
+            done = samples.run_samples(session, name, stage, directories, progress)
+        case EvaluationStage():
+            done = stages.run_evaluation(session, name, stage, directories, progress)
+    return done | {"peak_gb": usage.stage_peak_gb()}
+
+
+class RunUsage:
+    """Wall time and peak memory of a run, kept in `usage.json` over its resumptions."""
+
+    def __init__(self, run_dir: Path):
+        self._path = run_dir / "usage.json"
+        earlier = json_files.read_json(self._path) if self._path.exists() else {}
+        self._earlier_s = earlier.get("wall_s", 0.0)
+        self._earlier_gb = earlier.get("peak_gb", 0.0)
+        self._started_s = time.monotonic()
+        self._memory = MemoryMonitor()
+
+    def __enter__(self) -> "RunUsage":
+        self._memory.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._memory.__exit__(*error)
+        self.save()
+
+    def stage_peak_gb(self) -> float | None:
+        """Peak of the stage that ends, in this process; None where it is not measured."""
+        return round(self._memory.stage_peak_gb(), 2) or None
+
+    def save(self) -> None:
+        json_files.write_json(
+            self._path,
+            {
+                "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),
+                "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
+            },
+        )

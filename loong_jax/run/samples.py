@@ -1,0 +1,150 @@
+"""A teacher's right answers to training problems, from which a student learns.
+
+The stage leaves `samples.jsonl`: problem, response, verdict, of those that were kept. It is written
+whole at the end of each piece, so a stage that was stopped goes on with the next one.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loong_jax.data import json_files
+from loong_jax.environments import Problem
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.pipeline import StageDirectories
+from loong_jax.recipes import SampleStage
+from loong_jax.report.progress import Progress
+from loong_jax.rollout import sampling
+from loong_jax.rollout.records import Rollout
+from loong_jax.run import serve, sources
+from loong_jax.run.own_problems import Pairs
+from loong_jax.run.session import Session
+from loong_jax.run.texts import Sampled, Texts
+
+SAMPLES = "samples.jsonl"
+PIECE = 64  # problems that are posed, judged and noted together
+_NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
+
+
+def run_samples(
+    session: Session,
+    name: str,
+    settings: SampleStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Samples the teacher; what is asked depends on the recipe's seed alone."""
+    own = directories.own
+    problems = [
+        problem
+        for domain in session.domains
+        for problem in session.stream(domain, "train").take_distinct(settings.num_problems)
+    ]
+    noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
+    kept = json_files.read_jsonl(own / SAMPLES)[: noted.get("kept", 0)]
+    pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
+    progress.start(name, total_steps=len(pieces), first_step=noted["pieces"])
+    teacher = directories.given.get(settings.teacher) or directories.inputs[settings.teacher]
+    source = sources.find(teacher)
+    texts = _texts_of(session, source)
+    keeps_tokens = texts.has_tokens_of(session.texts)
+    sampler = _sampler(session, source, texts)
+    for number in range(noted["pieces"], len(pieces)):
+        asked = pieces[number]
+        sampled = sampler(asked, settings.samples_per_problem, settings.sampling)
+        found, right = _right(session, asked, sampled, keeps_tokens=keeps_tokens)
+        kept += [
+            record for of_problem in found for record in _different(of_problem)[: settings.max_kept]
+        ]
+        noted = {
+            "pieces": number + 1,
+            "judged": noted["judged"] + len(asked) * settings.samples_per_problem,
+            "right": noted["right"] + right,
+            "kept": len(kept),
+        }
+        json_files.write_jsonl(own / SAMPLES, kept)
+        json_files.write_json(own / "noted.json", noted)
+        progress.step(number + 1, {"right": noted["right"] / noted["judged"]})
+    if not kept:
+        raise ConfigError(
+            f"the teacher {teacher} answered none of {len(problems)} "
+            "problems right, so there is nothing to learn from it. Take another teacher, or easier "
+            "levels."
+        )
+    progress.finish(name, f"{len(kept)} of {noted['judged']} samples kept")
+    return {"num_problems": len(problems), **noted}
+
+
+def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
+    """Of weights whose sizes need not be those of the recipe's model."""
+    shapes, rules = session.recipe.engine.shapes, session.rules
+    engine, weights = serve.load(source, texts.tokenizer, shapes, rules)
+    return sampling.ProblemSampler(
+        engine,
+        weights,
+        seed=session.recipe.seed,
+        num_threads=2 if rules.mesh is None else 1,
+        encode_prompt=texts.prompt,
+    )
+
+
+def _texts_of(session: Session, source: sources.Source) -> Texts:
+    """Of the teacher; the student's where it has none of its own."""
+    own = session.texts
+    if source.files is None and source.config.vocab_size == own.tokenizer.vocab_size:
+        return own
+    tokenizer = sources.tokenizer_of(
+        source.config, source.hf_config, source.files, where=str(source.weights)
+    )
+    return dataclasses.replace(own, tokenizer=tokenizer, files=source.files)
+
+
+def pairs(directory: Path, seed: int) -> Pairs:
+    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
+    kept = json_files.read_jsonl(directory / SAMPLES)
+    given = [
+        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
+        for r in kept
+    ]
+    return Pairs(given=tuple(given), seed=seed)
+
+
+def _right(
+    session: Session,
+    problems: Sequence[Problem],
+    sampled: Sequence[Sequence[Rollout]],
+    *,
+    keeps_tokens: bool = False,
+) -> tuple[list[list[dict[str, Any]]], int]:
+    """Records of the right answers to each problem, and how many there are.
+
+    One whose tokens have no text is left out: a student would be taught other tokens, or none.
+    """
+    owners = [p for p, rollouts in zip(problems, sampled, strict=True) for _ in rollouts]
+    flat = list(itertools.chain.from_iterable(sampled))
+    verdicts = iter(session.judge(owners, flat))
+    found = []
+    for problem, rollouts in zip(problems, sampled, strict=True):
+        judged = [(rollout, next(verdicts)) for rollout in rollouts]
+        found.append(
+            [
+                {
+                    "uid": problem.uid,
+                    "domain": problem.domain,
+                    "prompt": problem.prompt,
+                    "response": rollout.text,
+                    "verdict": dataclasses.asdict(verdict),
+                    **({"tokens": rollout.tokens.tolist()} if keeps_tokens else {}),
+                }
+                for rollout, verdict in judged
+                if verdict.is_correct and rollout.finish_reason == "stop"
+                if _NO_TEXT not in rollout.text
+            ]
+        )
+    return found, sum(map(len, found))
+
+
+def _different(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({record["response"]: record for record in records}.values())

@@ -1,0 +1,179 @@
+"""`loong serve`: a checkpoint behind an OpenAI-compatible HTTP interface and JetStream's gRPC."""
+
+import asyncio
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import tyro
+
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.models import families
+from loong_jax.recipes import MeshSettings
+from loong_jax.remote import AnyPath
+from loong_jax.rollout import paged_engine
+from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.serving import prompts
+from loong_jax.rollout.serving.limits import Limits
+from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.run import devices, sources, starting
+from loong_jax.sharding import NO_MESH, ShardingRules
+
+API_KEY_VARIABLE = "LOONG_API_KEY"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Answers requests for a model until SIGTERM or Ctrl-C, then lets the running ones end.
+
+    RUN_DIR is a run (its last finished stage is served), a stage of one, what `loong import-hf`
+    made, or a directory or URL in the layout of Hugging Face. HTTP speaks OpenAI's /v1/models,
+    /v1/completions and /v1/chat/completions, with /health and /metrics (Prometheus) beside them;
+    gRPC speaks JetStream's Orchestrator. See docs/serving.md. Examples:
+    loong serve runs/quickstart --port 8000 --grpc-port 9000
+    curl 127.0.0.1:8000/v1/completions -d '{"prompt": "1 + 1 =", "max_tokens": 8}'
+    """
+
+    run_dir: tyro.conf.Positional[AnyPath]
+    host: str = "127.0.0.1"  # another one needs an API key, or --allow-anyone
+    port: int = 8000  # of HTTP; 0 takes a free one and says which
+    grpc_port: int | None = None  # of gRPC; without it there is none
+    name: str | None = None  # of the model; the directory's unless given
+    tokenizer: AnyPath | None = None  # a tokenizer.json; RUN_DIR's unless given
+    chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
+    api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
+    allow_anyone: bool = False  # serve other hosts without an API key
+    num_slots: int = 16  # samples that are written at the same time
+    context_tokens: int = 1024  # of prompt and answer together
+    num_pages: int | None = None  # of the cache; for half of the slots at full length unless given
+    page_size: int = 16  # tokens
+    prefill_lengths: tuple[int, ...] = (64, 256)  # buckets; longer prompts are read in pieces
+    block_steps: int = 8  # tokens per sample between two looks at the queue
+    mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
+    limits: Limits = Limits()
+
+    def engine_config(self) -> EngineConfig:
+        """The shapes to compile. Raises ConfigError where they do not fit each other."""
+        for name in ("context_tokens", "num_pages", "page_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1. Raise it.")
+        if self.context_tokens % self.page_size:
+            raise ConfigError(
+                f"context_tokens={self.context_tokens} must be a multiple of page_size="
+                f"{self.page_size}. Round it up."
+            )
+        per_slot = self.context_tokens // self.page_size
+        lengths = tuple(n for n in self.prefill_lengths if n <= self.context_tokens)
+        return EngineConfig(
+            num_slots=self.num_slots,
+            cache_length=self.context_tokens,
+            prefill_lengths=lengths or (self.context_tokens,),
+            prefill_batch=min(4, self.num_slots),
+            prefill_members=min(16, self.num_slots),
+            block_steps=self.block_steps,
+            narrow_slots=(self.num_slots // 4,) if self.num_slots >= 8 else (),
+            chunked_prefill=True,
+            truncation=True,
+            pages=PageConfig(
+                num_pages=self.num_pages or max(per_slot, per_slot * self.num_slots // 2),
+                page_size=self.page_size,
+            ),
+        )
+
+
+def serve(options: ServeOptions) -> int:
+    """Loads, warms up and serves; the exit status is 0, or 1 where requests were cut off."""
+    from loong_jax.rollout.serving import server
+    from loong_jax.rollout.serving.frontend import Frontend
+    from loong_jax.rollout.serving.metrics import Metrics
+    from loong_jax.rollout.serving.scheduler import Scheduler
+
+    address = server.Address(host=options.host, port=options.port, grpc_port=options.grpc_port)
+    key = read_key(options)
+    if key is None and not address.is_loopback and not options.allow_anyone:
+        raise ConfigError(
+            f"host={options.host} lets other machines in, and there is no API key. Set "
+            f"{API_KEY_VARIABLE}, name an --api-key-file, or say --allow-anyone."
+        )
+    server.refuse_busy(address)  # before minutes of loading and compiling
+    shapes = options.engine_config()
+    source = sources.find(options.run_dir)
+    tokenizer = find_tokenizer(options, source)
+    chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
+    print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
+    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
+    engine, weights = load(source, tokenizer, shapes, rules)
+    started_s = time.monotonic()
+    print("compiling; the first time takes longest", flush=True)
+    engine.warm_up(weights)
+    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
+    scheduler = Scheduler(engine, weights, limits=options.limits, metrics=Metrics())
+    scheduler.start()
+    frontend = Frontend(
+        scheduler=scheduler,
+        tokenizer=tokenizer,
+        limits=options.limits,
+        model_name=options.name or options.run_dir.resolve().name,
+        chat_style=chat_style,
+        api_key=key,
+        started_s=int(time.time()),
+    )
+
+    def on_ready(bound: server.Bound) -> None:
+        print(f"HTTP: http://{options.host}:{bound.port}/v1", flush=True)
+        if bound.grpc_port is not None:
+            print(f"gRPC: {options.host}:{bound.grpc_port}", flush=True)
+
+    all_ended = asyncio.run(server.serve(frontend, address, on_ready=on_ready))
+    print("stopped" if all_ended else "stopped; some requests were cut off", flush=True)
+    return 0 if all_ended else 1
+
+
+def read_key(options: ServeOptions) -> str | None:
+    """The API key, from the file or the environment. Raises ConfigError where it is none."""
+    if options.api_key_file is not None:
+        if not options.api_key_file.is_file():
+            raise ConfigError(f"{options.api_key_file} is no file. Write the API key into one.")
+        try:
+            key = options.api_key_file.read_text("utf-8").strip()
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"{options.api_key_file} is no text in UTF-8. Write the API key into it alone."
+            ) from None
+    elif API_KEY_VARIABLE in os.environ:
+        key = os.environ[API_KEY_VARIABLE].strip()
+    else:
+        return None
+    if not key:
+        raise ConfigError("the API key is empty. Write one, or leave it out altogether.")
+    return key
+
+
+def find_tokenizer(options: ServeOptions, source: sources.Source) -> Tokenizer:
+    """The tokenizer asked for, that of an imported model, or that of our own recipes."""
+    path = options.tokenizer
+    if path is not None and source.hf_config is None and not (path / "config.json").exists():
+        raise ConfigError(
+            f"{path} was given, and {options.run_dir} does not say which tokens begin and end a "
+            "text. Serve what `loong import-hf` made."
+        )
+    return sources.tokenizer_of(
+        source.config, source.hf_config, path or source.files, where=str(options.run_dir)
+    )
+
+
+def load(
+    source: sources.Source,
+    tokenizer: Tokenizer,
+    shapes: EngineConfig,
+    rules: ShardingRules = NO_MESH,
+) -> tuple[SlotEngine, starting.Weights]:
+    """An engine, and weights on its devices. Raises CheckpointError where they do not fit."""
+    model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
+    graphdef, _ = families.family_of(model).abstract_weights(model, rules)
+    weights = starting.load_on(source.weights, model, rules)
+    engine = paged_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
+    return engine, engine.load_params(weights)

@@ -1,0 +1,194 @@
+"""What the stages of a run share: model, engine programs, verifier pool, problems.
+
+Built once per process, so that stages of equal shapes share compiled programs and one pool.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from loong_jax.environments import Problem, ProblemStream
+from loong_jax.errors import ConfigError
+from loong_jax.eval import evaluation
+from loong_jax.models.families import family_of
+from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
+from loong_jax.recipes import (
+    FileProblems,
+    RayReplicas,
+    RayVerifiers,
+    Recipe,
+    RlStage,
+    SftStage,
+    packaged,
+)
+from loong_jax.rl.policy_model import policy_of
+from loong_jax.rollout import paged_engine, sampling
+from loong_jax.run import demonstrations, devices
+from loong_jax.run.demonstrations import Demonstrations
+from loong_jax.run.judging import Judge
+from loong_jax.run.own_problems import FileStream, Pairs
+from loong_jax.run.placement import engine_shapes, group_kind
+from loong_jax.run.texts import Texts, texts_of
+from loong_jax.verifiers import admission
+from loong_jax.verifiers.formed import FormedPool
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
+
+Weights = dict[str, Any]
+
+
+class Session:
+    """Use as a context manager; `close` ends the verifier pool."""
+
+    def __init__(self, recipe: Recipe, texts: Texts | None = None):
+        """`texts` are those of the recipe unless given."""
+        for name, stage in recipe.stages.items():
+            if isinstance(stage, RlStage):
+                refuse_unable(
+                    stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
+                )
+                refuse_idle_loans(
+                    stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
+                )
+        self.recipe = recipe
+        self.texts = texts or texts_of(recipe)
+        self.agent = self.texts.agent
+        self.tokenizer = self.texts.tokenizer
+        if not isinstance(recipe.problems, FileProblems | None):
+            made = recipe.problems.by_domain().values()
+            admission.require_environments(
+                (domain.environment, domain.levels)
+                for domain in made
+                if not packaged.is_package(domain.environment)
+            )
+            packaged.require_sound(made)
+        self.domains = demonstrations.domains_of(recipe.problems)
+        _refuse_unfit(recipe, self.domains)
+        self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
+        self.pool = FormedPool(self.verifiers, self.texts.form)
+        self.judge = Judge(self.pool)
+        shares = devices.shares_of(recipe)
+        self.rules = shares.trainer
+        family = family_of(recipe.model)
+        graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
+        self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
+        engines = {
+            rules: paged_engine.engine_for(
+                family.abstract_weights(recipe.model, rules)[0],
+                recipe.model,
+                self.tokenizer,
+                engine_shapes(recipe, rules),
+                rules,
+            )
+            for rules in (*shares.replicas, self.rules)
+        }
+        self.engines = [engines[rules] for rules in shares.replicas]
+        self.engine = engines[self.rules]  # that evaluates
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.pool.close(timeout_s=10.0)
+
+    @property
+    def fresh_weights(self) -> Weights:
+        """Made anew at every look, so that a run which starts from others does not hold them."""
+        model, key = self.recipe.model, jax.random.key(self.recipe.seed)
+        with self.rules.scope():
+            return family_of(model).init_weights(model, key, self.rules)[1]
+
+    def place(self, weights: Weights) -> Weights:
+        """Weights on the trainer's devices."""
+        return self.engine.devices.load(weights)
+
+    # ---- problems -----------------------------------------------------------------------------
+
+    def stream(
+        self, domain: str, split: str, *, seed: int | None = None
+    ) -> ProblemStream | FileStream:
+        """Endless problems of one domain on one side of the split."""
+        return demonstrations.stream_of(self.recipe, domain, split, seed=seed)
+
+    def held_out(self, domain: str, split: str, count: int) -> list[Problem]:
+        """The same distinct problems for every stage and every seed of the recipe."""
+        return demonstrations.held_out(self.recipe, domain, split, count)
+
+    def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
+        """Endless (prompt, response) pairs of the cold start."""
+        return demonstrations.pairs_of(self.recipe, settings, self.texts)
+
+    # ---- evaluation ---------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        weights: Weights,
+        *,
+        stage: str,
+        domains: Sequence[str],
+        progress: sampling.Progress | None = None,
+    ) -> tuple[evaluation.EvaluationResult, list[dict[str, Any]]]:
+        """Held-out problems of `domains`, the same for every stage.
+
+        Of a file that holds fewer than `evaluation.num_problems` back, all of them.
+        """
+        settings, sampler = self.recipe.evaluation, self.sampler(weights, progress)
+        found, samples = {}, []
+        for domain in domains:
+            posed = self.held_out(domain, settings.side, settings.num_problems)
+            if posed:
+                asked = dataclasses.replace(settings, num_problems=len(posed))
+                result, shown = evaluation.evaluate(
+                    sampler, self.judge, {domain: posed}, asked, stage=stage, form=self.texts.form
+                )
+                found |= result.domains
+                samples += shown
+        return evaluation.EvaluationResult(stage=stage, domains=found, seed=settings.seed), samples
+
+    def sampler(
+        self, weights: Weights, progress: sampling.Progress | None = None
+    ) -> sampling.ProblemSampler:
+        """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
+        return sampling.ProblemSampler(
+            self.engine,
+            self.place(weights),
+            seed=self.recipe.seed,
+            num_threads=2 if self.rules.mesh is None else 1,
+            agent=self.agent,
+            encode_prompt=self.texts.prompt,
+            progress=progress,
+        )
+
+
+def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
+    """Raises ConfigError where stages ask for domains or lengths that the recipe does not have."""
+    drawn = {"evaluation": recipe.evaluation.sampling}
+    for name, stage in recipe.stages.items():
+        if isinstance(stage, RlStage):
+            drawn[name] = stage.sampling
+            if unknown := sorted(set(stage.domains) - set(domains)):
+                raise ConfigError(
+                    f"{name}.domains={stage.domains} names {unknown}, and the recipe poses "
+                    f"problems of {tuple(domains)}. Choose among these, or none for all."
+                )
+    for name, settings in drawn.items():
+        if recipe.engine.cache_length <= settings.max_new_tokens:
+            raise ConfigError(
+                f"engine.cache_length={recipe.engine.cache_length} has no room for a prompt beside "
+                f"the {name}.sampling.max_new_tokens={settings.max_new_tokens} of a response. "
+                "Raise it."
+            )
+
+
+def _start_pool(recipe: Recipe) -> VerifierPool:
+    if isinstance(recipe.verifiers, RayVerifiers) and recipe.problems is not None:
+        from loong_jax.verifiers.ray_pool import RayVerifierPool
+
+        placement = recipe.engine.placement  # whose Ray is that of the verifiers
+        address = placement.address if isinstance(placement, RayReplicas) else None
+        return RayVerifierPool(recipe.verifiers.num_workers, address=address)
+    return LocalVerifierPool(recipe.verifiers.num_workers)

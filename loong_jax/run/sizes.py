@@ -1,0 +1,165 @@
+"""Lengths that a recipe leaves open (0), measured in tokens on the problems at hand."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from loong_jax.data.packing import FirstFit
+from loong_jax.environments.problem import Problem
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
+from loong_jax.rl.optimizers import WarmupCosine
+from loong_jax.run import demonstrations, own_problems
+from loong_jax.run.own_problems import Pairs
+from loong_jax.run.texts import Texts
+
+NUM_DRAWN = 256  # problems of a generator, on each side of the split, and examples of a cold start
+MARGIN = 1.25  # of what is drawn without end over what was seen of it
+ROUND_TO = 16  # tokens
+LEAST_ROW = 256  # tokens of a row that examples are packed into, where there are so many
+WARMUP_SHARE = 0.03  # of a schedule whose length follows from epochs
+MOST_READ_AT_ONCE = 512  # tokens of a prompt; longer ones are read in chunks
+
+
+def fitted(recipe: Recipe, texts: Texts) -> Recipe:
+    """The recipe with every length set; the same problems give the same lengths."""
+    recipe = _with_sampling(recipe, texts.form.stop)
+    engine, stages = recipe.engine, recipe.stages.values()
+    rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
+    has_epochs = any(isinstance(stage, SftStage) and stage.epochs for stage in stages)
+    if all((engine.cache_length, engine.prefill_length, *rows)) and not has_epochs:
+        return recipe
+    longest = 1  # where nothing is posed, as with conversations alone
+    if recipe.problems is not None:
+        longest = max((len(texts.prompt(p)) for p in _problems(recipe)), default=0)
+        longest = _with_margin(recipe, longest)
+    drawn = [s.sampling.max_new_tokens for s in stages if isinstance(s, RlStage | SampleStage)]
+    response = max([recipe.evaluation.sampling.max_new_tokens, *drawn])
+    _refuse_too_long(recipe, longest + response)
+    read = engine.prefill_length or min(_rounded(longest), MOST_READ_AT_ONCE)
+    engine = dataclasses.replace(
+        engine,
+        prefill_length=read,
+        cache_length=engine.cache_length or _rounded(longest + response),
+        chunked_prefill=engine.chunked_prefill or longest > read or recipe.tools is not None,
+    )
+    fit = {
+        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
+    }
+    return dataclasses.replace(recipe, engine=engine, stages=fit)
+
+
+def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
+    if isinstance(stage, RlStage) and not stage.row_length:
+        return dataclasses.replace(stage, row_length=_group_row(recipe, stage, longest_prompt))
+    if isinstance(stage, SftStage) and stage.samples_of is None:
+        if stage.row_length and stage.epochs is None:
+            return stage
+        lengths = [len(texts.example(pair)["tokens"]) for pair in _pairs(recipe, stage, texts)]
+        if not stage.row_length:
+            _refuse_too_long(recipe, max(lengths, default=0))
+            longest = _with_margin(recipe, max(lengths, default=0))
+            length = max(_rounded(longest), _rounded(min(LEAST_ROW, sum(lengths))))
+            length = min(length, recipe.model.max_position)
+            stage = dataclasses.replace(stage, row_length=length)
+        return stage if stage.epochs is None else _for_epochs(stage, stage.epochs, lengths)
+    if isinstance(stage, SftStage) and not stage.row_length:
+        return dataclasses.replace(stage, row_length=_rounded(longest_prompt + response))
+    return stage
+
+
+def _group_row(recipe: Recipe, stage: RlStage, longest_prompt: int) -> int:
+    """Room for a prompt with all responses to it, or with those that fit into LEAST_ROW."""
+    response = stage.sampling.max_new_tokens
+    room = min(LEAST_ROW, recipe.model.max_position) - longest_prompt
+    most = max(1, room // response)
+    return _rounded(longest_prompt + min(stage.group_size, most) * response)
+
+
+def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftStage:
+    """The stage with as many steps, and a schedule of that length unless it has one of its own."""
+    num_batches, placing = 0, None
+    for length in lengths:  # as `sft.batches` fills them
+        if placing is None or not placing.place(length):
+            placing = FirstFit(stage.row_length, stage.rows)
+            placing.place(length)
+            num_batches += 1
+    steps = max(1, math.ceil(epochs * num_batches))
+    schedule = stage.optimizer.schedule
+    if isinstance(schedule, WarmupCosine) and schedule.num_steps == stage.num_steps:
+        warmup = min(schedule.warmup_steps or math.ceil(WARMUP_SHARE * steps), steps // 2)
+        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
+    optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
+    return dataclasses.replace(stage, num_steps=steps, epochs=None, optimizer=optimizer)
+
+
+def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
+    """With the length of responses that the recipe gives for all, and the texts that end them."""
+    changes: dict[str, Any] = {}
+    if recipe.max_new_tokens is not None:
+        changes["max_new_tokens"] = recipe.max_new_tokens
+    if stops:
+        changes["stops"] = stops
+    if not changes:
+        return recipe
+    sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)
+    evaluation = dataclasses.replace(recipe.evaluation, sampling=sampling)
+    stages = {name: _sampled(stage, changes) for name, stage in recipe.stages.items()}
+    return dataclasses.replace(recipe, evaluation=evaluation, stages=stages)
+
+
+def _sampled(stage: Stage, changes: dict[str, Any]) -> Stage:
+    if not isinstance(stage, RlStage | SampleStage):
+        return stage
+    sampling = dataclasses.replace(stage.sampling, **changes)
+    if isinstance(stage, SampleStage):
+        return dataclasses.replace(stage, sampling=sampling)
+    objective = stage.objective
+    if hasattr(objective.reduction, "max_response_tokens"):
+        reduction: Any = objective.reduction
+        number = sampling.max_new_tokens
+        if number != stage.sampling.max_new_tokens:
+            reduction = dataclasses.replace(reduction, max_response_tokens=number)
+        objective = dataclasses.replace(objective, reduction=reduction)
+    return dataclasses.replace(stage, sampling=sampling, objective=objective)
+
+
+def _refuse_too_long(recipe: Recipe, length: int) -> None:
+    if length > recipe.model.max_position:
+        raise ConfigError(
+            f"the longest prompt and response have {length} tokens together, and the model's "
+            f"max_position is {recipe.model.max_position}. Lower --max-new-tokens, or leave the "
+            "longest problems out."
+        )
+
+
+def _problems(recipe: Recipe) -> Iterator[Problem]:
+    """All of a file; of generators, the first ones that are trained on and tested with."""
+    problems = recipe.problems
+    if isinstance(problems, FileProblems):
+        yield from own_problems.read(problems).problems
+        return
+    for domain in demonstrations.domains_of(problems):
+        for split in ("train", "test"):
+            stream = demonstrations.stream_of(recipe, domain, split)
+            yield from (stream.problem_at(number) for number in range(NUM_DRAWN))
+
+
+def _pairs(recipe: Recipe, stage: SftStage, texts: Texts) -> Iterable[Any]:
+    found = demonstrations.pairs_of(recipe, stage, texts)
+    if stage.epochs is not None and not isinstance(found, Pairs):
+        raise ConfigError(
+            f"epochs={stage.epochs} of examples that are generated without end is no number of "
+            "steps. Give --data, or num_steps in its place."
+        )
+    return found.given if isinstance(found, Pairs) else itertools.islice(found, NUM_DRAWN)
+
+
+def _with_margin(recipe: Recipe, longest: int) -> int:
+    return longest if isinstance(recipe.problems, FileProblems) else int(MARGIN * longest)
+
+
+def _rounded(length: int) -> int:
+    return -(-max(length, 1) // ROUND_TO) * ROUND_TO

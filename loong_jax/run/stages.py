@@ -1,0 +1,522 @@
+"""The stages of a recipe: cold start, reinforcement learning, fusion. Each can be interrupted.
+
+Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), `evaluation.json`,
+`metrics.jsonl`, sample rollouts, and `checkpoints/` from which it resumes.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from loong_jax import interrupts
+from loong_jax.data import json_files
+from loong_jax.errors import CheckpointError
+from loong_jax.eval import evaluation
+from loong_jax.merge import report as merge_report
+from loong_jax.merge import search
+from loong_jax.merge.checkpoints import longcat_stacks
+from loong_jax.models import parameters
+from loong_jax.models.hf import publication
+from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
+from loong_jax.orchestrator.journal import Journal
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
+from loong_jax.orchestrator.pipeline import StageDirectories
+from loong_jax.orchestrator.tickets import MixedStream, TicketSource
+from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
+from loong_jax.report.metrics_log import MetricsLog, read_metrics
+from loong_jax.report.progress import Progress
+from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
+from loong_jax.rl.collapse import CollapseWatch
+from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
+from loong_jax.rl.lora import LoraConfig
+from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.trainer import TrainState
+from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout.records import Group
+from loong_jax.rollout.versions import VersionStore, manifest_of
+from loong_jax.run import placement, samples, starting
+from loong_jax.run.profiling import StepProfile
+from loong_jax.run.session import Session, Weights
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 60.0
+
+
+def save_weights(directory: Path, step: int, weights: Weights, like: Weights | None = None) -> None:
+    """Writes `weights/` of a stage, rounded to the dtypes of `like`.
+
+    Where that loses bits they are there as "masters" too, for the stages that go on from here.
+    """
+    stored = weights if like is None else policy_model.in_dtypes_of(weights, like)
+    arrays: dict[str, Any] = {"weights": stored}
+    if manifest_of(stored) != manifest_of(weights):
+        arrays["masters"] = weights
+    checkpoint.save(directory / "weights", step, arrays, keep=1)
+
+
+def load_weights(directory: Path) -> Weights:
+    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
+    damaged.
+    """
+    try:
+        found = checkpoint.restore(directory / "weights")
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the weights of stage {directory.name} cannot be read: {error} If {directory} is of "
+            f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
+            "command makes them again from the stage's last checkpoint."
+        ) from error
+    return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
+
+
+def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
+    """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+    if name in directories.given:
+        return starting.load_on(directories.given[name], session.recipe.model, session.rules)
+    return session.place(load_weights(directories.inputs[name]))
+
+
+def run_sft(
+    session: Session,
+    name: str,
+    settings: SftStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Supervised fine-tuning on demonstrations."""
+    own = directories.own
+    start = (
+        session.fresh_weights if settings.after is None
+        else _weights_of(session, settings.after, directories)
+    )  # fmt: skip
+    policy, start, frozen = _to_train(session, settings.lora, start)
+    state = trainer.initial_state(policy, settings.optimizer, start)
+    cursor = 0
+    checkpoints = own / "checkpoints"
+    if checkpoint.steps(checkpoints):
+        places = trainer.shardings(policy, settings.optimizer, start, start)
+        found = checkpoint.restore(checkpoints, fall_back=True, shardings=places)
+        _say_skipped(found.skipped, found.step)
+        state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
+        cursor = found.metadata["cursor"]
+    first_step = int(state.step)
+    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
+    with (
+        MetricsLog(own, stage=name, restored_step=first_step) as log,
+        StepProfile(own / "profile") as profile,
+        interrupts.between_steps(),
+    ):
+
+        def on_step(state, cursor, metrics) -> None:
+            step = int(state.step)
+            log.step(step, metrics)
+            progress.step(step, metrics)
+            profile.step()
+            is_due = step % settings.checkpoint_every == 0 and step < settings.num_steps
+            if is_due or interrupts.is_waiting():
+                arrays = trainer.to_arrays(state)
+                checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=2)
+            interrupts.let_through()
+
+        sft_settings = sft.SftSettings(
+            optimizer=settings.optimizer,
+            num_steps=settings.num_steps,
+            rows=settings.rows,
+            row_length=settings.row_length,
+        )
+        state, cursor = sft.run(
+            policy,
+            sft_settings,
+            state,
+            _pairs(session, settings, directories),
+            session.texts.example,
+            cursor=cursor,
+            frozen=frozen,
+            on_step=on_step,
+            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
+        )
+    if settings.lora is not None:
+        _save_adapter(session, settings.lora, state.weights, own)
+    weights = policy.join(state.weights, frozen)
+    return _finish(session, name, weights, int(state.step), own, progress) | {
+        "num_pairs": cursor,
+        "earlier_s": log.earlier_s,
+    }
+
+
+def _pairs(
+    session: Session, settings: SftStage, directories: StageDirectories
+) -> Iterable[tuple[str, str]]:
+    """What is learnt: worked solutions, or a teacher's samples."""
+    if settings.samples_of is None:
+        return session.demonstrations(settings)
+    return samples.pairs(directories.inputs[settings.samples_of], session.recipe.seed)
+
+
+def _say_skipped(skipped: Sequence[str], step: int) -> None:
+    for reason in skipped:
+        logger.warning("passed over a damaged checkpoint, %s; going on from step %d", reason, step)
+
+
+class _Trained(NamedTuple):
+    """What a stage trains of some weights, and as which policy."""
+
+    policy: PolicyModel
+    weights: Weights
+    frozen: Any  # what it leaves as it is
+
+
+def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> _Trained:
+    if config is None:
+        return _Trained(session.policy, weights, ())
+    key = jax.random.key(session.recipe.seed)
+    adapters = lora.initial_adapters(session.policy, config, weights, key)
+    return _Trained(lora.lora_policy(session.policy, config), adapters, weights)
+
+
+class _RlStart(NamedTuple):
+    """Where a stage of reinforcement learning begins or goes on."""
+
+    state: TrainState
+    versions: dict[int, Weights]  # those that rollouts may still be of
+    control: dict[str, Any] | None  # of the orchestrator
+    policy: PolicyModel
+    frozen: Any  # what training leaves as it is
+    reference: Weights | None  # where the objective has a penalty: what the stage started from
+
+
+def run_rl(
+    session: Session,
+    name: str,
+    settings: RlStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Asynchronous reinforcement learning from the weights of `settings.after`."""
+    own = directories.own
+    trainer_settings = TrainerSettings(
+        objective=settings.objective,
+        optimizer=settings.optimizer,
+        max_staleness=settings.scheduler.max_staleness,
+        row_length=settings.row_length,
+        rows=settings.rows,
+        replays_routing=settings.replays_routing,
+        shares_prompts=settings.shares_prompts,
+        form=session.texts.form,
+    )
+    start = _start_rl(session, settings, trainer_settings, directories)
+    first_step = int(start.state.step)
+    offload = session.recipe.engine.offload_versions
+    store = VersionStore(settings.scheduler.max_staleness, offload=offload)
+    for version in sorted(start.versions):
+        store.put(version, start.versions.pop(version))  # the store alone keeps it alive
+    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
+    replicas = placement.start_replicas(
+        session.recipe, settings, session.engines, store, trainer_settings, session.agent
+    )
+    learner = local = LocalTrainer(
+        model=start.policy,
+        settings=trainer_settings,
+        state=start.state,
+        versions=store,
+        checkpoints=own / "checkpoints",
+        reference=start.reference,
+        frozen=start.frozen,
+    )
+    if isinstance(replicas, Scorers):
+        learner = TrainerWithGenerators(learner, replicas)
+    journal = Journal(own / "journal")
+    form = session.texts.form
+    with (
+        MetricsLog(own, stage=name, restored_step=first_step, form=form) as log,
+        StepProfile(own / "profile") as profile,
+    ):
+        orchestrator = Orchestrator(
+            name=name,
+            settings=_loop_settings(settings),
+            trainer=learner,
+            replicas=replicas,
+            verifiers=session.pool,
+            tickets=_tickets(session, settings),
+            buffer=Buffer(
+                max_staleness=settings.scheduler.max_staleness,
+                mixes_versions=settings.scheduler.mixes_versions,
+                reuse=settings.reuse,
+                seed=session.recipe.seed,
+            ),
+            versions=store,
+            grade=lambda group: _grade(group, settings),
+            log=_ShownLog(
+                log,
+                progress,
+                profile,
+                CollapseWatch(settings.collapse, read_metrics(own)),
+                needs_signal=not settings.learns_from_all,
+            ),
+            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
+            journal=journal,
+        )
+        try:
+            orchestrator.restore(start.control)
+            final = orchestrator.run()
+        finally:
+            replicas.close(CLOSE_TIMEOUT_S)
+            learner.close(CLOSE_TIMEOUT_S)
+            journal.close()
+    if settings.lora is not None:
+        _save_adapter(session, settings.lora, local.state.weights, own)
+    domains = _domains(session, settings)
+    return _finish(session, name, local.weights, final.step, own, progress, domains) | {
+        "tickets": final.counts(),
+        "earlier_s": log.earlier_s,
+        "rollout": replicas.statistics(),
+        **({"scored": learner.num_scored} if isinstance(learner, TrainerWithGenerators) else {}),
+    }
+
+
+def _start_rl(
+    session: Session,
+    settings: RlStage,
+    trainer_settings: TrainerSettings,
+    directories: StageDirectories,
+) -> _RlStart:
+    """The last checkpoint, or the weights of the stage before."""
+    weights = _weights_of(session, settings.after, directories)
+    reference = None
+    if settings.objective.kl is not None:
+        other = settings.reference
+        reference = weights if other is None else _weights_of(session, other, directories)
+    policy, trained, frozen = _to_train(session, settings.lora, weights)
+    checkpoints = directories.own / "checkpoints"
+    if checkpoint.steps(checkpoints):
+        state, versions, control, skipped = local_trainer.restore(
+            policy, trainer_settings, trained, checkpoints, frozen=frozen
+        )
+        _say_skipped(skipped, int(state.step))
+    else:
+        state = trainer.initial_state(policy, settings.optimizer, trained)
+        versions, control = {0: policy.published(weights)}, None
+    return _RlStart(state, versions, control, policy, frozen, reference)
+
+
+def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
+    """As `grading.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    graded, disposition = grading.grade(group, settings.reward)
+    if settings.learns_from_all and disposition == "filtered":
+        return graded, "keep"
+    return graded, disposition
+
+
+def _tickets(session: Session, settings: RlStage) -> TicketSource:
+    """The problems of the stage's domains by turns."""
+    domains = _domains(session, settings)
+    streams = tuple(session.stream(domain, "train").problem_at for domain in domains)
+    return TicketSource(
+        MixedStream(streams=streams),
+        max_issues=settings.max_issues,
+        curriculum=settings.curriculum,
+    )
+
+
+def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
+    return settings.domains or session.domains
+
+
+def _loop_settings(settings: RlStage) -> LoopSettings:
+    return LoopSettings(
+        total_steps=settings.num_steps,
+        scheduler=settings.scheduler,
+        checkpoint_every=settings.checkpoint_every,
+        verdict_deadline_s=settings.verdict_deadline_s,
+        stall_timeout_s=settings.stall_timeout_s,
+        saturated_after=settings.solved_after,
+    )
+
+
+def run_fusion(
+    session: Session,
+    name: str,
+    settings: FusionStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Fuses the experts, with scale and keep rate chosen on validation problems."""
+    own = directories.own
+    base = _weights_of(session, settings.base, directories)
+    experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
+    problems = {
+        domain: session.held_out(domain, "validation", settings.num_problems)
+        for domain in session.domains
+    }
+    progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
+    sampling = session.recipe.evaluation.sampling
+
+    def pass_rates(weights: Weights) -> dict[str, float]:
+        sample, found = session.sampler(weights), {}
+        for domain, asked in problems.items():
+            verdicts = session.judge(asked, [r for (r,) in sample(asked, 1, sampling)])
+            graded = [verdict for verdict in verdicts if verdict.is_graded]
+            found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
+        return found
+
+    own_domain = dict(session.recipe.experts)
+    expert_rate = {
+        own_domain[expert]: pass_rates(weights)[own_domain[expert]]
+        for expert, weights in experts.items()
+    }
+
+    def score(weights: Weights) -> dict[str, float]:
+        """By domain, how far the fused model is above the expert of that domain."""
+        rates = pass_rates(weights)
+        return {domain: rates[domain] - rate for domain, rate in expert_rate.items()}
+
+    tried = itertools.count(1)
+    result = search.grid_search(
+        base,
+        experts,
+        score,
+        method=settings.method,
+        scales=settings.scales,
+        keep_rates=settings.keep_rates,
+        reduce=search.worst_score,
+        on_point=lambda point: progress.step(next(tried), {}),
+        batch_axes=longcat_stacks,
+    )
+    fused, report = merge_report.fuse_with_report(
+        base, experts, method=result.method, batch_axes=longcat_stacks
+    )
+    found = result.to_json()
+    json_files.write_json(
+        own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
+    )
+    return _finish(session, name, fused, 0, own, progress)
+
+
+def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
+    """`adapter/` of a stage: what it trained, as the peft library reads it."""
+    model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
+    places = publication.published_as(model).places(model, leaves)
+    lora.save_peft(own / "adapter", config, adapters, session.policy, places)
+
+
+def run_evaluation(
+    session: Session,
+    name: str,
+    settings: EvaluationStage,
+    directories: StageDirectories,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluates weights as they are, as engines sample them."""
+    progress.start(name, total_steps=None)
+    weights = session.policy.published(_weights_of(session, settings.of, directories))
+    return _evaluate(session, name, weights, 0, directories.own, progress, session.domains)
+
+
+def _known_steps(settings: SftStage | RlStage) -> int | None:
+    """How many steps a stage takes; None where time ends it."""
+    return None if settings.wall_time_of else settings.num_steps
+
+
+def _until(
+    stages: tuple[str, ...], directories: StageDirectories, earlier_s: float
+) -> Callable[[], bool]:
+    """True until as much time has passed as `stages` trained for; always true for none.
+
+    `earlier_s` of it had passed before an interruption.
+    """
+    if not stages:
+        return lambda: True
+    done = [json_files.read_json(directories.inputs[name] / "done.json") for name in stages]
+    whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
+    ends_s = time.monotonic() + whole_s - earlier_s
+    return lambda: time.monotonic() < ends_s
+
+
+class _ShownLog:
+    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, and
+    for groups that teach nothing where only rewards can."""
+
+    def __init__(
+        self,
+        log: MetricsLog,
+        progress: Progress,
+        profile: StepProfile,
+        collapse: CollapseWatch,
+        *,
+        needs_signal: bool,
+    ):
+        self._log, self._progress = log, progress
+        self._profile, self._collapse = profile, collapse
+        self._signal = SignalWatch(logger.warning) if needs_signal else None
+        self._num_judged = 0
+        self.event = log.event
+
+    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+        self._log.judged(group, disposition)
+        self._num_judged += 1
+        self._progress.meanwhile(f"{self._num_judged} groups judged since")
+        if self._signal is not None:
+            self._signal.judged(group)
+
+    def step(self, step, metrics, groups) -> None:
+        self._num_judged = 0
+        record = self._log.step(step, metrics, groups)
+        self._progress.step(step, record)
+        self._profile.step()
+        self._collapse.step(step, metrics)
+
+
+def _finish(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: tuple[str, ...] | None = None,
+) -> dict[str, Any]:
+    """Saves the weights, evaluates them as engines sample them, and says what came of it."""
+    save_weights(own, step, weights, session.abstract_weights)
+    published = session.policy.published(weights)
+    return _evaluate(session, name, published, step, own, progress, domains or session.domains)
+
+
+def _evaluate(
+    session: Session,
+    name: str,
+    weights: Weights,
+    step: int,
+    own: Path,
+    progress: Progress,
+    domains: Sequence[str],
+) -> dict[str, Any]:
+    if not domains:
+        progress.finish(name)
+        return {"steps": step, "evaluation_s": 0.0}
+    progress.note("evaluating")
+    started_s, asked = time.monotonic(), session.recipe.evaluation
+    posed = [len(session.held_out(d, asked.side, asked.num_problems)) for d in domains]
+    result, samples = session.evaluate(
+        weights,
+        stage=name,
+        domains=domains,
+        progress=evaluation.counted(
+            lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} groups"),
+            asked,
+            posed,
+        ),
+    )
+    result.save(own)
+    json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
+    figures = result.to_json()["domains"]
+    shown = ", ".join(f"{domain} {part['pass@1']:.1%}" for domain, part in figures.items())
+    progress.finish(name, f"pass@1: {shown}")
+    return {"steps": step, "evaluation_s": round(time.monotonic() - started_s, 2)}

@@ -1,0 +1,143 @@
+"""`loong train RECIPE --help`: the settings that matter, with the recipe's values."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from loong_jax.recipes import FusionStage, Recipe, RlStage, SampleStage, SftStage
+from loong_jax.run import named
+
+WIDTH = 98
+_RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
+    "start_from": "weights, tokens and template to begin with: a directory or URL as Hugging Face "
+    "has it, an import, a run or a stage of one",
+    "teacher": "the same, of the weights to learn from",
+    "data": "JSON lines of conversations or pairs to learn",
+    "problems": "JSON lines of problems of your own (docs/own_problems.md)",
+    "form": "of responses: longcat, think, think-answer, boxed, plain, completion, tagged",
+    "max_new_tokens": "of a response, in training and evaluation",
+    "dtype": "of computing and sampling, such as bfloat16; masters stay float32",
+    "lora": "a rank: adapters of it are trained over frozen weights",
+    "mesh.fsdp": "devices that weights and rows are cut over; as well --mesh.tensor, .expert and "
+    ".data, and --replica-mesh.* (docs/devices.md)",
+    "seed": "of fresh weights, problems and samples",
+    "evaluation.num_problems": "held-out problems of a domain, posed after each stage",
+    "engine.slots_per_replica": "samples that are written at the same time",
+}
+_STAGES: Mapping[type, Mapping[str, str]] = {
+    SftStage: {
+        "num_steps": "updates; a schedule of that length follows",
+        "epochs": "passes over all examples of a file, in place of num_steps",
+        "rows": "sequences of a batch",
+        "row_length": "tokens of each, several examples packed; 0: what the longest needs",
+        "optimizer": "by name: " + ", ".join(named.OPTIMIZERS),
+        "optimizer.schedule.peak": "learning rate at its highest",
+    },
+    RlStage: {
+        "num_steps": "updates",
+        "scheduler.groups_per_step": "problems of an update",
+        "group_size": "answers to each problem, compared with each other",
+        "sampling.temperature": "of these answers",
+        "scheduler.max_staleness": "by how many updates an answer may be older than the weights",
+        "objective": "by name: " + ", ".join(named.OBJECTIVES),
+        "scheduler": "by name: " + ", ".join(named.SCHEDULERS),
+        "optimizer": "by name: " + ", ".join(named.OPTIMIZERS),
+        "optimizer.schedule.peak": "learning rate at its highest",
+        "rows": "sequences of a micro-batch: fewer take less memory",
+        "checkpoint_every": "updates",
+    },
+    FusionStage: {"scales": "tried, of the change of all experts", "num_problems": "to choose by"},
+    SampleStage: {
+        "num_problems": "that the teacher answers, of each domain",
+        "samples_per_problem": "by the teacher",
+    },
+}
+_RUN = {
+    "--run-dir {run_dir}": "where the run lives; with it alone a run goes on",
+    "--only STAGE": "runs one stage alone",
+    "--dry-run": "compiles the programs and says what memory a device needs; trains nothing",
+    "--from RUN": "takes finished stages from another run",
+    "--profile-steps N": "traces N training steps into stages/*/profile, for TensorBoard",
+    "--log-level LEVEL": "debug, info, warning or error",
+}
+
+
+def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
+    """The recipe's own words `text`, then its main settings with their values."""
+    lines = [f"usage: loong train {name} [settings]", ""]
+    lines += [text.rstrip(), ""] if text else []
+    lines.append("the run:")
+    run_dir = f"runs/{name.rpartition(':')[2]}"
+    lines += _described((option.format(run_dir=run_dir), what) for option, what in _RUN.items())
+    lines += ["", "the recipe:"]
+    lines += _described(
+        (f"--{_option(field)} {_value(recipe, field)}", what)
+        for field, what in _RECIPE.items()
+        if _is_read(recipe, field)
+    )
+    for kind, fields in _STAGES.items():
+        same = [stage for stage, settings in recipe.stages.items() if isinstance(settings, kind)]
+        if not same:
+            continue
+        first, *others = same
+        also = f" (and so for {', '.join(others)})" if others else ""
+        lines += ["", f"stage {first}{also}:"]
+        lines += _described(
+            (f"--{_option(f'{first}.{field}')} {_value(recipe.stages[first], field)}", what)
+            for field, what in fields.items()
+            if hasattr(recipe.stages[first], field.partition(".")[0])
+        )
+    lines += [
+        "",
+        f"`loong train {name} --help-all` lists every setting. A part that is chosen by name may",
+        "be one of your own: FILE.py:FUNCTION, which takes the stage and returns the part.",
+    ]
+    return "\n".join(lines)
+
+
+def _is_read(recipe: Recipe, field: str) -> bool:
+    if field == "data":
+        return any(isinstance(stage, SftStage) for stage in recipe.stages.values())
+    return field != "teacher" or recipe.learns_from_teacher
+
+
+def _described(pairs: Any) -> list[str]:
+    lines = []
+    for left, what in pairs:
+        lines += textwrap.wrap(
+            f"{left:<42} {what}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent=" " * 45,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+    return lines
+
+
+def _option(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _value(config: Any, field: str) -> str:
+    """A field's value as the command line takes it; a part by its name."""
+    value = config
+    for part in field.split("."):
+        value = getattr(value, part, None)
+    if field == "lora":
+        return "RANK"
+    if field == "objective":
+        sizes = config.group_size, config.sampling.max_new_tokens
+        return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
+    if field in named.NAMES:
+        kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
+        return next(iter(kinds), "NAME")
+    if field in ("start_from", "teacher"):
+        return "DIR" if value is None else str(value)
+    if field in ("data", "problems"):
+        return "FILE"
+    if field == "form":
+        return "NAME" if value is None else value.name
+    if value is None:
+        return field.rpartition("_")[2].upper()
+    return " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

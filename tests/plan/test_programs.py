@@ -1,0 +1,114 @@
+"""Programs of every mode on meshes of every kind, traced for CPU devices."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from loong_jax.models.dense import DenseConfig, abstract_weights
+from loong_jax.plan import analytic, counts, plan, programs
+from loong_jax.sharding import ShardingRules, make_mesh
+from tests.plan.asking import asked, make_request
+from tests.sweeps import thinned
+
+
+@pytest.mark.parametrize(
+    "line",
+    thinned(
+        [
+            "--topology v5e:1x1 --mode train",
+            "--topology v5e:2x2 --mode train --mesh data=4",
+            "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
+            "--topology v5e:1x1 --mode prefill",
+            "--topology v5e:2x2 --mode prefill --mesh tensor=4",
+            "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
+            "--topology v5e:1x1 --mode decode",
+            "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
+        ],
+        2,
+        5,
+        6,
+    ),
+)
+def test_no_mesh_axis_is_needed(line):
+    """Weights rest cut over fsdp and expert, and need not where these have one device."""
+    trace(f"tiny {line} --length 64")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--mode train --mesh fsdp=2,expert=4",
+        "--mode decode --mesh expert=4,tensor=2 --num-drafts 1 --num-steps 2",
+    ],
+)
+def test_a_model_of_n_grams_has_every_program(line):
+    trace(f"longcat-flash-lite --num-layers 1 --topology v5e:2x4 {line} --length 512")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--mode train --mesh fsdp=2,expert=2,tensor=2 --num-microbatches 2",
+        "--mode train --mesh fsdp=2,tensor=2,context=2",
+        "--mode prefill --mesh data=2,fsdp=2,tensor=2",
+        "--mode decode --mesh data=4,tensor=2 --num-steps 2",
+        "--mode decode --mesh fsdp=4,tensor=2 --tensor-cuts heads",
+    ],
+)
+def test_a_dense_decoder_has_every_program(line):
+    trace(f"tiny-dense --topology v5e:2x4 {line} --length 64")
+
+
+def test_biases_are_gathered_as_their_matrices_are():
+    config = DenseConfig.tiny(ffn_bias=True, out_bias=True, qk_norm=True, tied=False)
+    trace("tiny-dense --topology v5e:2x4 --mesh fsdp=4,tensor=2 --length 64", config=config)
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-dense"])
+@pytest.mark.parametrize("cuts", ["heads", "sequences"])
+def test_an_estimate_has_the_cache_of_the_program(model, cuts):
+    line = f"{model} --topology v5e:2x4 --mode decode --mesh data=4,tensor=2 --tensor-cuts {cuts}"
+    request, program = trace(f"{line} --batch 16 --length 64")
+    one, two = (
+        analytic.estimate(
+            request.config,
+            request.topology,
+            "decode",
+            request.mesh,
+            batch=16,
+            length=length,
+            tensor_cuts=cuts,
+        )
+        for length in (64, 128)
+    )
+    cache = programs.bytes_by_kind(program)["cache"]
+    assert two.hbm_bytes - one.hbm_bytes == cache / 2  # in bfloat16
+
+
+@pytest.mark.slow
+def test_a_step_of_a_dense_decoder_costs_what_xla_counts():
+    """Which counts all pairs of a query and a key, though half of them are masked."""
+    config = DenseConfig.tiny(
+        hidden_size=256, head_dim=128, ffn_hidden_size=512, num_layers=2, unroll_layers=True
+    )
+    rules, shape = ShardingRules(), (4, 256)
+    program = programs.train_program(config, rules, *abstract_weights(config), shape)
+    found = program.lower().compile().cost_analysis()
+    asks = make_request(config=config, batch=4, length=256)
+    useful = plan.useful_flops(asks, counts.of(config).named())
+    masked = 3 * 4 * 256 * counts.attention_flops(config, 255 / 2)
+    assert masked > 0.1 * useful
+    assert found["flops"] == pytest.approx(useful + masked, rel=0.02)
+
+
+def trace(line, **changes):
+    request = asked(line)
+    if changes:
+        request = dataclasses.replace(request, **changes)
+    devices = jax.devices()[: request.topology.num_devices]
+    mesh = make_mesh(**request.mesh, devices=devices)
+    with jax.set_mesh(mesh):
+        program = programs.build(request, programs.sharding_rules(request, mesh))
+        jax.jit(program.function, donate_argnums=program.donated).trace(*program.arguments)
+    return request, program

@@ -1,0 +1,120 @@
+"""Environment packages as a recipe's problems: chosen, tried, demonstrated, trained on, judged."""
+
+import dataclasses
+import json
+
+import pytest
+
+from loong_jax.data import packages
+from loong_jax.data.packages import Package
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.environments.modules import Module
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.recipes import EngineSettings, PackagedProblems, get_recipe, packaged
+from loong_jax.rl.objectives import longcat_objective
+from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.run import demonstrations, run
+from loong_jax.run.demonstrations import held_out
+from loong_jax.run.texts import Texts
+from tests.doubles import tiny
+from tests.synth.scripted import resyn_digits, resyn_search
+
+pytestmark = pytest.mark.bubblewrap
+TEXTS = Texts(tokenizer=AsciiTokenizer())
+FAMILIES = {f.name: f for f in (*resyn_digits.FAMILIES, *resyn_search.FAMILIES)}
+LONGEST = {"double": (8, 9, 10, 11, 12), "product": (9, 11, 13, 15, 17),
+           "assignment": (900, 900, 900, 900, 900)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    place = tmp_path_factory.mktemp("packages")
+    for name, chars in LONGEST.items():
+        package = Package(
+            name=name, module=Module(FAMILIES[name].source()), levels=(1, 2, 3, 4, 5),
+            domain="logic", licence="Apache-2.0", author="scripted", title=name,
+            about={"prompt_chars": list(chars)},
+        )  # fmt: skip
+        packages.write(place, package, [])
+    return place
+
+
+def recipe(directory):
+    full = get_recipe("environments")()
+    full = full.with_stage(
+        "sft", num_steps=60, rows=4, row_length=112,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
+    ).with_stage(
+        "rl", num_steps=1, group_size=4, rows=4, row_length=112, learns_from_all=True,
+        scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
+        objective=longcat_objective(group_size=4, max_response_tokens=96),
+    )  # fmt: skip
+    return dataclasses.replace(
+        full,
+        problems=PackagedProblems(directory=str(directory), levels=(1, 2)),
+        model=tiny.smallest_config(),
+        verifiers=dataclasses.replace(full.verifiers, num_workers=1),
+        engine=EngineSettings(
+            slots_per_replica=8, cache_length=112, prefill_length=16, prefill_prompts=4,
+            prefill_members=8, chunked_prefill=True, pages=PageConfig(num_pages=112, page_size=8),
+        ),
+        evaluation=dataclasses.replace(full.evaluation, num_problems=2),
+    )  # fmt: skip
+
+
+def test_packages_are_domains(directory):
+    chosen = PackagedProblems(directory=str(directory)).by_domain()
+    assert list(chosen) == ["double", "product"]  # the third asks too much
+    assert chosen["double"].levels == (1, 2, 3, 4, 5)
+    few = PackagedProblems(directory=str(directory), max_prompt_chars=10, levels=(1, 2, 9))
+    assert {name: d.levels for name, d in few.by_domain().items()} == {"double": (1, 2)}
+    packaged.require_sound(chosen.values())
+
+
+def test_the_longest_questions_and_responses_fit():
+    full = get_recipe("environments")()
+    shown, posed = full.stages["sft"], full.stages["rl"]
+    longest = full.problems.max_prompt_chars + 2 + posed.sampling.max_new_tokens  # with marks
+    assert longest <= min(full.engine.cache_length, posed.row_length, shown.row_length)
+    assert longest <= full.model.max_position
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"directory": ""}, "--packages"), ({"names": ("nobody",)}, "holds no package"),
+     ({"max_prompt_chars": 3}, "Raise max_prompt_chars"), ({"levels": (9,)}, "other levels")],
+)  # fmt: skip
+def test_a_choice_of_nothing_is_refused(directory, change, said):
+    with pytest.raises(ConfigError, match=said):
+        PackagedProblems(**{"directory": str(directory)} | change).by_domain()
+
+
+def test_a_run_without_packages_is_not_begun(tmp_path):
+    with pytest.raises(ConfigError, match="--packages"):
+        run.train(get_recipe("environments")(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sides_of_the_split_and_demonstrations(directory):
+    settings = recipe(directory)
+    posed = held_out(settings, "product", "test", 6)
+    assert len({problem.canonical for problem in posed}) == 6
+    taught = iter(demonstrations.pairs_of(settings, settings.stages["sft"], TEXTS))
+    pairs = [next(taught) for _ in range(12)]
+    assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
+    assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_trains_on_packages(directory, tmp_path):
+    settings = recipe(directory)
+    run.train(settings, tmp_path)
+    lines = (tmp_path / "stages" / "rl" / "metrics.jsonl").read_text().splitlines()
+    verdicts = json.loads(lines[0])["judged/verdicts"]
+    assert verdicts.get("ungradable", 0) == 0
+    assert sum(verdicts.values()) >= 8
+    found = json.loads((tmp_path / "stages" / "rl" / "evaluation.json").read_text())
+    assert set(found["domains"]) == {"double", "product"}

@@ -1,0 +1,117 @@
+"""Runs that were started before a config moved or grew are still read, and go on.
+
+`older_runs/` holds config.json of such runs, as they were written; `-0.1` are of the last version
+that had a class for each kind of recipe.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loong_jax import config_kinds, configs, recipes
+from loong_jax.recipes import FileProblems, PackagedProblems, Recipe
+
+OLDER = Path(__file__).with_name("older_runs")
+EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
+CHANGED_SINCE = {  # what their recipes say otherwise today
+    "problems": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
+                 "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
+    "rl": {"engine.cache_length", "engine.prefill_length", "stages.rl.domains", "stages.before",
+           "stages.rl.row_length", *EVALUATES},
+    "sft": {"engine.cache_length", "engine.prefill_length", "stages.before",
+            "stages.sft.row_length", *EVALUATES},
+    "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
+                *EVALUATES},
+}  # fmt: skip
+
+
+@pytest.fixture(params=sorted(path.stem for path in OLDER.glob("*.json")))
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def run(name, tmp_path):
+    shutil.copy(OLDER / f"{name}.json", tmp_path / "config.json")
+    return tmp_path
+
+
+def load(name):
+    record = json.loads((OLDER / f"{name}-0.1.json").read_text())
+    return configs.from_json(record["config"])
+
+
+def values_of(config):
+    """All that a config says, without its kinds and the names of its fields."""
+    if isinstance(config, dict):
+        return [x for key, v in config.items() if key != "_kind" for x in values_of(v)]
+    if isinstance(config, list):
+        return [x for v in config for x in values_of(v)]
+    return [config]
+
+
+def kinds_of(config):
+    if isinstance(config, dict):
+        own = {config["_kind"]} if "_kind" in config else set()
+        return own.union(*map(kinds_of, config.values()))
+    return set().union(*map(kinds_of, config)) if isinstance(config, list) else set()
+
+
+def test_they_read_back_as_what_they_were(run, name):
+    before = json.loads((run / "config.json").read_text())["config"]
+    config = configs.load(run)
+    assert type(config) is Recipe
+    written = configs.to_json(config)
+    if "-started" not in name:  # those leave a cold start out
+        assert set(map(str, values_of(before))) <= set(map(str, values_of(written)))
+    assert not any("." in kind for kind in kinds_of(written))
+    assert configs.from_json(json.loads(json.dumps(written))) == config
+
+
+def test_they_go_on_with_the_settings_they_had(run):
+    assert configs.open_run(configs.load(run), run) == []
+    assert configs.open_run(configs.load(run), run) == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in recipes.RECIPES if (OLDER / f"{name}-0.1.json").exists()]
+)
+def test_a_recipe_says_what_it_said_then(name):
+    new = configs.to_json(recipes.get_recipe(name)())
+    found = {d.key for d in configs.differences(configs.to_json(load(name)), new)}
+    assert found == CHANGED_SINCE.get(name, set())
+
+
+def test_stages_follow_from_where_those_runs_began():
+    started = load("problems-started")
+    assert list(started.stages) == ["rl"]
+    assert started.stages["rl"].after == "start"
+    assert started.problems == FileProblems(file=Path("mine.jsonl"))
+    continued = load("problems-continued").stages
+    assert list(continued) == ["sft", "rl", "sft_continued"]
+    assert continued["sft_continued"].after == "sft"
+    assert load("sft-started").stages["sft"].after == "start"
+    pulled = load("rl-pulled").stages["rl"]
+    assert (pulled.after, pulled.reference) == ("start", "teacher")
+    taught = load("distill-taught")
+    assert list(taught.stages) == ["samples", "sft"]
+    assert taught.stages["sft"].samples_of == "samples"
+    some = load("environments-some").problems
+    assert some == PackagedProblems(
+        directory="envs", names=("a",), levels=(1, 2), max_prompt_chars=99
+    )
+    pod = load("pod-sft-started")
+    assert (pod.start_from, pod.pod.checkpoints) == (Path("imported"), "gs://b/c")
+    assert (pod.pod.routing_every, pod.mesh.fsdp) == (7, 4)
+
+
+def test_every_tag_names_a_class_and_every_kind_of_a_recipe_has_one():
+    for tag, place in config_kinds.KINDS.items():
+        module, name = place.split(":")
+        assert configs.kind_name(configs._class_of_kind(tag)) == tag
+        assert configs._class_of_kind(f"{module}.{name}") is configs._class_of_kind(tag)
+    for name in recipes.RECIPES:
+        kinds = kinds_of(configs.to_json(recipes.get_recipe(name)()))
+        assert kinds <= {*config_kinds.KINDS, "dtype", "float", "path"}

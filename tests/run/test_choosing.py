@@ -1,0 +1,154 @@
+"""Which recipe a command line means, and what follows from its options."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from loong_jax import cli, configs, options, recipes
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import FileProblems, GeneratedProblems
+from loong_jax.run import choosing, run, sources
+from tests.doubles import tiny_hf
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("published") / "model"
+    tiny_hf.write_longcat(directory)
+    return directory
+
+
+def chosen(name, *words):
+    found = choosing.to_run(name, words)
+    given = options.parse_train(found.name, "text", found.config, words).config
+    return choosing.finished(given, found.config, words) if found.is_new else given
+
+
+def test_a_file_of_problems_takes_the_place_of_those_of_the_recipe():
+    assert isinstance(chosen("rl").problems, GeneratedProblems)
+    given = chosen("rl", "--problems", "mine.jsonl", "--problems.held-out-share", "0.2")
+    assert given.problems == FileProblems(file=Path("mine.jsonl"), held_out_share=0.2)
+    assert given.stages["rl"].domains == ()
+    assert chosen("problems", "--problems=a.jsonl").problems == FileProblems(file=Path("a.jsonl"))
+
+
+def test_problems_may_be_of_environments_by_name():
+    given = chosen("rl", "--environments", "gates,masks", "--problems.gates.levels", "2")
+    assert list(given.problems.domains) == ["gates", "masks"]
+    assert given.problems.domains["gates"].levels == (2,)
+    with pytest.raises(ConfigError, match="nobody"):
+        chosen("rl", "--environments", "nobody")
+
+
+def test_conversations_are_posed_no_problems_unless_a_file_has_some():
+    given = chosen("sft", "--data", "chat.jsonl")
+    assert (given.data, given.problems) == (Path("chat.jsonl"), None)
+    both = chosen("sft", "--data", "chat.jsonl", "--problems", "a.jsonl")
+    assert both.problems == FileProblems(file=Path("a.jsonl"))
+
+
+def test_models_of_their_own_tokens_write_longer_responses(published, tmp_path):
+    start = ("--start-from", str(published))
+    assert chosen("rl", *start).max_new_tokens == choosing.NEW_TOKENS
+    assert chosen("rl", *start, "--max-new-tokens", "9").max_new_tokens == 9
+    assert chosen("rl", *start, "--rl.sampling.max-new-tokens", "9").max_new_tokens is None
+    with pytest.raises(ConfigError, match=r"unknown\. Choose one of: tagged, longcat"):
+        chosen("rl", "--form", "haiku")
+    assert chosen("rl", "--form", "boxed").form.name == "boxed"
+
+
+def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
+    """At rates that people use, unless an option or the recipe says otherwise."""
+    start = ("--start-from", str(published))
+
+    def trained(recipe, *words):
+        given = chosen(recipe, *words).stages
+        (stage,) = (stage for stage in given.values() if hasattr(stage, "optimizer"))
+        schedule = stage.optimizer.schedule
+        length = getattr(schedule, "num_steps", None)
+        epochs = getattr(stage, "epochs", None)
+        return schedule.peak, epochs, stage.num_steps, length, schedule.warmup_steps
+
+    chat = ("--data", "chat.jsonl")
+    assert trained("sft", *start, *chat) == (2e-5, 3.0, 900, 900, 0)  # as long as the file says
+    assert trained("sft", *start) == (2e-5, None, 900, 900, 27)
+    assert trained("sft", *chat) == (3e-3, None, 900, 900, 20)  # fresh weights
+    assert trained("sft", *start, *chat, "--sft.epochs", "1")[1] == 1.0
+    assert trained("sft", *start, *chat, "--sft.num-steps", "50") == (2e-5, None, 50, 50, 2)
+    peak = ("optimizer.schedule.peak", "0.5")
+    assert trained("sft", *start, *chat, f"--sft.{peak[0]}", peak[1])[0] == 0.5
+    assert trained("sft", *start, *chat, "--lora", "4")[0] == 2e-4
+    assert trained("rl", *start)[0] == 2e-6
+    assert trained("rl", *start, "--lora", "4")[0] == 2e-5
+    assert trained("rl", *start, f"--rl.{peak[0]}", peak[1])[0] == 0.5
+    assert trained("smol", *start)[0] == 1e-5
+    for name in ("environments", "agentic-mini"):
+        rates = [s.optimizer.schedule.peak for s in chosen(name, *start).stages.values()]
+        assert rates == [2e-5, 2e-6]
+    source = sources.find(published)
+    of_characters = dataclasses.replace(source.config, vocab_size=128)
+    monkeypatch.setattr(sources, "find", lambda _: source._replace(config=of_characters))
+    assert trained("rl", *start)[0] == 1e-4  # a run of the miniature
+
+
+def test_adapters_and_tools_are_for_every_stage():
+    given = chosen("problems", "--problems", "a.jsonl", "--lora", "4", "--rl.lora.alpha", "8")
+    assert (given.stages["sft"].lora.rank, given.stages["rl"].lora.alpha) == (4, 8.0)
+    tools = chosen("rl", "--tools", "python", "--tools.limits.max-turns", "2").tools
+    assert (tools.names, tools.offers_all, tools.limits.max_turns) == (("python",), True, 2)
+
+
+def test_the_schedule_is_as_long_as_its_stage_unless_it_is_given():
+    def lengths(*words):
+        stage = chosen("quickstart", *words).stages["sft"]
+        schedule = stage.optimizer.schedule
+        return stage.num_steps, schedule.num_steps, schedule.warmup_steps
+
+    assert lengths() == (900, 900, 20)
+    assert lengths("--sft.num-steps", "150") == (150, 150, 20)
+    assert lengths("--sft.num-steps", "3") == (3, 3, 1)
+    given = ("--sft.optimizer.schedule.num-steps", "900")
+    assert lengths("--sft.num-steps", "150", *given) == (150, 900, 20)
+
+
+def test_a_run_goes_on_by_its_directory_alone(tmp_path, monkeypatch):
+    began = recipes.get_recipe("quickstart")().with_stage("sft", rows=4)
+    began = dataclasses.replace(began, seed=7)
+    configs.open_run(began, tmp_path)
+    here = ("--run-dir", str(tmp_path))
+    assert chosen(None, *here) == began
+    assert chosen("quickstart", *here) == began
+    longer = chosen("quickstart", *here, "--sft.num-steps", "950").stages["sft"]
+    assert longer.optimizer.schedule.num_steps == 900  # which decides every rate so far
+    with pytest.raises(ConfigError, match="is a run of the recipe 'quickstart', not of 'rl'"):
+        chosen("rl", *here)
+    with pytest.raises(ConfigError, match=r"no run in .* to go on with, and no recipe was named"):
+        chosen(None, "--run-dir", str(tmp_path / "none"))
+    trained = []
+    monkeypatch.setattr(
+        run, "train", lambda recipe, run_dir, **_: trained.append((recipe, run_dir))
+    )
+    assert cli.main(["train", *here]) == 0
+    assert trained == [(began, tmp_path)]
+
+
+def test_a_recipe_of_ones_own_is_a_function_in_a_file(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import dataclasses\n"
+        "from loong_jax import recipes\n"
+        "def colder():\n"
+        "    '''Trains a colder start.'''\n"
+        "    made = recipes.get_recipe('quickstart')()\n"
+        "    return dataclasses.replace(made, name='colder').with_stage('sft', num_steps=5)\n"
+    )
+    given = chosen(f"{file}:colder", "--seed", "3")
+    assert (given.name, given.seed, given.stages["sft"].num_steps) == ("colder", 3, 5)
+    for name, said in (
+        (f"{file}:hotter", "has no function 'hotter'"),
+        (f"{tmp_path / 'none.py'}:colder", "is no file"),
+        ("mine", "FILE.py:FUNCTION"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            recipes.get_recipe(name)

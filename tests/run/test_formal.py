@@ -1,0 +1,185 @@
+"""`loong synth formal` end to end with the real model, at the smallest size."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from loong_jax import cli
+from loong_jax.errors import ConfigError
+from loong_jax.run import formal, formal_statements
+from loong_jax.run.formal_statements import StatementSettings
+from loong_jax.run.tiny_prover import ProverSettings
+from loong_jax.synth.formal import (
+    backends,
+    expert_iteration,
+    filters,
+    formalise,
+    proof_term,
+    propositional,
+    statement,
+)
+from loong_jax.synth.formal.expert_iteration import LoopSettings
+from loong_jax.synth.formal.formulas import Implies
+from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.proof_term import Node
+from tests.synth.scripted import played
+
+RNG = np.random.default_rng(0)
+SMALL = Theorems(max_size=5, max_hypotheses=6)
+SMALLEST = dict(
+    statements=StatementSettings(
+        theorems=SMALL, num_problems=40, num_held_out=8, cold_start_nodes=3
+    ),
+    loop=LoopSettings(num_rounds=2, num_samples=2, num_held_out_samples=2),
+    prover=ProverSettings(
+        hidden_size=16, num_layers=1, num_steps=3, rows=2, max_new_tokens=16, num_slots=32
+    ),
+)
+
+
+@pytest.mark.release
+def test_smallest_run_and_its_files(tmp_path):
+    statements = dataclasses.replace(SMALLEST["statements"], author=played.URL, model="scripted")
+    settings = SMALLEST | {"statements": statements}
+    options = formal.FormalOptions(run_dir=tmp_path / "run", **settings)
+    with played.played():
+        assert formal.run(options) == 0
+    record = read(tmp_path)
+    [run] = record["runs"]
+    assert sum(run["funnel"].values()) == 40
+    assert run["num_cold_start"] + run["num_pool"] == run["funnel"]["kept"]
+    for arm in ("iteration", "control"):
+        assert [done["round"] for done in run[arm]] == [0, 1]
+        assert all(done["held_out_graded"] == 8 for done in run[arm])
+        assert [done["round"] for done in record["over_seeds"][arm]] == [0, 1]
+    assert (tmp_path / "run" / "formal.png").read_bytes().startswith(b"\x89PNG")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("round*.json")}
+    with played.played():
+        assert formal.run(dataclasses.replace(options, audit="metamath-exe", num_seeds=2)) == 0
+    again = read(tmp_path)
+    assert again["runs"][0]["iteration"] == run["iteration"], "it resumes"
+    assert {p: p.stat().st_mtime_ns for p in before} == before, "and repeats nothing"
+    assert [one["seed"] for one in again["runs"]] == [0, 1]
+    assert kin(tmp_path / "run" / "seed-0") != kin(tmp_path / "run" / "seed-1")
+    with pytest.raises(ConfigError, match="other"):
+        formal.run(dataclasses.replace(options, seed=1))
+
+
+def read(directory):
+    return json.loads((directory / "run" / "formal.json").read_text())
+
+
+def kin(directory):
+    return json.loads((directory / "iteration" / "loop.json").read_text())["held_out"]
+
+
+def test_statements_of_all_kinds_are_of_different_kin(tmp_path):
+    settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
+    backend = backends.get_backend("metamath")
+    made = formal_statements.make(settings, tmp_path, backend, 0)
+    kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
+    assert len(set(kin)) == len(kin) == 68
+    sizes = [
+        proof_term.read(s.proof, proof_term.read_sequent(s.goal.text)).size for s in made.cold_start
+    ]
+    assert max(sizes) <= settings.cold_start_nodes < min(goal.level for goal in made.pool)
+    assert all(v.is_correct for v in propositional.TermChecker(backend)(made.cold_start))
+    assert formal_statements.make(settings, tmp_path, backend, 0) == made
+    assert formal_statements.make(settings, tmp_path, backend, 1) != made
+    few = dataclasses.replace(settings, theorems=Theorems(max_size=2, max_idle=0))
+    with pytest.raises(ConfigError, match="too few"):
+        formal_statements.make(few, tmp_path, backend, 0)
+
+
+def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypatch):
+    """`q -> (p -> r)` for `p -> (q -> r)` means the same, and may be what a held-out one says."""
+
+    def swapped(formula):
+        match formula:
+            case Implies(p, Implies(q, r)):
+                return Implies(q, Implies(p, r))
+        return formula
+
+    def reworded(problems, author, backend, *, seed):
+        posed = [
+            one.intended._replace(hypotheses=tuple(map(swapped, one.intended.hypotheses)))
+            for one in problems
+        ]
+        assert all(map(statement.says_the_same, posed, [one.intended for one in problems]))
+        return [
+            formalise.Formalised(one, said, filters.KEPT, (), None)
+            for one, said in zip(problems, posed, strict=True)
+        ]
+
+    monkeypatch.setattr(formalise, "formalise", reworded)
+    settings = dataclasses.replace(
+        SMALLEST["statements"],
+        author="http://127.0.0.1:9/v1",
+        model="m",
+        num_problems=120,
+        num_held_out=40,
+    )
+    made = formal_statements.make(settings, tmp_path, backends.get_backend("metamath"), 0)
+    kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
+    assert len(set(kin)) == len(kin)
+    assert made.funnel["kin of another"] > 0
+    assert sum(made.funnel.values()) == 120
+    assert made.funnel["kept"] == len(made.cold_start) + len(made.pool)
+
+
+def test_no_renaming_makes_a_held_out_statement_one_that_trains(tmp_path):
+    """By trying all renamings, without the fingerprint that the loop goes by."""
+    settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
+    made = formal_statements.make(settings, tmp_path, backends.get_backend("metamath"), 0)
+    trainable = [proof_term.read_sequent(g.text) for g in [*(s.goal for s in made.cold_start),
+                                                            *made.pool]]  # fmt: skip
+    for goal in made.held_out:
+        held_out = proof_term.read_sequent(goal.text)
+        twin = propositional.variant(held_out, Node(held_out.goal, "A", ()), RNG)[0]
+        assert are_alike(held_out, twin)
+        assert not any(are_alike(held_out, other) for other in trainable)
+
+
+def are_alike(left, right):
+    """Whether some renaming of atoms and some order of hypotheses make the two equal."""
+    if len(left.atoms) != len(right.atoms) or len(left.hypotheses) != len(right.hypotheses):
+        return False
+    there = sorted(right.hypotheses, key=repr)
+    for names in itertools.permutations(right.atoms):
+        seen = statement.renamed(left, dict(zip(left.atoms, names, strict=True)))
+        if seen.goal == right.goal and sorted(seen.hypotheses, key=repr) == there:
+            return True
+    return False
+
+
+@pytest.mark.skipif(shutil.which("metamath") is None, reason="no metamath here")
+@pytest.mark.bubblewrap
+def test_the_audit_finds_a_proof_that_does_not_hold():
+    backend = backends.get_backend("metamath")
+    made = formal_statements.make(SMALLEST["statements"], None, backend, 0)
+    [first, second, *_] = made.cold_start
+    good = attempt(first.goal.uid, first.proof)
+    bad = attempt(second.goal.uid, first.proof)
+    done = expert_iteration.Round(
+        number=0, num_examples=1, held_out=(good,), pool=(bad,), num_solved=1
+    )
+    options = formal.FormalOptions(audit="metamath-exe", **SMALLEST)
+    statements = made._replace(pool=[second.goal], held_out=[first.goal])
+    audited = formal.audit(options, statements, {"iteration": [done]})
+    assert [text for text, *_ in audited["refused"]] == [second.goal.text]
+
+
+def attempt(uid, proof):
+    return expert_iteration.Attempt(
+        uid=uid, num_samples=1, num_correct=1, num_ungradable=0, proof=proof, reasons={}
+    )
+
+
+def test_the_command_says_what_there_is(capsys):
+    assert cli.main(["synth", "--help"]) == 0
+    assert "formal" in capsys.readouterr().out
+    assert cli.main(["synth", "nothing"]) == 1

@@ -1,0 +1,117 @@
+"""The table of memory, against the arrays that a run holds on a device."""
+
+import dataclasses
+
+import jax
+import pytest
+from rich.console import Console
+
+from loong_jax import recipes
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.models.dense import DenseConfig
+from loong_jax.models.families import family_of
+from loong_jax.recipes import MeshSettings, Recipe
+from loong_jax.rl import lora, trainer
+from loong_jax.rl.policy_model import policy_of
+from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.run import devices, memory
+from loong_jax.run.placement import engine_shapes
+
+
+def recipe_on(mesh: MeshSettings, **changes) -> Recipe:
+    recipe = recipes.get_recipe("quickstart")().with_stage("sft", rows=8)
+    return dataclasses.replace(recipe, mesh=mesh, **changes)
+
+
+def held(tree) -> int:
+    """Bytes on the first device that has any of it."""
+    device = min((d for leaf in jax.tree.leaves(tree) for d in leaf.devices()), key=lambda d: d.id)
+    return sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves(tree)
+        for shard in leaf.addressable_shards
+        if shard.device == device
+    )
+
+
+@pytest.mark.parametrize("rank", [None, 4], ids=["whole", "adapters"])
+@pytest.mark.parametrize(
+    ("model", "mesh"),
+    [
+        (None, MeshSettings(fsdp=2, expert=2, tensor=2)),
+        (DenseConfig.tiny(num_layers=2, dtype="bfloat16"), MeshSettings(fsdp=4, tensor=2)),
+    ],
+    ids=["longcat", "qwen2"],
+)
+def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank):
+    recipe = recipe_on(mesh, **({} if model is None else {"model": model}))
+    if rank is not None:
+        recipe = recipe.with_stage("rl_stem", lora=lora.LoraConfig(rank=rank))
+    stage, model, rules = recipe.stages["rl_stem"], recipe.model, devices.rules_on(mesh, 0)
+    with rules.scope():
+        graphdef, weights = family_of(model).init_weights(model, jax.random.key(0), rules)
+    policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, ()
+    if stage.lora is not None:
+        frozen = weights
+        with rules.scope():
+            trained = lora.initial_adapters(policy, stage.lora, frozen, jax.random.key(0))
+        policy = lora.lora_policy(policy, stage.lora)
+    state = trainer.initial_state(policy, stage.optimizer, trained)
+    versions = [
+        trainer.publisher(policy)(state.weights, frozen)
+        for _ in range(stage.scheduler.max_staleness + 2)
+    ]
+    engine = engine_for(graphdef, model, AsciiTokenizer(), engine_shapes(recipe, rules), rules)
+    caches = [engine.init_decode_state().cache for _ in range(recipe.engine.num_replicas)]
+    found = {need.what: need.trainer for need in memory.needs(recipe, "rl_stem")}
+    assert found["weights that train, float32"] == held(state.weights)
+    assert found["moments of the optimizer"] == held(state.optimizer_state)
+    assert found["gradients"] == held(state.weights)
+    assert found[f"{len(versions)} versions of the policy"] == held(versions)
+    assert found["caches of replicas"] == held(caches)
+    assert found.get("frozen weights", 0) == (held(frozen) if frozen else 0)
+
+
+def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
+    placement = dataclasses.replace(recipe_on(MeshSettings()).engine.placement, devices="own")
+    recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
+    engine = dataclasses.replace(recipe.engine, placement=placement)
+    recipe = dataclasses.replace(recipe, engine=engine)
+    found = memory.needs(recipe, "rl_stem")
+    console = Console(width=120, record=True)
+    console.print(memory.table("rl_stem", found, 1e6))
+    text = console.export_text()
+    assert "replica" in text
+    assert "caches of replicas" in text
+    assert "of 1.00 there" in text
+    with pytest.raises(ConfigError, match="less of it by --"):
+        memory.refuse_too_much("rl_stem", found, 1e6)
+    memory.refuse_too_much("rl_stem", found, 1e12)
+    with pytest.raises(ConfigError, match="4 devices for the trainer and 2 replicas 4 each, 12 in"):
+        memory.needs(dataclasses.replace(recipe, replica_mesh=MeshSettings(fsdp=4)), "rl_stem")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
+def test_programs_are_compiled_for_what_they_need(on_mesh):
+    mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
+    recipe = recipe_on(mesh).with_stage("rl_stem", rows=4, row_length=96)
+    shapes = dict(slots_per_replica=8, prefill_members=8, cache_length=96, prefill_length=32)
+    engine = dataclasses.replace(recipe.engine, pages=None, narrow_slots=(), **shapes)
+    found = memory.compiled_needs(dataclasses.replace(recipe, engine=engine), "rl_stem")
+    assert not any(need.is_estimate for need in found)
+    spaces = {need.what: need.trainer for need in found[-2:]}
+    assert list(spaces) == ["working space of a step", "working space of a block of decoding"]
+    assert min(spaces.values()) > 1e5
+
+
+def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
+    recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
+    engine = dataclasses.replace(recipe.engine, num_replicas=3)
+    shares = devices.shares_of(dataclasses.replace(recipe, engine=engine))
+    found = [
+        sorted(d.id for d in rules.mesh.devices.flat) for rules in shares.replicas if rules.mesh
+    ]
+    assert found == [[0, 1], [2, 3], [0, 1]]
+    assert shares.replicas[0] is shares.replicas[2]

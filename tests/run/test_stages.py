@@ -1,0 +1,84 @@
+"""What stages decide by themselves: when time ends one, and what an interrupt leaves."""
+
+import io
+import os
+import signal
+import types
+
+import pytest
+from rich.console import Console
+
+from loong_jax import interrupts
+from loong_jax.data import json_files
+from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.orchestrator.pipeline import StageDirectories
+from loong_jax.recipes import SftStage
+from loong_jax.report.metrics_log import MetricsLog
+from loong_jax.report.progress import Progress
+from loong_jax.rl.collapse import CollapseRules, CollapseWatch
+from loong_jax.rl.optimizers import AdamW, WarmupConstant
+from loong_jax.run import stages
+from loong_jax.run.profiling import StepProfile
+from loong_jax.run.texts import Texts
+from tests.report import test_metrics_log
+
+TEXTS = Texts(tokenizer=AsciiTokenizer())
+
+
+def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path):
+    for name in ("a", "b"):
+        json_files.write_json(tmp_path / name / "done.json", {"wall_s": 60.0, "evaluation_s": 10.0})
+    directories = StageDirectories(
+        own=tmp_path / "c", inputs={name: tmp_path / name for name in ("a", "b")}
+    )
+    assert stages._until(("a", "b"), directories, 90.0)()
+    assert not stages._until(("a", "b"), directories, 100.0)()
+    assert stages._until((), directories, 100.0)()
+
+
+def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
+    saved = []
+
+    def run(policy, settings, state, pairs, encode, *, cursor, frozen, on_step, keep_going):
+        for step in range(1, 10):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            on_step(types.SimpleNamespace(step=step), cursor + step, {"loss": 1.0})
+
+    monkeypatch.setattr(stages.sft, "run", run)
+    monkeypatch.setattr(stages.trainer, "initial_state", lambda *_: types.SimpleNamespace(step=0))
+    monkeypatch.setattr(stages.trainer, "to_arrays", lambda state: {"step": state.step})
+    monkeypatch.setattr(
+        stages.checkpoint, "save", lambda _, step, arrays, kept, keep: saved.append((step, kept))
+    )
+    session = types.SimpleNamespace(
+        fresh_weights={}, policy=None, texts=TEXTS, demonstrations=lambda _: []
+    )
+    optimizer = AdamW(schedule=WarmupConstant(peak=1e-3, warmup_steps=1))
+    progress = Progress(["sft"], console=Console(file=io.StringIO()))
+    with pytest.raises(interrupts.Terminated), interrupts.handled():
+        stages.run_sft(
+            session, "sft", SftStage(num_steps=9, optimizer=optimizer, row_length=8),
+            StageDirectories(own=tmp_path / "sft", inputs={}), progress,
+        )  # fmt: skip
+    assert saved == [(3, {"cursor": 3})]
+    steps = json_files.read_jsonl(tmp_path / "sft" / "metrics.jsonl")
+    assert [line["step"] for line in steps] == [1, 2, 3]
+
+
+def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
+    stream = io.StringIO()
+    progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
+    progress.start("rl", total_steps=9)
+    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+        shown = stages._ShownLog(
+            log, progress, StepProfile(tmp_path), CollapseWatch(CollapseRules()), needs_signal=True
+        )
+        teaches = test_metrics_log.group([1.0, 0.0, 0.0, 0.0])
+        for disposition, group in (
+            ("filtered", test_metrics_log.group([0.0, 0.0, 0.0, 0.0])),
+            ("keep", teaches),
+        ):
+            shown.judged(group, disposition)
+        shown.step(1, {"loss": 0.25}, [teaches])
+    assert "step 1/9  loss 0.250  reward 0.12  signal 50%" in stream.getvalue()
