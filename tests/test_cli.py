@@ -28,7 +28,7 @@ def runs(monkeypatch):
         calls.append((recipe, run_dir, only, source))
 
     monkeypatch.setattr(run, "train", train)
-    monkeypatch.setattr(recipes, "RECIPES", {"toy": "tests.doubles.nested_config:toy"})
+    monkeypatch.setitem(recipes.RECIPES, "toy", "tests.doubles.nested_config:toy")
     return calls
 
 
