@@ -81,7 +81,7 @@ format: dev ## let ruff rewrite what it can
 	$(VENV)/bin/ruff format .
 
 docs: dev ## build the documentation into site/; a broken link or reference fails
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir site
 
 release: dev ## build wheel and sdist into dist/, and try both in a fresh environment
 	rm -rf dist

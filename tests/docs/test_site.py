@@ -14,7 +14,7 @@ from tests.docs.reading import DOCS, ROOT
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     place = tmp_path_factory.mktemp("site")
-    words = ["mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
+    words = ["mkdocs", "build", "--strict", "--site-dir", str(place)]
     done = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=ROOT,
@@ -50,6 +50,13 @@ def test_every_command_and_recipe_has_its_section(site):
 def test_what_may_be_imported_is_described(site, name):
     pages = (site / "reference/api").glob("*.html")
     assert any(f'id="{name}"' in page.read_text() for page in pages)
+
+
+def test_lists_are_lists(site):
+    """The site wants an empty line before a list, where other readers of Markdown do not."""
+    texts = {page.name: page.read_text() for page in site.rglob("*.html")}
+    found = {n: re.findall(r"<p>[^<]*(?:<(?!/p>)[^<]*)*\n- ", text) for n, text in texts.items()}
+    assert {name for name, paragraphs in found.items() if paragraphs} == set()
 
 
 def test_nothing_is_fetched_to_read_a_page(site):
