@@ -30,7 +30,7 @@ from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-DOCS = Path(__file__).parents[2] / "docs" / "own_model.md"
+DOCS = Path(__file__).parents[2] / "docs/tutorials/own_model.md"
 VOCABULARY = 8192
 FAMILIES = {
     "longcat": lambda place: tiny_hf.write_longcat(place, vocab_size=VOCABULARY, num_layers=1),
