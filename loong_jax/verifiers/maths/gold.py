@@ -36,7 +36,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
     span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
     body = _bare(span.text if span else text)
-    if not body.isascii():
+    if not body.isascii() or "dollars" in body:
         body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())

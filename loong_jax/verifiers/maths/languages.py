@@ -112,6 +112,8 @@ NOTHING = re.compile(_PATTERNS["NOTHING"])
 
 def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
+    if "dollars" in text or "(" in text:
+        text = _IN_WORDS.sub(_amount, text)
     if not text.isascii():
         text = text.translate(_SIGNS)
         if "分之" in text:
@@ -143,6 +145,26 @@ def translated(text: str) -> str:
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(_foreign_date, text)
     return _rewritten(text if text.isascii() else _SAYS.sub(" is ", text), "LATIN")
+
+
+_IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
+    rf"\b({number_words.PATTERN}) ([a-z]+)(?: and ({number_words.PATTERN}|one) cents?)?"
+    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?)\))?",
+    re.IGNORECASE,
+)
+
+
+def _amount(match: re.Match[str]) -> str:
+    """The amount in digits, unless those behind it in brackets are others."""
+    whole, word, cents, again = match.groups()
+    is_money = word.lower() == "dollars"
+    value = Fraction(number_words.number_from_words(whole) or 0)
+    value += Fraction(number_words.number_from_words(cents or "zero") or 0, 100)
+    is_other = again is not None and Fraction(again.replace(",", "")) != value
+    if is_other or not (is_money or again) or (cents and not is_money):
+        return match[0]
+    amount = f"{float(value):.2f}" if cents else _digits(value)
+    return f"\\${amount}" if is_money else f"{amount} {word}"
 
 
 def _rewritten(text: str, table: str) -> str:

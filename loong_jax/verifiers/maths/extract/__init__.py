@@ -108,7 +108,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     found = list(closing.spans(body))
     if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
-    if (other := prose.second_thought(body)) is not None:
+    last = max((m.start() for m in closing.phrases_of(body)), default=0) if found else 0
+    if (other := prose.second_thought(body[last:])) is not None:
         found = [Span(other, "phrase")]
     elif found:
         _, is_one, after = body.rpartition(found[0].text)
@@ -117,6 +118,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     for span in found:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
+        yield from _numbered(span.text)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
@@ -133,14 +135,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (count := remarks.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = remarks.without_remarks(body)
-        if (parts := prose.labelled_parts(body)) is not None:
-            said = [
-                next(last_maths.spans(part), Span(part, "")).text
-                if _PROSE_OR_MARK.search(part)
-                else part
-                for part in parts
-            ]
-            yield Span(" \\text{ and } ".join(said), "pair")
+        yield from _numbered(body)
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))
@@ -171,6 +166,18 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
                 yield from last_maths.spans(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
     yield from last_maths.spans(body)
+
+
+def _numbered(text: str) -> Iterator[Span]:
+    """2; 3 of "(1) f(0) = 2; (2) the minimum is 3", for who asks for both."""
+    if (parts := prose.labelled_parts(text)) is not None:
+        said = [
+            next(last_maths.spans(part), Span(part, "")).text
+            if _PROSE_OR_MARK.search(part)
+            else part
+            for part in parts
+        ]
+        yield Span("; ".join(said), "pair")
 
 
 def _with_shorter(span: Span) -> Iterator[Span]:

@@ -39,6 +39,7 @@ _HAS_MATHS = re.compile(r"[\d\u2080-\u2089\u00b2\u00b3\\({\[π√∞]|\binfinity
 _UNIT = re.compile(_PATTERNS["UNIT"])
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _SECOND_THOUGHTS = re.compile(_PATTERNS["SECOND_THOUGHTS"])
+_CLAUSE_END = re.compile(r"(?<!\d),\s|,\s+(?:so|and)\b")  # "it must be odd, so 3 are left"
 _DISOWNED = re.compile(_PATTERNS["DISOWNED"])
 _BRACKETED = re.compile(r"\([^()]*\)")
 _DOUBT = re.compile(_PATTERNS["DOUBT"])
@@ -183,7 +184,7 @@ def second_thought(text: str) -> str | None:
         disowned = _DISOWNED.search(text)
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
     said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
-    return said if _HAS_MATHS.search(said) else None
+    return said if _HAS_MATHS.search(_CLAUSE_END.split(said)[0]) else None
 
 
 def looks_like_code(text: str) -> bool:

@@ -12,7 +12,7 @@ from loong_jax.verifiers.maths.reading import number_words
 MAX_CHARS = 400  # of a sentence that is looked at
 _WORD = rf"(?:{number_words.PATTERN}|one|half)\b"
 _NUMBER = rf"(?:\d[\d.,/:]*(?<![.,/:])\s?(?:\\?%|\^\\circ|°)?|{_WORD})"
-_VALUE = rf"(?:\$[^$]+\$|\\\([^()]+\\\)|[-$€£]?{_NUMBER}|\b[xyzn]\s?=\s?-?\d[\d.,]*|[)\]}}])"
+_VALUE = rf"(?:\$\$?[^$]+\$\$?|\\\([^()]+\\\)|[-$€£]?{_NUMBER}|\b[xyzn]\s?=\s?-?\d[\d.,]*|[)\]}}])"
 _ENDS_ON_VALUE = re.compile(
     rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"

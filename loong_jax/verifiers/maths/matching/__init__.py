@@ -50,6 +50,8 @@ def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
         answer = residues.residue(answer) if gold.head != "chain" else answer.args[0]
     if gold.head == "piecewise" or answer.head == "piecewise":
         return single.in_pieces(matcher, gold, answer)
+    if "chain" in gold.heads and gold.args[0] != ("in",):
+        answer = naming.as_values(answer)
     if gold.head == "chain":
         gold, answer = map(families.as_function, (gold, answer))
         return relations.relation(matcher, gold, naming.with_name_of(gold, answer))

@@ -90,15 +90,18 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
     if gold.head == "tuple" and is_several:
         return False  # "x = 1 or x = 2" is no point
+    own = [naming.left_side(i) for i in items]
+    bases = {str(name).partition("_")[0] for name in own}
+    if all(own) and all(names) and len(bases) > len(set(names)):
+        return False  # "x = 2 or x = 3" for x = 2, y = 3
     in_order = gold.head == "tuple" or (gold.head == "bracket" and answer.head != "set")
     if gold.head == answer.head == "bracket" and len(items) == 2:
         in_order = all(values.real_value(item) is not None for item in items)
     if all(names) and len(set(names)) == len(names) > 1:
-        own = [naming.left_side(i) for i in items]
         if all(own) and set(own) == set(names):
             order = [names.index(name) for name in own]
             given_values, in_order = [given_values[i] for i in order], True
-        elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
+        elif all(own) and len(bases) > 1:
             in_order = True
         elif set(own) & set(names) and all(str(name).isalpha() for name in names):
             return False  # "x = 2, y = 3" for x = 2 or x = 3

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
@@ -215,6 +215,43 @@ def _prime_powers(order: int) -> Iterator[int]:
         yield order
 
 
+_QUANTIFIED = re.compile(
+    r"(?<!\\)(?P<sign>\\exists|\\forall|[\u2203\u2200])\s*(?P<name>[a-z](?:_\{?\w\}?)?)\s*"
+    r"(?P<domain>(?:\\in\b|\u2208)\s*(?:\\math\w+\s*\{?\s*[A-Z]\s*\}?|[A-Z](?![a-z]))"
+    r"(?:[_^]\{?[*+]\}?)*|(?:[<>]|\\[gl]eq?(?:slant)?\b|\\neq?\b)\s*-?\d+)"
+    r"(?:[\s$,:;|]|\\(?:mid|colon|q?quad)\b|\\[,;:! ]|\\text\s*\{[^{}]*\}|such that|s\.t\.|is\b|"
+    r"it holds that|we have|[\u4e00-\u9fff])*(?P<body>[^$]+)\$?[\s.]*\Z"
+)
+_NOT = re.compile(r"(?:\\neg|\\lnot|\u00ac|\bnot)[\s$(]*\Z")
+_SIGNS_OF = {"\\exists": "\u2203", "\\forall": "\u2200"}
+
+
+class Proposition(NamedTuple):
+    quantifier: str  # with what it ranges over
+    name: str
+    body: Node  # an equation or inequality
+
+
+def read_proposition(text: str) -> Proposition | None:
+    """The statement with one quantifier that ends a text."""
+    found = _QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
+    if found is None or _NOT.search(text[: found.start()]) or _QUANTIFIER.search(found["body"]):
+        return None
+    if _QUANTIFIER.search(text[: found.start()]):
+        return None
+    try:
+        name, body = (readings.of(found[part].strip())[0] for part in ("name", "body"))
+    except (ParseError, CostError):
+        return None
+    domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
+    sign = _SIGNS_OF.get(found["sign"], found["sign"])
+    is_one = name.head == "symbol" and body.head == "chain"
+    quantifier = sign + domain.replace("\u2208", "\\in")
+    return Proposition(quantifier, name.args[0], body) if is_one else None
+
+
+_QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
+MAX_QUANTIFIED = 400
 _AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|[$*]|\\[,;:! ]")
 _DIVIDED = re.compile(
     r"(?:.*=\s*|.*\bis\s+)?(\d+)\s*(?:\.{3,}|…+|⋯+|(?:\\[lc]?dots\s*)+|[Rr]\.?|"

@@ -211,11 +211,12 @@ def synonyms_of(wanted: str) -> frozenset[str]:
 
 def is_said_of(name: str, sentence: str) -> bool:
     """Whether a sentence says of a name, and of no other, that it stands out: "Emma won."."""
-    sentence = _OPENS.sub("", sentence.strip(" .!*"))
+    sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
     others = set(_OTHER_NAME.findall(sentence)) - {name}
     if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
         return False
     for part in re.split(r",\s+", sentence):
+        part = _OPENS.sub("", part)
         subject, _, rest = part.partition(" ")
         if subject.strip("*") == name and _NAMED.fullmatch(rest) is not None:
             return True
