@@ -17,8 +17,7 @@ _ENDS_ON_VALUE = re.compile(
     rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
-_PATTERNS = names.patterns("remarks")
-_HAS_VALUE = re.compile(_PATTERNS["HAS_VALUE"])
+_SAID = names.patterns("remarks")
 _TURNS = r"so|thus|hence|therefore|but|wait|actually|answer|result|instead"
 _TURN = re.compile(
     rf"\b(?:{_TURNS})\b|=>|\\implies|\\Rightarrow|所以|因此|故|从而|于是", re.IGNORECASE
@@ -30,10 +29,6 @@ _CONCLUDES = re.compile(
 )
 _OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
 _AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
-_TAIL = re.compile(_PATTERNS["TAIL"])
-_COUNTS = re.compile(_PATTERNS["COUNTS"])
-_NO_COUNT = re.compile(_PATTERNS["NO_COUNT"])
-_SENTENCE = re.compile(_PATTERNS["SENTENCE"])
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 
 
@@ -43,7 +38,7 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if breaks and _SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
+        if breaks and _SAID.SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
@@ -59,7 +54,7 @@ def without_remarks(body: str) -> str:
 
 def _cut(sentence: str) -> int | None:
     """Where the remark begins that ends a sentence; None where none does."""
-    for tail in _TAIL.finditer(sentence, 1):
+    for tail in _SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup
         gives_reason = kind in ("reason", "aside") or tail[0].strip(", ")[:5] in (
@@ -67,7 +62,7 @@ def _cut(sentence: str) -> int | None:
             "where",
             "which",
         )
-        if not (_HAS_VALUE.search(head) or len(head.split()) < 4):
+        if not (_SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
         if (_TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
             continue  # "and since x is real, x = 2"
@@ -82,8 +77,10 @@ def _cut(sentence: str) -> int | None:
 def count_before(sentence: str) -> str | None:
     """ "There are 4 solutions" of "There are 4 solutions: 1, 2, 5 and 10", for who asks for it."""
     head, colon, rest = sentence[-MAX_CHARS:].partition(": ")
-    is_count = colon and head[-1:].strip() and _ENDS_ON_VALUE.search(head) and _COUNTS.search(head)
-    if not is_count or _NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
+    is_count = (
+        colon and head[-1:].strip() and _ENDS_ON_VALUE.search(head) and _SAID.COUNTS.search(head)
+    )
+    if not is_count or _SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
     return None if _CONCLUDES.search(rest) else head
 
