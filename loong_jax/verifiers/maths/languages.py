@@ -23,9 +23,6 @@ _WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _SAID = names.patterns("languages")
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
-_SAYS = re.compile(
-    r"(?:(?<![不可])是|(?<![不可能因认以])为|得|(?<![不能])等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])"
-)
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
@@ -139,7 +136,7 @@ def translated(text: str) -> str:
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(_foreign_date, text)
-    return _rewritten(text if text.isascii() else _SAYS.sub(" is ", text), "LATIN")
+    return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
 
 
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)

@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError, number
 from loong_jax.verifiers.maths.reading import brackets
 from loong_jax.verifiers.maths.reading.parser import Parser
@@ -12,10 +13,7 @@ MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
           "ten": 10, "twelve": 12, "sixteen": 16}  # fmt: skip
 _LETTERS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
-_ROMAN = re.compile(
-    r"[\s$*]*(?:\\(?:text|mathrm|textbf)\{)?\s*"
-    r"(?P<roman>M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))\s*\}?[\s$*.]*"
-)
+_SAID = names.patterns("numerals")
 
 
 def numeral(parser: Parser, token: Token) -> Node:
@@ -81,7 +79,7 @@ def _repeating(text: str) -> Node:
 
 def roman(text: str) -> int | None:
     """14 for XIV: a canonical Roman numeral of two letters or more, which is all of the text."""
-    match = _ROMAN.fullmatch(text)
+    match = _SAID.ROMAN.fullmatch(text)
     if match is None or len(match["roman"]) < 2:
         return None
     total, before = 0, 0
@@ -141,22 +139,6 @@ def _marks(parser: Parser) -> str:
     return marks
 
 
-_BASED = re.compile(
-    r"(?:\\(?:text|mathrm)\{)?\(?([0-9A-Fa-f]{1,40})\)?\}?_\{?(1[1-6])\}?"  # 2A_{16}
-)
-_IN_BASE = re.compile(
-    r"(?P<digits>[0-9A-Za-z]{1,40})(?:[\s,$]*\(?\s*(?:in\s+)?|_\{?\s*\\(?:text|mathrm)\{\s*)"
-    r"base[\s}-]*(?P<base>\d{1,2}|[a-z]{3,7})[\s)}]*",
-    re.IGNORECASE,
-)
-_BASE_FIRST = re.compile(
-    r"(?:in\s+)?base[\s-]*(?P<base>\d{1,2}|[a-z]{3,7})[\s:,]+\$?(?P<digits>[0-9A-Za-z]{1,40})",
-    re.IGNORECASE,
-)
-_WORDED_BASE = re.compile(
-    r"(?P<digits>[0-9A-F]{1,40})[\s$]*\(?(?:in\s+)?(?P<base>binary|octal|hexadecimal)\)?",
-    re.IGNORECASE,
-)
 _BASES_IN_WORDS = {"binary": 2, "octal": 8, "hexadecimal": 16}
 
 
@@ -164,7 +146,7 @@ def based_text(text: str) -> Node | None:
     """2A_{16}: digits that are letters too; one letter alone is a variable with a subscript."""
     if "_" in text:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
-    match = _BASED.fullmatch(text)
+    match = _SAID.BASED.fullmatch(text)
     if match is None and re.search("base|binary|octal|hexadecimal", text.lower()):
         return _in_named_base(text)
     if match is None or match[1].isdigit() or len(match[1]) < 2:
@@ -174,8 +156,8 @@ def based_text(text: str) -> Node | None:
 
 def _in_named_base(text: str) -> Node | None:
     """204 (base 5); base 5: 204."""
-    match = _IN_BASE.fullmatch(text) or _BASE_FIRST.fullmatch(text)
-    if match is None and (match := _WORDED_BASE.fullmatch(text)) is not None:
+    match = _SAID.IN_BASE.fullmatch(text) or _SAID.BASE_FIRST.fullmatch(text)
+    if match is None and (match := _SAID.WORDED_BASE.fullmatch(text)) is not None:
         return _in_base(match["digits"], _BASES_IN_WORDS[match["base"].lower()])
     if match is None:
         return None

@@ -13,9 +13,6 @@ _SAID = names.patterns("phrases")
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = _SAID.DENIAL
 CONDITION = _SAID.CONDITION
-_LIMITED = re.compile(
-    r"\Ayes\b.*\b(?:but only|in general no)\b|\Ayes,? (?:only )?(?:if|when)\b(?! and)"
-)
 _GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
@@ -76,7 +73,7 @@ def yes_or_no(text: str) -> str | None:
     words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
         return None
-    if _LIMITED.search(said):
+    if _SAID.LIMITED.search(said):
         return None
     first = _YES[words[0]]
     later = [part.split()[0] for part in clauses[1:]]
