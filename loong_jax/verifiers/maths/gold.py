@@ -8,7 +8,7 @@ from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
+from loong_jax.verifiers.maths.reading import numerals, readings, words
 from loong_jax.verifiers.maths.wording import choices, notations, phrases
 
 TYPES = tuple(
@@ -139,7 +139,7 @@ def _readings_of_words(text: str) -> tuple[Node, ...]:
     if (
         phrases.is_nothing(bare)
         or phrases.is_everything(bare)
-        or number_words.number_from_words(bare) is not None
+        or numerals.number_from_words(bare) is not None
         or _may_be_maths(text)
     ):
         return _readings(text)

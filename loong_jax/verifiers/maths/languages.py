@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.reading import numerals
 
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
@@ -112,15 +112,13 @@ def translated(text: str) -> str:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _SAID.CLOCK.sub(_time, text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
-        text = _SAID.MONTH.sub(lambda m: str(number_words.number_from_words(m[0])), text)
-        text = _ROOT.sub(
-            lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
-        )
+        text = _SAID.MONTH.sub(lambda m: str(numerals.number_from_words(m[0])), text)
+        text = _ROOT.sub(lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}", text)
         if "百分之" in text:
             text = _PERCENT.sub(
-                lambda m: _digits(Fraction(number_words.number_from_words(m[1]) or 0)) + "%", text
+                lambda m: _digits(Fraction(numerals.number_from_words(m[1]) or 0)) + "%", text
             )
-        text = _COUNTED.sub(lambda m: f"{m[1]}{number_words.number_from_words(m[2])}{m[3]}", text)
+        text = _COUNTED.sub(lambda m: f"{m[1]}{numerals.number_from_words(m[2])}{m[3]}", text)
         if "其中" in text:
             text = _SAID.ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
         text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
@@ -140,7 +138,7 @@ def translated(text: str) -> str:
 
 
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
-    rf"\b({number_words.PATTERN}) ([a-z]+)(?: and ({number_words.PATTERN}|one) cents?)?"
+    rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
     r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?)\))?",
     re.IGNORECASE,
 )
@@ -150,8 +148,8 @@ def _amount(match: re.Match[str]) -> str:
     """The amount in digits, unless those behind it in brackets are others."""
     whole, word, cents, again = match.groups()
     is_money = word.lower() == "dollars"
-    value = Fraction(number_words.number_from_words(whole) or 0)
-    value += Fraction(number_words.number_from_words(cents or "zero") or 0, 100)
+    value = Fraction(numerals.number_from_words(whole) or 0)
+    value += Fraction(numerals.number_from_words(cents or "zero") or 0, 100)
     is_other = again is not None and Fraction(again.replace(",", "")) != value
     if is_other or not (is_money or again) or (cents and not is_money):
         return match[0]

@@ -12,17 +12,10 @@ from collections.abc import Iterator
 
 from loong_jax.data import response
 from loong_jax.verifiers.maths import languages
-from loong_jax.verifiers.maths.extract import (
-    closing,
-    last_maths,
-    markdown,
-    prose,
-    remarks,
-    statements,
-)
+from loong_jax.verifiers.maths.extract import closing, last_maths, markdown, prose, statements
 from loong_jax.verifiers.maths.extract.refusals import gives_up
 from loong_jax.verifiers.maths.extract.statements import Span, statement
-from loong_jax.verifiers.maths.reading import number_words, sides
+from loong_jax.verifiers.maths.reading import numerals, sides
 from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_CANDIDATES = 4
@@ -122,7 +115,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
-        yield from last_maths.spans(remarks.without_remarks(span.text))
+        yield from last_maths.spans(prose.without_remarks(span.text))
     said = found[0].text if found and found[0].rule == "label" else ""
     if len(said) > 3 and not said.endswith(":") and not closing.says_value(said):
         return  # Answer: it has no maximum
@@ -132,9 +125,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             return
         if (term := prose.end_of_sequence(sentence)) is not None:
             yield Span(term, "count")
-        if (count := remarks.count_before(sentence)) is not None:
+        if (count := prose.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
-        body = remarks.without_remarks(body)
+        body = prose.without_remarks(body)
         yield from _numbered(body)
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
@@ -161,7 +154,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield Span(said, "stated")
         clause = phrases.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
         if not _HAS_DIGITS.search(clause) and not _SAYS_NO_MORE.match(clause):
-            counted = number_words.in_digits(clause)
+            counted = numerals.in_digits(clause)
             if counted != clause:
                 yield from last_maths.spans(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
@@ -182,7 +175,7 @@ def _numbered(text: str) -> Iterator[Span]:
 
 def _with_shorter(span: Span) -> Iterator[Span]:
     """A span without the remarks that end it, and as it is."""
-    if (bare := remarks.without_remarks(span.text)) != span.text:
+    if (bare := prose.without_remarks(span.text)) != span.text:
         yield Span(bare.strip(" *"), span.rule)
     yield span
 
@@ -190,7 +183,7 @@ def _with_shorter(span: Span) -> Iterator[Span]:
 def last_clause(text: str) -> str:
     """The last sentence without the remarks that end it."""
     body = markdown.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
-    clause = prose.last_sentence(remarks.without_remarks(closing.without_comments(body)))
+    clause = prose.last_sentence(prose.without_remarks(closing.without_comments(body)))
     return clause if len(clause) <= MAX_WHOLE else ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
-from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.wording import choices, phrases
 
 _SAID = names.patterns("closing")
@@ -92,7 +92,7 @@ def spans(body: str) -> Iterator[Span]:
 
 def says_value(text: str) -> bool:
     """Whether it has maths, or is a number in words."""
-    return _MATHS.search(text) is not None or number_words.number_from_words(text) is not None
+    return _MATHS.search(text) is not None or numerals.number_from_words(text) is not None
 
 
 def without_comments(body: str) -> str:

@@ -9,7 +9,7 @@ import re
 from loong_jax.data import response
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import closing, prose, statements
-from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.wording import phrases
 
 MAX_CHARS = 6000  # from the end
@@ -44,7 +44,7 @@ def gives_up(text: str) -> bool:
         refusing = [i for i, clause in enumerate(clauses) if _SAID.REFUSES.match(clause[:400])]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
-    breaks_off = announced is not None and number_words.in_digits(announced[0]) == announced[0]
+    breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
     if not refusing and not asking and not breaks_off:
         return False
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]

@@ -15,14 +15,7 @@ from loong_jax.verifiers.maths.expression import (
     depth,
     number,
 )
-from loong_jax.verifiers.maths.reading import (
-    factors,
-    number_words,
-    numerals,
-    relations,
-    sides,
-    sums,
-)
+from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import prepare, tokenize
 from loong_jax.verifiers.maths.wording import phrases
@@ -91,17 +84,17 @@ def _read(text: str) -> tuple[Node, ...]:
             return (EMPTY,)
         if phrases.is_everything(bare):
             return (REALS,)
-        value = number_words.number_from_words(bare)
+        value = numerals.number_from_words(bare)
         if value is not None:
             return (number(value),)
         twice = _SAID.TWICE.fullmatch(text.strip(" $"))
         if twice is not None:
             digits = twice[1].replace(",", "")
-            if str(number_words.number_from_words(twice[2])) == digits:
+            if str(numerals.number_from_words(twice[2])) == digits:
                 return (number(int(digits)),)
-        if (named := number_words.read(bare)) is not None:
+        if (named := numerals.read(bare)) is not None:
             return (named,)
-        if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
+        if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
             text = digits
     if len(text) < 300 and (clause := sides.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)

@@ -232,7 +232,7 @@ def read_proposition(text: str) -> Proposition | None:
     except (ParseError, CostError):
         return None
     domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
-    sign = _SIGNS_OF.get(found["sign"], found["sign"])
+    sign = _SIGNS_OF.get(str(found["sign"]), str(found["sign"]))
     is_one = name.head == "symbol" and body.head == "chain"
     quantifier = sign + domain.replace("\u2208", "\\in")
     return Proposition(quantifier, name.args[0], body) if is_one else None
