@@ -37,17 +37,18 @@ _ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
-Parser.whole, Parser.items, Parser.relation = relations.whole, relations.items, relations.relation
-Parser.union, Parser.sum, Parser.product = relations.union, sums.sum_, sums.product
-Parser.factor, Parser.primary, Parser.argument = (
-    factors.factor, factors.primary, factors.argument
-)  # fmt: skip
+class Grammar(Parser):
+    whole, items, relation = relations.whole, relations.items, relations.relation
+    union, sum, product = relations.union, sums.sum_, sums.product
+    factor, primary, argument = factors.factor, factors.primary, factors.argument
+
+
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    node = Parser(tokenize(prepare(text))).whole()
+    node = Grammar(tokenize(prepare(text))).whole()
     if (deep := depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
