@@ -5,7 +5,7 @@ import itertools
 import math
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge.methods import LongcatFusion
+from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
     OneStepOffPolicy,
