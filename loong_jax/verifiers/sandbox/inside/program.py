@@ -22,7 +22,7 @@ import threading
 import types
 import typing  # noqa: F401
 
-from loong_jax.verifiers.code.inside import kernel
+from loong_jax.verifiers.sandbox.inside import system
 
 
 def become_program(request, files, stdin, pipes, state):
@@ -37,7 +37,8 @@ def become_program(request, files, stdin, pipes, state):
         part = dict(files).get(os.path.basename(request["argv"][0]))
         source = os.pread(part[0], part[2], part[1]) if part else None
     os.closerange(4 if request["reports"] else 3, 1024)
-    drop_powers(state.filter, request["limits"], mode)
+    set_limits(request["limits"])
+    drop_powers(state.filter)
     os.chdir("/tmp")
     if mode == "exec":
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
@@ -50,7 +51,7 @@ def become_program(request, files, stdin, pipes, state):
     run_python(request, source, state.streams)
 
 
-def drop_powers(rules, limits, mode):
+def set_limits(limits):
     as_bytes = limits["address_bytes"] or resource.RLIM_INFINITY
     for name, soft, hard in (
         ("RLIMIT_CPU", math.ceil(limits["cpu_s"]) + 1, math.ceil(limits["cpu_s"]) + 2),
@@ -69,17 +70,21 @@ def drop_powers(rules, limits, mode):
             hard = outer if hard == resource.RLIM_INFINITY else min(hard, outer)
             soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
         resource.setrlimit(number, (soft, hard))
-    kernel.LIBC.prctl(kernel.PR_CAP_AMBIENT, 4, 0, 0, 0)  # clear all
+
+
+def drop_powers(rules):
+    """Gives up every capability and what the filter refuses, for good."""
+    system.LIBC.prctl(system.PR_CAP_AMBIENT, 4, 0, 0, 0)  # clear all
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    if kernel.LIBC.syscall(kernel.SYS_CAPSET, header, (ctypes.c_uint32 * 6)()) != 0:
+    if system.LIBC.syscall(system.SYS_CAPSET, header, (ctypes.c_uint32 * 6)()) != 0:
         raise OSError(ctypes.get_errno(), "capset")
-    kernel.LIBC.prctl(kernel.PR_SET_DUMPABLE, 1, 0, 0, 0)  # else its own /proc/self is closed to it
-    if kernel.LIBC.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    system.LIBC.prctl(system.PR_SET_DUMPABLE, 1, 0, 0, 0)  # else its own /proc/self is closed to it
+    if system.LIBC.prctl(system.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs")
     if rules:
         buffer = ctypes.create_string_buffer(rules, len(rules))
         program = (ctypes.c_uint64 * 2)(len(rules) // 8, ctypes.addressof(buffer))
-        if kernel.LIBC.prctl(kernel.PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0) != 0:
+        if system.LIBC.prctl(system.PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "seccomp")
 
 

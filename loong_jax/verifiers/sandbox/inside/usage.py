@@ -7,7 +7,7 @@ import resource
 import select
 import time
 
-from loong_jax.verifiers.code.inside import program, wire
+from loong_jax.verifiers.sandbox.inside import program, system
 
 SAMPLE_S = 0.02  # how often usage is read while a program runs
 FROZEN_S = 0.5  # a wait that ends so much late means that we were stopped
@@ -20,7 +20,7 @@ class State:
     def __init__(self, setup):
         self.filter = bytes.fromhex(setup["filter"])
         self.group = {name: int(fd) for name, fd in setup["group"].items()}
-        self.has_proc = os.path.isdir("/proc/self")
+        self.has_proc = setup["samples"] and os.path.isdir("/proc/self")
         self.streams = program.standard_streams()
 
     def read(self, name):
@@ -52,18 +52,15 @@ class Watch:
         self.has_group_cpu = "cpu" in state.group
         self.has_group_memory = "memory_peak" in state.group
 
-    def drain(self, fds):
+    def drain(self, fds, caps):
         """(descriptor, 0, size) of a file in memory for each pipe, and why the reading ended."""
         kept = [os.memfd_create("output", os.MFD_CLOEXEC) for _ in fds]
         sizes = [0 for _ in fds]
-        end = self.drain_into(fds, kept, sizes)
+        end = self.drain_into(fds, kept, sizes, caps)
         return [(fd, 0, size) for fd, size in zip(kept, sizes, strict=True)], end
 
-    def drain_into(self, fds, kept, sizes):
-        limits = self.limits
-        caps = [limits["output_bytes"]] * 2
-        caps += [limits["result_bytes"], limits["collect_bytes"] + (1 << 20)]
-        view = memoryview(wire.SCRATCH)
+    def drain_into(self, fds, kept, sizes, caps):
+        view = memoryview(system.SCRATCH)
         index = {fd: i for i, fd in enumerate(fds)}
         poll = select.poll()
         for fd in fds:
@@ -90,7 +87,7 @@ class Watch:
                     poll.unregister(fd)
                     del index[fd]
                     continue
-                wire.write_all(kept[i], view[: min(count, caps[i] - sizes[i])])
+                system.write_all(kept[i], view[: min(count, caps[i] - sizes[i])])
                 sizes[i] = min(sizes[i] + count, caps[i] + 1)
                 if sizes[i] > caps[i]:
                     sizes[i] = caps[i]

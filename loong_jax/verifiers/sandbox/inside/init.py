@@ -13,11 +13,11 @@ import signal
 import stat
 import typing
 
-from loong_jax.verifiers.code.inside import kernel, program, wire
+from loong_jax.verifiers.sandbox.inside import program, system
 
 
 def init(request, files, stdin, pipes, state):
-    kernel.LIBC.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    system.LIBC.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     limits, control = request["limits"], pipes[3][1]
     for name in ("memory_tasks", "pids_tasks", "cpu_tasks"):
         if name in state.group:
@@ -27,11 +27,11 @@ def init(request, files, stdin, pipes, state):
     mount_all(request, limits)
     for name, part in files:
         fd = os.open(f"/tmp/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        wire.copy_part(fd, *part)
+        system.copy_part(fd, *part)
         os.close(fd)
     if request["collect"]:
         os.mkdir("/tmp/out")
-    child = kernel.clone(0)  # os.fork runs hooks of modules, which cost more than the fork
+    child = system.clone(0)  # os.fork runs hooks of modules, which cost more than the fork
     if child == 0:
         try:
             program.become_program(request, files, stdin, pipes, state)
@@ -77,35 +77,35 @@ def mount_all(request, limits):
     """A fresh /tmp, a procfs of this pid namespace alone, and the artefact at /app."""
     artefact = request["artefact"]
     if artefact:
-        kernel.mount(f"/cache/{artefact}", "/app", None, kernel.MS_BIND)
-        kernel.mount(
+        system.mount(f"/cache/{artefact}", "/app", None, system.MS_BIND)
+        system.mount(
             None,
             "/app",
             None,
-            kernel.MS_REMOUNT
-            | kernel.MS_BIND
-            | kernel.MS_RDONLY
-            | kernel.MS_NOSUID
-            | kernel.MS_NODEV,
+            system.MS_REMOUNT
+            | system.MS_BIND
+            | system.MS_RDONLY
+            | system.MS_NOSUID
+            | system.MS_NODEV,
         )
     if (
-        kernel.LIBC.umount2(b"/cache", kernel.MNT_DETACH) != 0
+        system.LIBC.umount2(b"/cache", system.MNT_DETACH) != 0
     ):  # other artefacts are not this program's business
-        kernel.mount(
+        system.mount(
             "none",
             "/cache",
             "tmpfs",
-            kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV,
+            system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV,
             "size=4k,nr_inodes=2",
         )
     quota = f"size={limits['disk_bytes']},nr_inodes={limits['disk_files']},mode=1777"
-    kernel.mount("none", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, quota)
+    system.mount("none", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV, quota)
     if os.path.isdir("/proc"):
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+        flags = system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC
         try:
-            kernel.mount("proc", "/proc", "proc", flags)
+            system.mount("proc", "/proc", "proc", flags)
         except OSError:  # a container that masks its own: then no procfs at all
-            kernel.mount("none", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k,nr_inodes=2")
+            system.mount("none", "/proc", "tmpfs", flags | system.MS_RDONLY, "size=4k,nr_inodes=2")
 
 
 def collect(root, max_bytes):

@@ -1,7 +1,7 @@
 """Namespaces without bubblewrap: makes them, builds the file tree, and becomes the nursery.
 
-Run as `python -I -S -c SOURCE PLAN` (box.py) by an unprivileged user; standard library only. PLAN
-is JSON: `tree`, the (kind, source, target) of what is inside; `command`, what to execute.
+Run as `python -I -S -c SOURCE PLAN` (mechanism.py) by an unprivileged user; standard library only.
+PLAN is JSON: `tree`, the (kind, source, target) of what is inside; `command`, what to execute.
 
 The order is that of a container: a user namespace gives the right to make the others; a tmpfs
 becomes the root, what is needed is bound into it read-only, and the old root is let go. Of its

@@ -2,44 +2,68 @@
 
 The nursery is pid 1 of the outer namespaces and holds CAP_SYS_ADMIN over them, nothing beyond. For
 a run it clones an init into new pid and mount namespaces, which starts the program: executed, or,
-for Python, run in the fork itself, which saves the start of an interpreter. Expected answers never
-come in here.
+for Python, run in the fork itself, which saves the start of an interpreter. The call of a function
+(call.py) is a plain fork. Expected answers never come in here.
 """
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import signal
+import site
 import sys
 import time
 
-from loong_jax.verifiers.code.inside import init, kernel, usage, wire
+from loong_jax.verifiers.sandbox.inside import call, init, system, usage
+
+NOBODY = 65534
 
 
 def main():
     stdin, stdout = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    setup = json.loads(wire.read_frame(stdin) or b"{}")
+    setup = json.loads(system.read_frame(stdin) or b"{}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as pid 1: signals from inside are then ignored
-    kernel.LIBC.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
+    system.LIBC.prctl(system.PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if os.getuid() == 0:  # started by root, without namespaces
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
     os.dup2(2, 1)  # replies keep a descriptor of their own
+    if setup["packages"]:
+        preload(setup)
     state = usage.State(setup)
     gc.collect()
     gc.freeze()
-    wire.write_frame(stdout, {"ready": True}, [])
+    system.write_frame(stdout, {"ready": True}, [])
     null = os.open("/dev/null", os.O_WRONLY)  # from here on nobody reads what we print
     os.dup2(null, 1)
     os.dup2(null, 2)
     os.close(null)
     while True:
-        found = wire.read_request()
+        found = system.read_request()
         if found is None:
             return
         request, blob = found
-        reply, outputs = run(request, blob, state)
-        wire.write_frame(stdout, reply, outputs)
+        starts = call.run if request["mode"] == "call" else run
+        reply, outputs = starts(request, blob, state)
+        reap_orphans()
+        system.write_frame(stdout, reply, outputs)
         for fd in {blob, *(fd for fd, _, _ in outputs)}:
             os.close(fd)
+
+
+def preload(setup):
+    """Imports packages before the forks, so that a run does not pay for them."""
+    sys.path.append(setup["packages"])
+    sys.dont_write_bytecode = True
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    site.sethelper()  # packages read `help` when they are imported
+    site.setquit()
+    for name in setup["preloaded"]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def run(request, blob, state):
@@ -50,7 +74,7 @@ def run(request, blob, state):
         files.append((name, (blob, position, size)))
         position += size
     stdin = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    wire.copy_part(stdin, blob, position, os.fstat(blob).st_size - position)
+    system.copy_part(stdin, blob, position, os.fstat(blob).st_size - position)
     os.lseek(stdin, 0, os.SEEK_SET)
     pipes = [os.pipe() for _ in range(4)]  # stdout, stderr, result, control
     cpu_before, kills_before = state.cpu_s(), state.kills()
@@ -61,7 +85,7 @@ def run(request, blob, state):
     start = time.monotonic()
     try:
         usage.set_group_limits(state, limits)
-        pid = kernel.clone(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS)
+        pid = system.clone(system.CLONE_NEWPID | system.CLONE_NEWNS)
     except OSError as error:  # the machine is out of processes or memory: not the program's fault
         for fd in (stdin, *(fd for pair in pipes for fd in pair)):
             os.close(fd)
@@ -77,12 +101,12 @@ def run(request, blob, state):
         os.close(write_end)
     os.close(stdin)
     watch = usage.Watch(state, limits, start, cpu_before or 0.0, used_before)
-    outputs, end = watch.drain([read_end for read_end, _ in pipes])
+    caps = [limits["output_bytes"]] * 2
+    caps += [limits["result_bytes"], limits["collect_bytes"] + (1 << 20)]
+    outputs, end = watch.drain([read_end for read_end, _ in pipes], caps)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)  # returns once every process of its namespace is dead
-    while reap_one():
-        pass
     for read_end, _ in pipes:
         os.close(read_end)
     return summary(state, watch, outputs, end, limits, kills_before)
@@ -128,8 +152,7 @@ def summary(state, watch, outputs, end, limits, kills_before):
     return reply, parts
 
 
-def reap_one():
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0]
-    except ChildProcessError:
-        return 0
+def reap_orphans():
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

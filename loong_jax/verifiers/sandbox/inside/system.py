@@ -1,17 +1,42 @@
-"""Frames between us and the nursery: a 4-byte little-endian length and that many bytes.
+"""What Python has no function for: calls of the kernel, frames, and files in memory.
 
-A frame is one line of JSON, then raw bytes whose sizes the JSON gives. What programs are given and
-what they write passes through files in memory and one buffer that no fork inherits, so nothing of a
-run is left in the memory that the next one starts with.
+A frame to or from the nursery is a 4-byte little-endian length and that many bytes: one line of
+JSON, then raw bytes whose sizes the JSON gives. What programs are given and what they write passes
+through files in memory and one buffer that no fork inherits, so nothing of a run is left in the
+memory that the next one starts with.
 """
 
+import ctypes
 import json
 import mmap
 import os
+import signal
 
+LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, as a fork must
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
+SYS_CAPSET = {"x86_64": 126, "aarch64": 91}.get(os.uname().machine, -1)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MNT_DETACH = 2
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 22, 38, 47
+PR_SET_PDEATHSIG = 1
 CHUNK = 1 << 16
 SCRATCH = mmap.mmap(-1, CHUNK)
 SCRATCH.madvise(mmap.MADV_DONTFORK)
+
+
+def clone(flags):
+    pid = LIBC.syscall(SYS_CLONE, flags | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
+
+
+def mount(source, target, kind, flags, data=""):
+    encoded = [None if text is None else text.encode() for text in (source, target, kind, data)]
+    if LIBC.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3]) == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mount {kind or 'bind'} on {target}: {os.strerror(code)}")
 
 
 def read_frame(stream):

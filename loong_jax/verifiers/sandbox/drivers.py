@@ -9,7 +9,7 @@ import itertools
 import re
 from pathlib import Path
 
-from loong_jax.verifiers.code.recipes import Recipe
+from loong_jax.verifiers.sandbox.languages import Language
 
 _MAX_CHARS, _MAX_PLACES = 1000, 100  # of a C declaration, and where one is looked for
 _C_TYPE = re.compile(r"[A-Za-z_][\w\s*]*")
@@ -45,52 +45,52 @@ impl Parameter for %(kind)s {
 }"""
 
 
-def lends(recipe: Recipe, text: str, function: str) -> tuple[bool, ...]:
+def lends(language: Language, text: str, function: str) -> tuple[bool, ...]:
     """With and without what sites put before a method, in the order in which it is tried."""
-    if not recipe.lent or "." not in function:
+    if not language.lent or "." not in function:
         return (False,)
-    return (False, True) if re.search(recipe.imports, text) else (True, False)
+    return (False, True) if re.search(language.imports, text) else (True, False)
 
 
-def source(recipe: Recipe, text: str, function: str, *, is_lent: bool = False) -> str:
+def source(language: Language, text: str, function: str, *, is_lent: bool = False) -> str:
     """The answer as it is compiled with its driver: without a main of its own."""
-    bare = _bare(text) if recipe.nodes else ""
+    bare = _bare(text) if language.nodes else ""
     made = [
         declared
-        for name, declared in recipe.nodes.items()
+        for name, declared in language.nodes.items()
         if re.search(rf"\b{name}\b", bare) and not re.search(_NODE % name, bare)
     ]
-    if recipe.driver == "LoongDriver.java":  # imports stand first
+    if language.driver == "LoongDriver.java":  # imports stand first
         text = "\n".join([text, *made])
     elif made:
         text = "".join(made) + text
-    text = recipe.lent + text if is_lent else text
-    pattern, renamed = recipe.own_main
+    text = language.lent + text if is_lent else text
+    pattern, renamed = language.own_main
     text = re.sub(pattern, renamed, text) if pattern else text
-    if recipe.driver == "driver.rs":
+    if language.driver == "driver.rs":
         owner = function.rpartition(".")[0]
         if owner and not _defines(text, owner):  # as sites that give an `impl` to fill in expect
             text += f"\nstruct {owner};"
         text += _RUST_MAIN
-    if recipe.file == "main.c":  # reaches a static function too
+    if language.file == "main.c":  # reaches a static function too
         text += f"\n__typeof__({function}) *const loong_function = {function};\n"
     return text
 
 
-def driver(recipe: Recipe, text: str, function: str = "") -> bytes:
-    """The driver of a recipe, for this function of an answer where it is compiled."""
-    driver_text = _text(recipe.driver)
+def driver(language: Language, text: str, function: str = "") -> bytes:
+    """The driver of a language, for this function of an answer where it is compiled."""
+    driver_text = _text(language.driver)
     if function:
         owner, _, name = function.rpartition(".")
-        mark = recipe.path_mark
+        mark = language.path_mark
         path = owner.replace(".", mark) + mark + name if owner else name
-        if recipe.driver == "driver.go" and owner:
+        if language.driver == "driver.go" and owner:
             path = f"(&{owner}{{}}).{name}"
-        if recipe.driver == "driver.rs":
+        if language.driver == "driver.rs":
             path = f"crate::{path}"
             parameters = _rust_owner(text, owner) if owner else ""
             driver_text = driver_text.replace("\nOWNER_PARAMETERS\n", parameters)
-        if recipe.file == "main.c":
+        if language.file == "main.c":
             path = "*loong_function"
             declared = c_prototype(text, name, "loong_prototype")
             driver_text = driver_text.replace("\nANSWER\n", _C_ANSWER % declared)

@@ -10,48 +10,69 @@ from typing import Literal
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.child import Child, ChildLost
-from loong_jax.verifiers.code import groups
-from loong_jax.verifiers.code.mechanism import Mechanism, best_mechanism
+from loong_jax.verifiers.sandbox import groups
+from loong_jax.verifiers.sandbox.mechanism import Mechanism
 from loong_jax.verifiers.verdict import IsolationTier
 
-Mode = Literal["exec", "python"]
-End = Literal["exited", "cpu", "wall", "memory", "output", "artefact", "lost"]
+Mode = Literal["exec", "python", "call"]
+End = Literal[
+    "exited", "cpu", "wall", "memory", "output", "artefact", "lost", "crashed", "forged"
+]  # fmt: skip
 
 _GRACE_S = 15.0
+_MAX_RESULT_BYTES = 64 * 2**20
 _MAX_STRETCH = 4  # of a run's wall time, as the nursery has it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use. CPU time is that of all its processes together."""
+    """What one run may use. CPU time ends a busy program, wall time one that sleeps.
 
-    cpu_s: float = 10.0
-    wall_s: float = 21.0  # longer than cpu_s, so that a loaded machine makes no program late
-    memory_bytes: int = 512 * 2**20
+    The defaults are for calls of a function, and the lower half is for whole programs alone: theirs
+    start from `PROGRAM`.
+    """
+
+    cpu_s: float = 1.0  # of all its processes together
+    wall_s: float = 4.0  # longer than cpu_s, so that a loaded machine makes no program late
+    memory_bytes: int = 256 * 2**20
+    source_bytes: int = 64 * 2**10  # of a call's source
+    result_bytes: int = 64 * 2**10  # all values of a call, as JSON
+    output_bytes: int = 4 * 2**10  # stdout, and stderr: a call may print more, and it is dropped
     address_bytes: int = 0  # address space of each process; 0 leaves it to memory_bytes
     stack_bytes: int = 64 * 2**20
     pids: int = 64  # processes and threads
     disk_bytes: int = 64 * 2**20  # of /tmp, and of one file
     disk_files: int = 4096
-    output_bytes: int = 16 * 2**20  # of stdout, and of stderr
-    result_bytes: int = 8 * 2**20  # of a call's value
     collect_bytes: int = 48 * 2**20  # of an artefact
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
             if value < 0 or (value == 0 and name != "address_bytes"):
                 raise VerifierError(f"{name}={value} is not above 0. Give a positive limit.")
+        if self.result_bytes > _MAX_RESULT_BYTES:
+            raise VerifierError(
+                f"result_bytes={self.result_bytes} is above {_MAX_RESULT_BYTES}. Have the program "
+                "return less."
+            )
+
+
+PROGRAM = Limits(
+    cpu_s=10.0, wall_s=21.0, memory_bytes=512 * 2**20, result_bytes=8 * 2**20,
+    output_bytes=16 * 2**20,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """One program to run: `mode` "exec" executes argv, "python" runs argv[0] as Python in a fork.
 
+    "call" takes stdin for JSON of a source, its function and arguments (calls.py); such a run has
+    nothing of what follows but its limits, and `guard`, which refuses imports.
     `files` land in /tmp, the working directory; `artefact` names what is at /app; `collect` returns
     what the run leaves in /tmp/out. One that `reports` has descriptor 3 for a result.
     """
 
-    argv: Sequence[str]
+    argv: Sequence[str] = ()
     mode: Mode = "exec"
     stdin: bytes = b""
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
@@ -59,14 +80,16 @@ class Run:
     artefact: str = ""
     collect: bool = False
     reports: bool = False
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    guard: bool = False
+    limits: Limits = PROGRAM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a run ended. `status` is the exit code, or minus the signal that ended it.
 
-    `lost` is no fault of the program: the sandbox failed.
+    `lost` is no fault of the program: the sandbox failed. A call that ended without a report has
+    `crashed`, or `forged` where it wrote something else.
     """
 
     end: End
@@ -85,8 +108,9 @@ class Ended:
 class Box:
     """Runs one program at a time. Safe to share between threads."""
 
-    def __init__(self, cache: Path, mechanism: Mechanism | None = None):
-        self.mechanism = mechanism or best_mechanism()
+    def __init__(self, mechanism: Mechanism, cache: Path | None = None):
+        """Without a cache of artefacts it runs calls only, and there is nothing of /tmp inside."""
+        self.mechanism = mechanism
         self._cache = cache
         self._lock = threading.Lock()
         self._nursery: Child | None = None
@@ -133,7 +157,8 @@ class Box:
 
     def _start(self) -> None:
         self._stop()
-        self._group = groups.make_group()
+        if self._cache is not None:
+            self._group = groups.make_group()
         self._nursery = self.mechanism.start(self._cache, self._group)
 
     def _stop(self) -> None:
@@ -153,6 +178,7 @@ def _encode(program: Run) -> bytes:
         "artefact": program.artefact,
         "collect": program.collect,
         "reports": program.reports,
+        "guard": program.guard,
         "limits": dataclasses.asdict(program.limits),
     }
     parts = [json.dumps(head).encode(), b"\n", *program.files.values(), program.stdin]
