@@ -25,6 +25,7 @@ from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout import statistics
+from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -41,7 +42,6 @@ class Versions(Protocol):
     def release(self, version: int, holder: str) -> Any: ...
 
 
-Emit = Callable[[Any], None]
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
 
 

@@ -11,14 +11,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout.attempts import Luggage
 from loong_jax.rollout.drafts import Draft, DraftBook
-from loong_jax.rollout.events import GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
+from loong_jax.rollout.events import Emit, GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
 from loong_jax.rollout.host_link import HostLink
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.host_versions import HostVersions
@@ -28,8 +28,6 @@ from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
-
-Emit = Callable[[Any], None]
 
 
 class _Move(NamedTuple):

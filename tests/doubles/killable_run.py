@@ -28,7 +28,6 @@ from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import events as rollout_events
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
@@ -188,13 +187,16 @@ def run(directory: Path) -> dict[str, Any]:
     orchestrator = Orchestrator(
         name="killable",
         settings=LoopSettings(
-            total_steps=NUM_STEPS, scheduler=POLICY, checkpoint_every=2, stall_timeout_s=60.0
+            total_steps=NUM_STEPS,
+            scheduler=POLICY,
+            checkpoint_every=2,
+            stall_timeout_s=60.0,
+            reuse=REUSE,
         ),
         trainer=workers,
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
-        buffer=Buffer(max_staleness=POLICY.max_staleness, reuse=REUSE),
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=NoLog(),

@@ -15,7 +15,6 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.reuse import GroupReuse
 from tests.doubles.fake_world import FakeWorld
 
@@ -173,6 +172,7 @@ def open_run(
             scheduler=policy,
             checkpoint_every=2,
             stall_timeout_s=1000.0,
+            reuse=reuse or GroupReuse(),
         ),
         trainer=world,
         replicas=world,
@@ -182,7 +182,6 @@ def open_run(
             max_issues=1 if policy_is_ordered(policy) else 2,
             curriculum=curriculum,
         ),
-        buffer=Buffer(max_staleness=policy.max_staleness, reuse=reuse or GroupReuse()),
         versions=world,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=QuietLog(),
@@ -206,4 +205,4 @@ def live(run):
     except Killed:
         return False
     finally:
-        run.books.journal._close_files()
+        run.journal._close_files()
