@@ -27,7 +27,7 @@ from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Change, Place
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.protocols import Grade
-from loong_jax.rollout import plain
+from loong_jax.rollout import codec
 from loong_jax.rollout.records import Group
 from loong_jax.verifiers.verdict import Verdict
 
@@ -135,8 +135,8 @@ class Journal:
 
     def keep(self, group: Group) -> Place:
         """Appends the arrays of a group; returns segment, first byte, length and CRC-32."""
-        blob = plain.group_to_bytes(group)
-        padding = -self._arrays_end % plain.ALIGNMENT
+        blob = codec.encode(codec.group_to_plain(group))
+        padding = -self._arrays_end % codec.ALIGNMENT
         first = self._arrays_end + padding
         _write(self._arrays, bytes(padding) + blob, self._path(self._segment, "arrays"))
         self._arrays_end = first + len(blob)
@@ -153,7 +153,7 @@ class Journal:
                 f"the group at {place} of {self.directory} is damaged. Delete that directory to "
                 "go on from the last checkpoint alone."
             )
-        return plain.group_from_bytes(blob)
+        return codec.group_from_plain(codec.decode(blob))
 
     def rotate(self) -> None:
         """What follows goes on from the snapshot just taken."""

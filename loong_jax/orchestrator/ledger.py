@@ -21,7 +21,7 @@ from loong_jax.errors import LoongError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Afterwards, Change
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rollout import plain
+from loong_jax.rollout import codec
 from loong_jax.rollout.records import TICKET_ENDS, Group, Ticket, TicketEnd
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 
@@ -474,18 +474,18 @@ _SCALARS = (
 
 def _entry_to_plain(entry: Entry) -> dict[str, Any]:
     return {
-        "ticket": plain.ticket_to_plain(entry.ticket),
+        "ticket": codec.ticket_to_plain(entry.ticket),
         "version": entry.version,
         "phase": entry.phase,
         "replica": entry.replica,
-        "group": None if entry.group is None else plain.group_to_plain(entry.group),
+        "group": None if entry.group is None else codec.group_to_plain(entry.group),
         "num_judged": entry.num_judged,
     }
 
 
 def _entry_from_plain(record: Mapping[str, Any]) -> Entry:
-    group = record["group"] and plain.group_from_plain(record["group"])
-    ticket = group.ticket if group else plain.ticket_from_plain(record["ticket"])
+    group = record["group"] and codec.group_from_plain(record["group"])
+    ticket = group.ticket if group else codec.ticket_from_plain(record["ticket"])
     return Entry(**{**record, "ticket": ticket, "group": group})
 
 

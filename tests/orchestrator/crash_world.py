@@ -12,9 +12,10 @@ from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
+from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
 from tests.doubles.fake_world import FakeWorld
 
@@ -87,7 +88,7 @@ class CrashWorld(FakeWorld):
         super().publish(version)
 
     def save(self, step, control):
-        record = checkpoint.encode_record(control)
+        record = codec.encode(control)
         versions = {v: self.store[v] for v in control["versions"]}
         saved = (self.weights, versions, record)
         self.saved.append((step, control))
@@ -164,7 +165,7 @@ def open_run(
         step = max(disk.checkpoints)
         world.weights, versions, record = disk.checkpoints[step]
         world.store = dict(versions) | {step: world.weights}
-        control = checkpoint.decode_record(record)
+        control = codec.decode(record)
     run = Orchestrator(
         name="test",
         settings=LoopSettings(

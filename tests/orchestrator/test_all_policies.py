@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
 from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
-from loong_jax.rl import checkpoint
+from loong_jax.rollout import codec
 
 STEPS = 5
 
@@ -283,10 +282,10 @@ def test_decide_is_a_pure_function_of_the_state():
     act = run._act
 
     def ask_twice():
-        before = bytes(checkpoint.encode_record(run.ledger.snapshot()))
+        before = codec.encode(run.ledger.snapshot())
         first = policy.decide(run.ledger, world.now)
-        assert bytes(checkpoint.encode_record(run.ledger.snapshot())) == before
-        other.ledger.restore(checkpoint.decode_record(np.frombuffer(before, np.uint8)))
+        assert codec.encode(run.ledger.snapshot()) == before
+        other.ledger.restore(codec.decode(before))
         for ledger in (other.ledger, run.ledger):
             assert policy.decide(ledger, world.now) == first
         act()

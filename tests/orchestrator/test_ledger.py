@@ -9,13 +9,12 @@ from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.ledger import LedgerError, StaleError
 from loong_jax.orchestrator.policy import DoraPolicy
-from loong_jax.rl import checkpoint
+from loong_jax.rollout import codec
 from loong_jax.rollout.records import TICKET_ENDS
 from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
@@ -120,12 +119,12 @@ def test_a_run_without_reuse_in_its_checkpoint_goes_on_with_it():
     ledger.enter(*judged(1, version=1))
     ledger.enter(changes.Score((1,)))
     ledger.enter(changes.Scored((1,), ()), [make_group(make_ticket(1), 1)])
-    before = checkpoint.encode_record(ledger.snapshot())
+    before = codec.encode(ledger.snapshot())
     ledger.enter(changes.Train((1,)))
     assert [group.ticket.number for group in ledger.lease.groups] == [1, 0]
     assert ledger.trained.num_reads == 0, "the step has not happened"
     other = ledger_of(reuse=GroupReuse(share=0.5), max_staleness=1)
-    other.restore(checkpoint.decode_record(before))
+    other.restore(codec.decode(before))
     other.enter(changes.Train((1,)))
     assert [group.ticket.number for group in other.lease.groups] == [1, 0]
 
@@ -202,7 +201,7 @@ def run_schedule(seed: int, max_staleness: int, num_moves: int) -> None:
             ledger.enter(changes.Ended(numbers, end))
             go_on(numbers, end)
         elif kind == "save":
-            record = checkpoint.decode_record(checkpoint.encode_record(ledger.snapshot()))
+            record = codec.decode(codec.encode(ledger.snapshot()))
             ledger = ledger_of(max_staleness=max_staleness, total_steps=1)
             ledger.restore(record)
         check(ledger, phase, version_of, replica_of)
@@ -248,7 +247,7 @@ def test_a_run_of_the_format_before_goes_on_and_ends_as_it_would_have(tmp_path):
     for path in (tmp_path / "checkpoints").glob("*.json"):
         saved = json.loads(path.read_text())
         versions = {int(version): weights for version, weights in saved["versions"].items()}
-        record = np.frombuffer(path.with_suffix(".npz").read_bytes(), np.uint8)
+        record = path.with_suffix(".npz").read_bytes()
         disk.checkpoints[int(path.stem)] = saved["weights"], versions, record
     kind = dict(
         policy=DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True),
