@@ -24,7 +24,8 @@ from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout import statistics
+from loong_jax.rollout import codec, statistics
+from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -41,7 +42,6 @@ class Versions(Protocol):
     def release(self, version: int, holder: str) -> Any: ...
 
 
-Emit = Callable[[Any], None]
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
 
 
@@ -291,7 +291,7 @@ class LocalTrainer:
                 )
             arrays = trainer.to_arrays(self._state) | {
                 "versions": {version: self._versions.get(version) for version, _ in held},
-                "control": {"record": checkpoint.encode_record(control)},
+                "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},
             }
             checkpoint.save(self._checkpoints, step, arrays, keep=self.settings.keep_checkpoints)
         finally:
@@ -397,5 +397,5 @@ def restore(
             for version, weights in found.arrays.get("versions", {}).items()
         }
     versions[found.step] = publish(state.weights, frozen)
-    control = checkpoint.decode_record(found.arrays["control"]["record"])
+    control = codec.decode(found.arrays["control"]["record"].data)
     return state, versions, control, found.skipped

@@ -1,11 +1,13 @@
-"""Records as plain values: JSON for what is small, flat arrays for what is long; never a pickle.
+"""The one form of records outside a process's memory: in the journal and in checkpoints.
 
-`to_plain` and `from_plain` turn groups into nested dicts that keep token arrays by reference;
-`to_arrays` and `from_arrays` turn any such nest into a few one-dimensional arrays, whatever the
-number of groups, for `numpy.savez` or Orbax.
+`group_to_plain` and its like turn records into nested dicts that keep token arrays by reference;
+`encode` turns any nest of JSON values and one-dimensional arrays into bytes: a line of JSON with
+dtype and length of each array, then the arrays, one for each dtype, every one aligned. The array
+named "json" is the JSON of what is small.
 """
 
 import dataclasses
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from loong_jax.environments.problem import Problem
-from loong_jax.errors import CheckpointError
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket, Turn
 from loong_jax.verifiers.verdict import Verdict
 
 Plain = dict[str, Any]
 
-ALIGNMENT = 8  # bytes, of every array of `group_to_bytes`
+ALIGNMENT = 8  # bytes
 
 _JSON = "json"
 _REFERENCE = "$array"  # {"$array": [dtype, first, last]}: a part of the array of that dtype
@@ -92,17 +93,15 @@ def rollout_from_plain(record: Mapping[str, Any]) -> Rollout:
     return Rollout(**{**record, **changes})
 
 
-def to_arrays(snapshot: Plain) -> dict[str, np.ndarray]:
-    """A nest of JSON values and one-dimensional arrays as a flat dict of arrays, without copies
-    of the nest: one array per dtype, and the rest as the bytes of its JSON under "json".
-    """
+def encode(nest: Plain) -> bytes:
+    """Dicts have strings as keys; tuples come back as lists, NumPy's numbers as Python's."""
     pieces: dict[str, list[np.ndarray]] = {}
     lengths: dict[str, int] = {}
 
     def strip(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             if value.ndim != 1:
-                raise ValueError(f"an array of shape {value.shape} in a snapshot. Flatten it.")
+                raise ValueError(f"an array of shape {value.shape} in a record. Flatten it.")
             dtype = value.dtype.name
             first = lengths.get(dtype, 0)
             lengths[dtype] = first + len(value)
@@ -114,47 +113,52 @@ def to_arrays(snapshot: Plain) -> dict[str, np.ndarray]:
             return [strip(item) for item in value]
         return value.item() if isinstance(value, np.generic) else value
 
-    text = json.dumps(strip(snapshot), allow_nan=True)
-    arrays = {dtype: np.concatenate(parts) for dtype, parts in pieces.items()}
-    return {_JSON: np.frombuffer(text.encode(), np.uint8), **arrays}
+    text = json.dumps(strip(nest), allow_nan=True)
+    arrays = {_JSON: np.frombuffer(text.encode(), np.uint8)}
+    arrays |= {dtype: np.concatenate(parts) for dtype, parts in pieces.items()}
+    header = json.dumps({name: [a.dtype.str, len(a)] for name, a in arrays.items()}).encode()
+    blobs = [header.ljust(len(header) + -(len(header) + 1) % ALIGNMENT) + b"\n"]
+    blobs += [a.tobytes().ljust(a.nbytes + -a.nbytes % ALIGNMENT, b"\0") for a in arrays.values()]
+    return b"".join(blobs)
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray]) -> Plain:
-    """Inverse of `to_arrays`. Raises CheckpointError where the arrays do not fit together."""
-    if _JSON not in arrays:
-        raise CheckpointError(f"no array {_JSON!r} among {sorted(arrays)}. This is no snapshot.")
+def decode(data: bytes | memoryview) -> Plain:
+    """Inverse of `encode`; arrays are views of `data`. Whoever stored it has checked the bytes."""
+    blob = memoryview(data)
+    if blob[:2] == b"PK":
+        return _decode_npz(blob)
+    end = bytes(blob[:4096]).index(b"\n") + 1  # the header names one array per dtype
+    arrays = {}
+    for name, (dtype, length) in json.loads(bytes(blob[:end])).items():
+        arrays[name] = np.frombuffer(blob, dtype, length, end)
+        end += arrays[name].nbytes + -arrays[name].nbytes % ALIGNMENT
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
             if set(value) == {_REFERENCE}:
                 dtype, first, last = value[_REFERENCE]
-                if dtype not in arrays or len(arrays[dtype]) < last:
-                    raise CheckpointError(
-                        f"array {dtype!r} is missing or shorter than {last}. The snapshot is "
-                        "damaged; go back to an earlier checkpoint."
-                    )
-                return np.asarray(arrays[dtype][first:last])
+                return arrays[dtype][first:last]
             return {key: fill(item) for key, item in value.items()}
         return [fill(item) for item in value] if isinstance(value, list) else value
 
-    return fill(json.loads(bytes(np.asarray(arrays[_JSON], np.uint8)).decode()))
+    return fill(json.loads(arrays[_JSON].tobytes()))
 
 
-def group_to_bytes(group: Group) -> bytes:
-    """A line of JSON with dtype and length of each array, then the arrays, each aligned."""
-    arrays = to_arrays(group_to_plain(group))
-    header = json.dumps({name: [a.dtype.str, len(a)] for name, a in arrays.items()}).encode()
-    parts = [header.ljust(len(header) + -(len(header) + 1) % ALIGNMENT) + b"\n"]
-    parts += [a.tobytes().ljust(a.nbytes + -a.nbytes % ALIGNMENT, b"\0") for a in arrays.values()]
-    return b"".join(parts)
+def _decode_npz(blob: memoryview) -> Plain:
+    """As checkpoints of earlier releases held a record, tuples and other keys told apart."""
+    with np.load(io.BytesIO(blob), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
 
+    def fill(value: Any) -> Any:
+        if isinstance(value, list):
+            return [fill(item) for item in value]
+        if isinstance(value, dict):
+            ((kind, content),) = value.items()
+            if kind == "$array":
+                return arrays[content]
+            if kind == "$tuple":
+                return tuple(fill(item) for item in content)
+            return {fill(key): fill(item) for key, item in content}
+        return value
 
-def group_from_bytes(blob: memoryview) -> Group:
-    """The group of `group_to_bytes`; its arrays are views of `blob`."""
-    end = bytes(blob[:4096]).index(b"\n") + 1  # the header names one array per dtype
-    arrays = {}
-    for name, (dtype, length) in json.loads(bytes(blob[:end])).items():
-        arrays[name] = np.frombuffer(blob, dtype, length, end)
-        num_bytes = arrays[name].nbytes
-        end += num_bytes + -num_bytes % ALIGNMENT
-    return group_from_plain(from_arrays(arrays))
+    return fill(json.loads(arrays.pop("text").tobytes()))
