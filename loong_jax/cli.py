@@ -223,37 +223,18 @@ def train_help_text() -> str:
 
 # ---- merge
 
-METHODS = {  # name on the command line -> class in loong_jax.merge
-    "longcat": "LongcatFusion",
-    "linear": "Linear",
-    "task-arithmetic": "TaskArithmetic",
-    "ties": "Ties",
-    "dare": "Dare",
-    "della": "Della",
-    "breadcrumbs": "Breadcrumbs",
-    "sce": "Sce",
-    "ram": "Ram",
-    "slerp": "Slerp",
-    "nuslerp": "NuSlerp",
-    "karcher": "Karcher",
-    "fisher": "Fisher",
-    "fisher-deltas": "FisherDeltas",
-}
-
 
 def merge(arguments: Arguments) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(merge_help_text())
         return 0
+    from loong_jax import options
+    from loong_jax.merge import METHODS, checkpoints
+
     name, *rest = arguments
     if name not in METHODS:
         raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
-    import loong_jax.merge
-    from loong_jax import options
-    from loong_jax.merge import checkpoints
-
-    method = getattr(loong_jax.merge, METHODS[name])()
-    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=METHODS[name]())
     chosen = options.parse(config_type, f"loong merge {name}", rest)
     from loong_jax.run import merging
 
@@ -261,6 +242,8 @@ def merge(arguments: Arguments) -> int:
 
 
 def merge_help_text() -> str:
+    from loong_jax.merge import METHODS
+
     return "\n".join(
         [
             "usage: loong merge METHOD --base DIR --experts DIR ... --output DIR [options]",

@@ -10,7 +10,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 from loong_jax import cli
-from loong_jax.merge import checkpoints
+from loong_jax.merge import METHODS, checkpoints
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/merging.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
@@ -63,4 +63,4 @@ def test_the_python_runs(capsys):
 def test_every_method_of_the_command_has_its_row():
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE)
     assert rows
-    assert set(rows) == set(cli.METHODS)
+    assert set(rows) == set(METHODS)

@@ -105,7 +105,8 @@ def same_weights(one, other):
     return a
 
 
-@families("longcat-ngram")
+@pytest.mark.release
+@pytest.mark.parametrize("place", FAMILIES, indirect=True)
 def test_one_command_each_and_killed_in_each(place):
     sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "80",
            "--sft.rows", "4", "--sft.checkpoint-every", "20",
