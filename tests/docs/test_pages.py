@@ -1,13 +1,14 @@
 """What the documentation names exists."""
 
 import importlib
+import itertools
 import re
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import cli, recipes
+from loong_jax import cli, merge, recipes
 from loong_jax.verifiers import VERIFIERS
 from tests.docs.reading import DOCS, ROOT
 
@@ -60,12 +61,13 @@ def test_messages_name_pages_that_exist():
 
 
 def test_every_printed_command_is_one():
-    seconds = {"train": recipes.RECIPES, "verify": {*VERIFIERS, "admission"}}
-    lines = [
-        line
-        for page in PAGES
-        for line in re.findall(r"^(?:.*/)?loong (.*)", page.read_text(), re.M)
-    ]
+    seconds = {
+        "train": recipes.RECIPES, "verify": {*VERIFIERS, "admission"}, "merge": merge.METHODS,
+    }  # fmt: skip
+    pages = [page for page in PAGES if not page.name.startswith("add_")]  # these add names
+    fenced = [re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S) for page in pages]
+    printed = "".join(itertools.chain.from_iterable(fenced))
+    lines = re.findall(r"^(?:\.venv/bin/)?loong (.*)", printed, re.M)
     assert len(lines) > 50
     for line in lines:
         name, *rest = line.split()
