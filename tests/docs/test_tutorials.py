@@ -1,5 +1,7 @@
 """The tutorials run as printed, save that trainings are cut short by options laid on."""
 
+import itertools
+
 import pytest
 
 from loong_jax import recipes
@@ -62,18 +64,14 @@ def named_functions(text: str) -> list[str]:
 def test_the_first_run_and_an_objective_of_ones_own(tmp_path):
     """One story: the second begins with what the first has left."""
     stages = ("rl-stem", "rl-logic", "rl-code", "general")
-    quickstart = [
-        *LITTLE,
-        "--sft.num-steps",
-        "2",
-        *(word for stage in stages for word in rl(stage)),
-    ]
-    quickstart += ["--fused.num-problems", "2", "--fused.scales", "2", "--fused.keep-rates", "1"]
+    quickstart = [*LITTLE, *itertools.chain.from_iterable(map(rl, stages))]
+    quickstart += ["--sft.num-steps", "2", "--fused.num-problems", "2"]
+    quickstart += ["--fused.scales", "2", "--fused.keep-rates", "1"]
     shorter = {"train quickstart --run-dir": quickstart, "eval": EVAL}
     reading.run("tutorials/first_run.md", tmp_path, shorter)
     for name in ("report.html", "summary.json", "metrics.jsonl", "rollouts", "config.json"):
         assert (tmp_path / "runs/quickstart" / name).exists()
-    assert (tmp_path / "exported/model.safetensors.index.json").exists()
+    assert list((tmp_path / "exported").glob("*.safetensors"))
     shorter = {"train rl": [*LITTLE, *rl("rl")]}
     reading.run("tutorials/own_objective.md", tmp_path, shorter)
     assert (tmp_path / "runs/bold/report.html").exists()
