@@ -27,7 +27,8 @@ import dataclasses
 
 from loong_jax.models import moe
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import DoraPolicy, Policy
+from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator.policy import Policy
 from loong_jax.orchestrator.simulation.trace import LengthTrace
 
 

@@ -12,8 +12,7 @@ from typing import Any, get_args
 from loong_jax import recipes
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import baselines
-from loong_jax.orchestrator.dora import MultiVersionPolicy
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
 from loong_jax.recipes import Recipe, RlStage, Scheduler
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.rollout import codec
 from tests.orchestrator.crash_world import Disk, live, open_run
 

@@ -11,9 +11,9 @@ import pytest
 
 from loong_jax.environments.problem import Problem
 from loong_jax.models import moe
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import grading, local_trainer, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
