@@ -143,28 +143,16 @@ def _admit_by_staleness(view: Ledger, policy: DoraPolicy) -> list[Action]:
     P * (v + S + 1 - step) groups are open when it is admitted, itself and a batch in training
     included. While the trainer waits for a batch, one whole batch may always be open.
     """
-    by_version = sorted(
-        (n for n in view.sets.working if view.replicas[n].version is not None),
-        key=lambda number: -(view.replicas[number].version or 0),
-    )
-    num_open = len(view.tickets)
     num_leased = view.tickets.count("leased")
-    queued = view.tickets.versions("queued")
     ahead = policy.max_ahead if num_leased else max(policy.max_ahead, 1.0)
-    for number in by_version:
-        replica = view.replicas[number]
-        assert replica.version is not None
-        if replica.draining:
-            continue
-        free = view.groups_per_replica - view.tickets.num_decoding(number) - queued[replica.version]
-        steps_left = replica.version + policy.max_staleness + 1 - view.step
-        bound = min(
-            steps_left * policy.groups_per_step,
-            int(ahead * policy.groups_per_step) + num_leased,
-        )
-        count = min(free, bound - num_open)
+    most = int(ahead * policy.groups_per_step) + num_leased
+    hosted = [version for version in view.sets.hosts if version is not None]
+    for version in sorted(hosted, reverse=True):
+        steps_left = version + policy.max_staleness + 1 - view.step
+        num_open = min(steps_left * policy.groups_per_step, most)
+        count = min(policies.num_free(view, version), num_open - len(view.tickets))
         if count > 0:
-            return [Issue(count, replica.version)]
+            return [Issue(count, version)]
     return []
 
 

@@ -43,7 +43,7 @@ class Policy(Protocol):
 
     @property
     def mixes_versions(self) -> bool:
-        """True where a response may have tokens of several versions; a buffer refuses it else."""
+        """True where a response may have tokens of several versions; the ledger refuses it else."""
         ...
 
     @property
