@@ -209,6 +209,7 @@ def run_rl(
         rows=settings.rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
+        scores_in_step=settings.scores_in_step,
         form=session.texts.form,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
