@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
-from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
