@@ -27,8 +27,9 @@ import dataclasses
 
 from loong_jax.models import moe
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import DoraPolicy, Policy
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.simulation.model import LengthTrace
 
 
 def _model(*, width: int, num_layers: int) -> moe.MoEConfig:

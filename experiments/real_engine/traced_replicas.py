@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.simulation.model import LengthTrace
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.events import BlockDecoded
 from loong_jax.rollout.local_replicas import LocalReplicaGroup

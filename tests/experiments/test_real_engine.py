@@ -6,7 +6,7 @@ import types
 import pytest
 
 from experiments.real_engine import real, real_process, regimes
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.simulation.model import LengthTrace
 from loong_jax.rollout.events import BlockDecoded
 from tests.doubles import tiny
 

@@ -4,7 +4,7 @@ import pytest
 
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.orchestrator.pipeline import Stage, refuse_missing, run_stages, stage_directory
+from loong_jax.run.pipeline import Stage, refuse_missing, run_stages, stage_directory
 
 
 def recording_stages(log, fail_in=None):
