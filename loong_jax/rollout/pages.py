@@ -24,7 +24,7 @@ class OutOfPages(LoongError):
     """No page is free and none can be evicted."""
 
 
-class Seating(NamedTuple):
+class SlotPages(NamedTuple):
     """The pages of a slot that was just filled; the first `num_shared` hold their tokens."""
 
     pages: tuple[int, ...]
@@ -33,15 +33,15 @@ class Seating(NamedTuple):
 
 @dataclasses.dataclass
 class PageCounts:
-    """What happened so far."""
+    """Events since the start."""
 
     num_prefix_tokens: int = 0  # that were not read again
-    num_pages_shared: int = 0  # seats taken on pages that held their tokens already
+    num_pages_shared: int = 0  # pages taken that held their tokens already
     num_pages_evicted: int = 0
     num_prefix_hits: int = 0  # prompts that were not read from their beginning
 
 
-class PageBook:
+class PageAllocator:
     """The pages of one pool and the slots that hold them. Not for several threads at once."""
 
     def __init__(self, num_pages: int, page_size: int):
@@ -86,7 +86,7 @@ class PageBook:
         return tuple(found)
 
     def shortage(self, version: int | None, tokens: np.ndarray, length: int) -> int:
-        """How many pages are missing to seat `tokens` with room for `length`; 0 if it fits."""
+        """How many pages are missing to hold `tokens` with room for `length`; 0 if it fits."""
         matched = () if version is None else self.match(version, tokens)
         wanted = self.num_needed(length) - len(matched)
         return max(0, wanted - (self.num_available - self.num_kept_among(matched)))
@@ -95,7 +95,7 @@ class PageBook:
         """How many of these are held by no slot, so that holding them takes from what is free."""
         return sum(not self._holders[page] for page in pages)
 
-    def seat(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> Seating:
+    def fill(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> SlotPages:
         """Gives `slot` pages for `length` positions, of which `tokens` are the first.
 
         Full pages with the same tokens of the same version are shared; the caller fills the others
@@ -119,7 +119,7 @@ class PageBook:
             raise AssertionError("pages vanished between counting and taking them")
         if version is not None:
             self.publish(slot, version, tokens)
-        return Seating(tuple(self._tables[slot]), len(shared))
+        return SlotPages(tuple(self._tables[slot]), len(shared))
 
     def grow(self, slot: int, length: int) -> bool:
         """Pages for `length` positions; False, and none taken, where there are too few."""
@@ -172,7 +172,7 @@ class PageBook:
                     self._free_kept(page)
 
     def check(self) -> None:
-        """Raises AssertionError where the books do not balance."""
+        """Raises AssertionError where the counts do not balance."""
         held = [page for table in self._tables.values() for page in table]
         assert self._holders == [held.count(page) for page in range(self.num_pages)], "holders"
         assert all(len(set(t)) == len(t) for t in self._tables.values()), "a page twice in a slot"

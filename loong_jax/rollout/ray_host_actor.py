@@ -1,4 +1,4 @@
-"""What runs inside a Ray actor. A module of its own, so that JAX is imported by `start` alone."""
+"""The inside of a Ray actor. A module of its own, so that JAX is imported by `start` alone."""
 
 import pickle
 import queue
@@ -48,7 +48,7 @@ class HostActor:
                 self._fail(error)
 
     def reports(self, timeout_s: float) -> list[bytes | None]:
-        """What there is, or the first that comes within so long; None is the end."""
+        """Reports so far, or the first that comes within so long; None is the end."""
         found: list[bytes | None] = []
         deadline_s = time.monotonic() + timeout_s
         try:

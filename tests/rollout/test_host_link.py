@@ -8,12 +8,11 @@ import pytest
 
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout import publishing
-from loong_jax.rollout.clocks import monotonic_clock_name
 from loong_jax.rollout.events import BlockDecoded
 from loong_jax.rollout.host_link import HostLink
-from loong_jax.rollout.host_messages import HostSetup
+from loong_jax.rollout.host_messages import HostSetup, monotonic_clock_name
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
@@ -127,7 +126,7 @@ def test_a_host_that_starts_slowly_is_spared_what_is_over_by_then():
 
 def test_a_process_that_is_killed_before_it_has_started_never_starts():
     reasons = []
-    host = ProcessPlacement().new(0, SETUP)
+    host = ProcessLauncher().new(0, SETUP)
     link = HostLink("host 0", host, lambda *_: None, lambda _, why: reasons.append(why))
     link.close(1.0)  # its thread comes to it too late
     link.start()

@@ -10,8 +10,8 @@ from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rollout.buffer import Buffer, LedgerError
 from loong_jax.rollout.events import BlockDecoded, GroupGenerated, ReplicaFailed, ReplicaIdle
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.mailbox import Command
 from loong_jax.rollout.records import SamplingSettings, Ticket
-from loong_jax.rollout.seat import Command
 from loong_jax.rollout.versions import VersionError, VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 
@@ -288,7 +288,7 @@ def test_closing_does_not_wait_for_the_work_but_names_who_is_late():
     late = Harness()
     release = threading.Event()
     late.group.start(late.events.put)
-    late.group._seats[0].put(Command(lambda replica: release.wait(30)))
+    late.group._mailboxes[0].put(Command(lambda replica: release.wait(30)))
     time.sleep(0.3)
     with pytest.raises(LoongError, match="replica-0"):
         late.group.close(0.05)
