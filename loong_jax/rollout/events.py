@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from loong_jax.rollout.records import Group
 
-Emit = Callable[[Any], None]  # takes events, from any thread
+Emit = Callable[[Any], None]  # takes an event, from any thread
 # of a replica that was asked to score: the groups, or None where it could not
 WhenScored = Callable[[tuple[Group, ...] | None], None]
 

@@ -1,15 +1,14 @@
 """Messages between a driver and its hosts.
 
 A host is a process with replicas in threads of its own. Commands go to it, reports come from it,
-each in the order they were sent. Replicas have the numbers that the orchestrator knows. Messages
-are pickled, since both ends are processes of one run that trust each other. A `HostLauncher` starts
-the processes and carries the bytes.
+each in the order they were sent. Replicas have the numbers that the orchestrator knows. What
+carries them, `multiprocessing` or Ray, turns them into bytes: both ends are processes of one run
+that trust each other. None of it is ever stored. A `HostLauncher` starts the processes.
 """
 
 import dataclasses
 import functools
 import os
-import pickle
 import platform
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -27,7 +26,7 @@ from loong_jax.rollout.replica import EncodePrompt
 
 
 class HostSetup(NamedTuple):
-    """The settings of a host. All of it is pickled, so functions are importable by name."""
+    """What a host needs to begin, in its process: so functions are importable by name."""
 
     make_engine: Callable[[], Engine]  # called in the host
     group_size: int
@@ -137,14 +136,6 @@ class Answer(NamedTuple):
     reply: Any
 
 
-def encode(message: Any) -> bytes:
-    return pickle.dumps(message, protocol=5)
-
-
-def decode(data: bytes | memoryview) -> Any:
-    return pickle.loads(data)
-
-
 def shifted(event: Any, by_s: float) -> Any:
     """An event with the times of another clock, which is `by_s` ahead."""
     if not by_s:
@@ -176,7 +167,7 @@ def monotonic_clock_name() -> str:
 
 # ---- places --------------------------------------------------------------------------------------
 
-Receive = Callable[[bytes], None]
+Receive = Callable[[Any], None]
 Ended = Callable[[str], None]
 
 
@@ -190,7 +181,7 @@ class Host(Protocol):
         """
         ...
 
-    def send(self, message: bytes, data: Any = None) -> None:
+    def send(self, message: Any, data: Any = None) -> None:
         """One command, with what `HostLauncher.share` made of its bytes. From any thread. Silent
         where the host has ended: `ended` says it.
         """

@@ -223,14 +223,6 @@ class HostedReplicaGroup:
         living = [link for link in self._links if link is not None and not link.is_lost]
         return max([link.cache_pressure for link in living], default=0.0)
 
-    def traffic(self) -> dict[str, int]:
-        """`num_commands`, `command_bytes`, `num_reports`, `report_bytes`: weights apart."""
-        names = ("num_commands", "command_bytes", "num_reports", "report_bytes")
-        total: Counter[str] = Counter(dict.fromkeys(names, 0))
-        for link in self._links:
-            total.update(link.traffic if link is not None else {})
-        return dict(total)
-
     def pids(self) -> list[int | None]:
         """Process of each host; None while it starts."""
         return [link and link.pid for link in self._links]
