@@ -3,7 +3,7 @@
 import dataclasses
 from collections import deque
 from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -226,26 +226,22 @@ class Held(NamedTuple):
     prefix: Prefix
     waiting: Waiting
 
-    def split(self, jobs: set[Job]) -> tuple["Held", "Held"]:
-        """The part of these jobs, and that of others."""
-        mine, others = _split(self.waiting, jobs)
-        return self._replace(waiting=mine), self._replace(waiting=others)
-
 
 class LongRead(NamedTuple):
     """Prompts that are read a chunk at a time, between blocks; their members wait for the end."""
 
-    reading: Any  # as `Engine.begin_reading` gave it
+    reading: Any  # as `Engine.begin_prefill` gave it
     waiting: Waiting
 
-    def split(self, jobs: set[Job]) -> tuple["LongRead", "LongRead"]:
-        mine, others = _split(self.waiting, jobs)
-        return self._replace(waiting=mine), self._replace(waiting=others)
+
+HeldOrRead = TypeVar("HeldOrRead", Held, LongRead)
 
 
-def _split(waiting: Waiting, jobs: set[Job]) -> tuple[Waiting, Waiting]:
-    mine = deque(w for w in waiting if w[1].job in jobs)
-    return mine, deque(w for w in waiting if w[1].job not in jobs)
+def split(held: HeldOrRead, jobs: set[Job]) -> tuple[HeldOrRead, HeldOrRead]:
+    """The part of these jobs, and that of others."""
+    mine = deque(one for one in held.waiting if one[1].job in jobs)
+    others = deque(one for one in held.waiting if one[1].job not in jobs)
+    return held._replace(waiting=mine), held._replace(waiting=others)
 
 
 class MigrationPayload(NamedTuple):
@@ -260,7 +256,7 @@ class MigrationPayload(NamedTuple):
     def only(self, ticket_numbers: Container[int]) -> "MigrationPayload":
         """Without the tickets that are not among these."""
         jobs = tuple(job for job in self.jobs if job.ticket.number in ticket_numbers)
-        held = [part.split(set(jobs))[0] for part in self.held]
+        held = [split(part, set(jobs))[0] for part in self.held]
         return self._replace(
             jobs=jobs,
             held=tuple(part for part in held if part.waiting),

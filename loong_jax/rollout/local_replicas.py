@@ -73,12 +73,6 @@ class LocalReplicaGroup:
         `after_block` is called in a replica's thread, with the replica, after the events of each
         block.
         """
-        if num_replicas < 1:
-            raise ConfigError(f"num_replicas={num_replicas} must be at least 1.")
-        if not 0 <= num_elastic <= num_replicas:
-            raise ConfigError(
-                f"num_elastic={num_elastic} is not in 0..{num_replicas}, the replicas."
-            )
         engines = engine if isinstance(engine, Sequence) else [engine] * num_replicas
         if len(engines) != num_replicas:
             raise ConfigError(

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from loong_jax.rollout.attempts import Attempt, Held, Job, LongRead
+from loong_jax.rollout.attempts import Attempt, Held, Job, LongRead, split
 from loong_jax.rollout.engine_config import EngineConfig
 
 
@@ -75,9 +75,9 @@ class PrefillQueue:
             queue.clear()
             queue.extend(others)
         if self.long_read is not None:
-            mine, others = self.long_read.split(jobs)
+            mine, others = split(self.long_read, jobs)
             queued += [attempt for _, attempt in mine.waiting]
             self.long_read = others if others.waiting else None
-        split = [held.split(jobs) for held in self.held]
-        self.held = [others for _, others in split if others.waiting]
-        return [mine for mine, _ in split if mine.waiting], queued
+        parts = [split(held, jobs) for held in self.held]
+        self.held = [others for _, others in parts if others.waiting]
+        return [mine for mine, _ in parts if mine.waiting], queued

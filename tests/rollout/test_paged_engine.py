@@ -22,6 +22,7 @@ from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles.fake_model import fake_problem
 from tests.rollout.compiled import num_compiled
+from tests.rollout.slot_balance import check_pages
 
 PAGES = PageConfig(num_pages=40, page_size=4)
 SHAPES = EngineConfig(
@@ -137,11 +138,11 @@ def test_pages_change_no_bit():
     run = Run(paged)
     run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
     run.decode(weights)
-    run.state.allocator.check()
+    check_pages(run.state.allocator)
     run.decode(weights, blocks=2)
     assert_equal(run, [0, 1, 2, 3])
     run.end([6, 0, 3, 5])
-    run.state.allocator.check()
+    check_pages(run.state.allocator)
     assert run.state.allocator.num_available == PAGES.num_pages
     assert not run.state.samples
 
@@ -176,7 +177,7 @@ def test_a_group_shares_its_prompt():
     # 11 + 11 positions are 6 pages a sample, of which 2 are one and the same.
     assert allocator.num_held == 2 + 5 * 4
     for slot in (4, 1, 7, 0, 2):
-        allocator.check()
+        check_pages(allocator)
         runs[1].end([slot])
     assert allocator.num_available == PAGES.num_pages
 
@@ -208,7 +209,7 @@ def test_a_later_turn_reads_only_what_is_new():
     first.decode(other, np.array([2]), blocks=3)
     assert_equal(first, [8], exactly=False, against=plain)
     first.end([1, 2])
-    first.state.allocator.check()
+    check_pages(first.state.allocator)
 
 
 @pytest.mark.slow
@@ -296,7 +297,7 @@ def test_short_pages_are_told_before_they_hurt():
     state = engine.release(engine.cancel(state, [1]), 1)
     assert engine.reserve(state, [0])
     state, _ = engine.generate(weights, state)
-    state.allocator.check()
+    check_pages(state.allocator)
 
 
 @pytest.mark.parametrize(
