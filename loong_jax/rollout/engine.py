@@ -46,6 +46,19 @@ def problem_hash(uid: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big")
 
 
+class PrefillWork(NamedTuple):
+    """Prompts of one bucket; member i is to sample `requests[i]` after `prompts[rows[i]]`.
+
+    At most `prefill_prompts` prompts and `prefill_members` members.
+    """
+
+    prompts: Sequence[np.ndarray]
+    rows: Sequence[int]
+    requests: Sequence[SampleRequest]
+    existing_prefix: Any = None  # what `Engine.find` returned for the same prompts
+    version: int | None = None  # of the policy: prompts of that version alone find what is written
+
+
 class ResultTokens(NamedTuple):
     """The tokens of a call; with validity and lengths in one array, so it costs one host copy.
 
@@ -121,23 +134,7 @@ class Engine(Protocol):
 
     # ---- prefill --------------------------------------------------------------------------------
 
-    def begin_prefill(
-        self,
-        *,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        existing_prefix: Any = None,
-        version: int | None = None,
-    ) -> Reading:
-        """Prompts of one bucket; member i is to sample `requests[i]` after `rows[i]`.
-
-        At most `prefill_prompts` prompts and `prefill_members` members. `existing_prefix` is what
-        `find` returned for the same prompts; `version` numbers the policy, so that what it writes
-        is found by prompts of that version alone.
-        """
-        ...
+    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading: ...
 
     def prefill_chunk(self, params: Params, reading: Reading) -> Reading:
         """Reads on, where `reading.num_left` is above 0; blocks may go between chunks."""

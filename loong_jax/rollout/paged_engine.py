@@ -24,7 +24,7 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import paged
 from loong_jax.rollout.devices import WHOLE
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
 from loong_jax.rollout.reading import CachedPrefixes, Reading
@@ -111,26 +111,18 @@ class PagedEngine(SlotEngine):
         table = self._empty_table(num_slots, self.config.cache_length)
         return self._decode_pages.lower(params, pool, np.zeros(num_slots, np.int32), table)
 
-    def begin_prefill(
-        self,
-        *,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        existing_prefix: CachedPrefixes | None = None,
-        version: int | None = None,
-    ) -> Reading:
-        """Without a `version` the pages are shared among the members of this prefix alone."""
-        reading = self.reader.begin(params, prompts, rows, requests, existing_prefix)
+    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
+        """Without a version the pages are shared among the members of this prefix alone."""
+        reading = self.reader.begin(params, work)
+        version = work.version
         if version is None or not self.pages.reuse_prefixes:
             version = -next(self._private)
         ends = tuple(
-            len(prompts[row]) + request.sampling.max_new_tokens - 1
-            for row, request in zip(rows, requests, strict=True)
+            len(work.prompts[row]) + request.sampling.max_new_tokens - 1
+            for row, request in zip(work.rows, work.requests, strict=True)
         )
-        tokens = tuple(np.asarray(prompt, np.int32) for prompt in prompts)
-        label = Label(tokens, tuple(map(len, tokens)), tuple(rows), ends, version)
+        tokens = tuple(np.asarray(prompt, np.int32) for prompt in work.prompts)
+        label = Label(tokens, tuple(map(len, tokens)), tuple(work.rows), ends, version)
         return dataclasses.replace(reading, label=label)
 
     def end_prefill(self, params: Params, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:

@@ -15,7 +15,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.devices import WHOLE, OneDevice
 from loong_jax.rollout.draw import Truncation
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.programs import NOT_RECORDED, Members, Programs, ReadSoFar
 from loong_jax.rollout.slots import Cache, Prefix
@@ -79,16 +79,10 @@ class PromptReader:
         self._chunk = devices.compile(programs.chunk, outs=read, donate=1)
         self._begin = devices.compile(programs.begin, outs=begun)
 
-    def begin(
-        self,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        known: CachedPrefixes | None = None,
-    ) -> Reading:
+    def begin(self, params: Params, work: PrefillWork) -> Reading:
         """Nothing is read yet; `params` say what shapes there are."""
         config = self.config
+        prompts, rows, requests, known, _ = work
         if len(prompts) > config.prefill_prompts or len(requests) > config.prefill_members:
             raise ValueError(
                 f"{len(prompts)} prompts and {len(requests)} members, but one prefill takes "

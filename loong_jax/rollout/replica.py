@@ -32,7 +32,7 @@ from loong_jax.rollout.attempts import (
     Moved,
     partials_of,
 )
-from loong_jax.rollout.engine import Engine, Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Engine, Params, PrefillWork, ResultTokens, SampleRequest
 from loong_jax.rollout.partial import PartialGroup
 from loong_jax.rollout.prefill_queue import PrefillQueue
 from loong_jax.rollout.records import FinishReason, Group, Rollout, SamplingSettings, Ticket
@@ -401,17 +401,17 @@ class Replica:
             known = self._slots.find(prompts, self.version)
         else:
             known = self._tools.known(attempts, self.engine.config.prefill_prompts)
-        reading = self.engine.begin_prefill(
-            params=self._params,
-            prompts=prompts,
-            rows=[rows[attempt.prompt_key] for attempt in attempts],
-            requests=[
+        work = PrefillWork(
+            prompts,
+            [rows[attempt.prompt_key] for attempt in attempts],
+            [
                 SampleRequest.of(a.job.ticket, a.number, a.sampling_left, seed=self.seed)
                 for a in attempts
             ],
-            existing_prefix=known,
-            version=self.version,
+            known,
+            self.version,
         )
+        reading = self.engine.begin_prefill(self._params, work)
         return self._read_on(LongRead(reading, deque(enumerate(attempts))))
 
     def _read_on(self, long_read: LongRead) -> list[Prefilled]:

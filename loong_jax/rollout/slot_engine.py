@@ -21,7 +21,7 @@ from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout.devices import WHOLE, OneDevice, OnMesh, rounded
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.programs import Programs
 from loong_jax.rollout.reading import CachedPrefixes, PromptReader, Reading
@@ -155,24 +155,14 @@ class SlotEngine:
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
 
     def prefill_batch(self, *, params: Params, **work: Any) -> tuple[Any, ResultTokens]:
-        """All of a prefill at once; `work` is that of `begin_prefill`."""
-        reading = self.begin_prefill(params=params, **work)
+        """All of a prefill at once; `work` are the fields of `PrefillWork`."""
+        reading = self.begin_prefill(params, PrefillWork(**work))
         while reading.num_left > 0:
             reading = self.prefill_chunk(params, reading)
         return self.end_prefill(params, reading)
 
-    def begin_prefill(
-        self,
-        *,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        existing_prefix: CachedPrefixes | None = None,
-        version: int | None = None,
-    ) -> Reading:
-        del version
-        return self.reader.begin(params, prompts, rows, requests, existing_prefix)
+    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
+        return self.reader.begin(params, work)
 
     def prefill_chunk(self, params: Params, reading: Reading) -> Reading:
         """Consumes `reading`."""

@@ -131,9 +131,9 @@ class Broken(PagedEngine):
         self._may_fail("init_decode_state")
         return super().init_decode_state()
 
-    def begin_prefill(self, **arguments):
+    def begin_prefill(self, params, work):
         self._may_fail("begin_prefill")
-        return super().begin_prefill(**arguments)
+        return super().begin_prefill(params, work)
 
     def generate(self, *args, **kwargs):
         time.sleep(self.block_s)
