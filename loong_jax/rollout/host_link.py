@@ -132,7 +132,7 @@ class HostLink:
             case messages.Heartbeat(at_s, counts, pressure):
                 self.counts, self.cache_pressure = counts, pressure
                 self._offset_s = min(self._offset_s, self.heard_s - at_s)
-            case messages.Ready(pid, _, clock):
+            case messages.Ready(pid, clock):
                 self.pid, self._is_our_clock = pid, clock == monotonic_clock_name()
                 self._ready.set()
             case messages.Failed(error):

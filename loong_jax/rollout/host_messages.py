@@ -93,7 +93,6 @@ class Ready(NamedTuple):
     """The engine is made; commands sent before have waited."""
 
     pid: int
-    slots_per_replica: int
     clock: str  # `monotonic_clock_name` of the host
 
 

@@ -80,8 +80,8 @@ class LocalReplicaGroup:
                 "for each."
             )
         self.num_replicas = num_replicas
-        self.slots_per_replica = engines[0].config.slots_per_replica
-        self.groups_per_replica = groups_per_replica or max(1, self.slots_per_replica // group_size)
+        most = engines[0].config.slots_per_replica // group_size
+        self.groups_per_replica = groups_per_replica or max(1, most)
         self._engines = {first_number + i: one for i, one in enumerate(engines)}
         self._versions = versions
         self._clock = clock

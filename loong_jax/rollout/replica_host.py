@@ -62,8 +62,7 @@ class ReplicaHost:
 
     def start(self) -> None:
         self._group.start(lambda event: self._send(messages.Happened(event)))
-        slots, clock = self._group.slots_per_replica, monotonic_clock_name()
-        self._send(messages.Ready(os.getpid(), slots, clock))
+        self._send(messages.Ready(os.getpid(), monotonic_clock_name()))
         self._beat_once()
         self._heart.start()
 

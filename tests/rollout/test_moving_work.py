@@ -17,8 +17,8 @@ from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
-from tests.rollout import slot_balance
-from tests.rollout.compiled import num_compiled
+from tests.rollout import engine_checks
+from tests.rollout.engine_checks import num_compiled
 
 SAMPLING = SamplingSettings(max_new_tokens=20)
 WEIGHTS = [fake_weights(version) for version in range(2)]
@@ -54,7 +54,7 @@ def finish(*replicas):
             return groups
         for replica in replicas:
             groups |= {group.ticket.number: group for group in replica.step()[0]}
-            slot_balance.check(replica)
+            engine_checks.check(replica)
     raise AssertionError("replicas do not come to an end")
 
 
@@ -124,7 +124,7 @@ def test_running_groups_move_between_replicas(source, target, moves):
         groups |= {g.ticket.number: g for r in (one, two) for g in r.step()[0]}
     numbers = [0, 1, 2, 6, 77]
     payload = one.give(numbers)
-    slot_balance.check(one)
+    engine_checks.check(one)
     moved = two.take(payload)
     assert set(moved.ticket_numbers) == {0, 1, 2, 6} - set(groups)
     assert (moved.num_tokens_moved > 0) == moves
@@ -168,7 +168,7 @@ def test_cancelling_twice_is_cancelling_once():
     replica.step()
     for _ in range(2):
         replica.cancel([0, 3, 5])
-        slot_balance.check(replica)
+        engine_checks.check(replica)
     assert sorted(finish(replica)) == [1, 2, 4]
     assert replica.statistics()["num_pages_held"] == 0
 

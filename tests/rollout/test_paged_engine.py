@@ -21,8 +21,7 @@ from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles.fake_model import fake_problem
-from tests.rollout.compiled import num_compiled
-from tests.rollout.slot_balance import check_pages
+from tests.rollout.engine_checks import check_pages, num_compiled
 
 PAGES = PageConfig(num_pages=40, page_size=4)
 SHAPES = EngineConfig(

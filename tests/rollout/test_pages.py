@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
-from tests.rollout.slot_balance import check_pages
+from tests.rollout.engine_checks import check_pages
 
 SIZE, PAGES, SLOTS = 4, 9, 4
 

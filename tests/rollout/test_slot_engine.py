@@ -17,7 +17,7 @@ from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
-from tests.rollout.compiled import num_compiled
+from tests.rollout.engine_checks import num_compiled
 
 SHAPES = EngineConfig(
     slots_per_replica=8,

@@ -22,7 +22,7 @@ from loong_jax.rollout.serving.request import Limits
 from loong_jax.rollout.serving.scheduler import Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
-from tests.rollout import slot_balance
+from tests.rollout import engine_checks
 
 KEY = "a key for tests"
 LIMITS = Limits(
@@ -100,7 +100,7 @@ class Server:
         replica = self.scheduler._replica
         assert replica.is_empty
         assert replica.active_slots == 0
-        slot_balance.check(replica)
+        engine_checks.check(replica)
 
 
 def wait_for(condition, timeout_s=20.0):

@@ -1,4 +1,15 @@
-"""What holds of a replica's slots and pages between any two steps."""
+"""Properties of an engine: compiled once, and no slot, page or sample lost between steps."""
+
+
+def num_compiled(engine):
+    """Programs by name, shapes counted apart."""
+    owners = {"engine": vars(engine), "reader": vars(engine.reader)}
+    return {
+        f"{owner}.{name}": program._cache_size()
+        for owner, members in owners.items()
+        for name, program in members.items()
+        if hasattr(program, "_cache_size")
+    }
 
 
 def check(replica):
