@@ -5,6 +5,7 @@ versions, and no version is put together from two.
 import concurrent.futures
 from concurrent.futures import Future
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
