@@ -337,7 +337,7 @@ class Orchestrator:
                 self.log.event({"kind": "replica_back", "replica": replica, "at_s": self.clock()})
             case rollout_events.ReplicaIdle():
                 pass
-            case rl_events.WorkerFailed() | rollout_events.WorkerFailed():
+            case rl_events.WorkerFailed():
                 raise WorkerLost(
                     f"{event.where} failed: {event.error}. The last checkpoint is intact; the "
                     "same command goes on from there."

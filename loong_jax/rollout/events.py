@@ -48,10 +48,3 @@ class ReplicaFailed(NamedTuple):
 
     replica: int
     error: str
-
-
-class WorkerFailed(NamedTuple):
-    """A replica stopped on an error; nothing more will come from it."""
-
-    where: str
-    error: str
