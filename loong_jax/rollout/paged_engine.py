@@ -191,7 +191,7 @@ class PagedEngine(SlotEngine):
     ) -> tuple[PagedState, ResultTokens]:
         """Consumes `decode_state`. Raises OutOfPages; see `reserve`."""
         width = self.config.slots_per_replica if slots is None else self._width(len(slots))
-        chosen = list(range(width)) if slots is None else slots.tolist()
+        chosen = list(range(width)) if slots is None else [int(slot) for slot in slots]
         samples = {s: decode_state.samples[s] for s in chosen if s in decode_state.samples}
         if not self.reserve(decode_state, list(samples)):
             raise OutOfPages(
