@@ -3,15 +3,16 @@
 from collections import deque
 from collections.abc import Iterator
 
-from loong_jax.rollout.attempts import Attempt, Held, Job, LongRead
-from loong_jax.rollout.engine import Engine
+from loong_jax.rollout.attempts import Attempt, Held, Job, LongRead, split
+from loong_jax.rollout.engine_config import EngineConfig
 
 
-class WaitingRoom:
+class PrefillQueue:
     """Queues by prefill bucket, one long read under way, and prefixes whose members wait."""
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, config: EngineConfig):
+        self._config = config
+        self._largest = config.prefill_lengths[-1]
         self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long
         self._returned: dict[bool, deque[Attempt]] = {False: deque(), True: deque()}  # by length
         self._order = 0
@@ -22,15 +23,13 @@ class WaitingRoom:
         """Raises ValueError for an attempt that the engine cannot read."""
         attempt.order = self.next_order()
         length = len(attempt.sequence)
-        key = self._engine.prefill_length(length), length > self._engine.max_prefill_length
+        key = self._config.prefill_length(length), length > self._largest
         self._queues.setdefault(key, deque()).append(attempt)
 
-    def queue_returned(self, attempt: Attempt, num_new: int) -> None:
-        """Queues an attempt with its cache, before all others; `num_new` tokens are to be read.
-
-        It keeps its place in the order of age.
-        """
-        self._returned[num_new > self._engine.max_prefill_length].append(attempt)
+    def queue_returned(self, attempt: Attempt) -> None:
+        """Queues an attempt with its cache before all others; it keeps its place in age."""
+        num_new = len(attempt.sequence) - attempt.num_cached
+        self._returned[num_new > self._largest].append(attempt)
 
     def next_order(self) -> int:
         self._order += 1
@@ -54,9 +53,9 @@ class WaitingRoom:
         queue = min(returned or queues, key=lambda queue: queue[0].order)
         attempts: list[Attempt] = []
         prompts: set[tuple[int, int]] = set()
-        while queue and len(attempts) < self._engine.max_prefill_members:
+        while queue and len(attempts) < self._config.prefill_members:
             prompts.add(queue[0].prompt_key)
-            if len(prompts) > self._engine.max_prefill_prompts:
+            if len(prompts) > self._config.prefill_prompts:
                 break
             attempts.append(queue.popleft())
         return attempts
@@ -68,7 +67,7 @@ class WaitingRoom:
             yield from (attempt for _, attempt in held.waiting)
 
     def remove(self, jobs: set[Job]) -> tuple[list[Held], list[Attempt]]:
-        """What waits for these jobs: behind prefixes, and without anything read."""
+        """Takes out the attempts of these jobs: those behind prefixes, and those not read yet."""
         queued = []
         for queue in (*self._queues.values(), *self._returned.values()):
             queued += [a for a in queue if a.job in jobs]
@@ -76,9 +75,9 @@ class WaitingRoom:
             queue.clear()
             queue.extend(others)
         if self.long_read is not None:
-            mine, others = self.long_read.split(jobs)
+            mine, others = split(self.long_read, jobs)
             queued += [attempt for _, attempt in mine.waiting]
             self.long_read = others if others.waiting else None
-        split = [held.split(jobs) for held in self.held]
-        self.held = [others for _, others in split if others.waiting]
-        return [mine for mine, _ in split if mine.waiting], queued
+        parts = [split(held, jobs) for held in self.held]
+        self.held = [others for _, others in parts if others.waiting]
+        return [mine for mine, _ in parts if mine.waiting], queued

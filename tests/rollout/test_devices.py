@@ -9,7 +9,7 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import init_weights
-from loong_jax.rollout import coarse
+from loong_jax.rollout import devices
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
@@ -21,7 +21,7 @@ from tests.doubles import tiny
 def test_rounds_like_the_format_of_so_many_bits(bits, dtype):
     values = np.random.default_rng(0).uniform(0.1, 4.0, (50, 40)).astype(np.float32)
     values[0, :4] = [1 + 2.0 ** -(bits + 1), 1 + 3 * 2.0 ** -(bits + 1), 1.0, 2.0]  # two ties
-    found = coarse.rounded({"ffn": jnp.asarray(values)}, bits)["ffn"]
+    found = devices.rounded({"ffn": jnp.asarray(values)}, bits)["ffn"]
     np.testing.assert_array_equal(found, values.astype(dtype).astype(np.float32))
 
 
@@ -31,7 +31,7 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
     weights = jax.tree.map(lambda a: a + 1e-3, weights)
 
     def loaded(bits):
-        shapes = EngineConfig(num_slots=2, cache_length=64, mantissa_bits=bits)
+        shapes = EngineConfig(slots_per_replica=2, cache_length=64, mantissa_bits=bits)
         engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
         return engine.load_params(weights)
 

@@ -1,6 +1,6 @@
 """Samples whose tools run: their calls and caches, until the answers are there.
 
-A parked sample has no slot. Its cache, of everything but the last token, which was drawn and never
+A paused sample has no slot. Its cache, of everything but the last token, which was drawn and never
 read, lies in host memory. When its turn of tools is over it waits for a prefill like any prompt,
 but ahead of those, and only what is new is read behind its cache.
 """
@@ -8,25 +8,51 @@ but ahead of those, and only what is new is read behind its cache.
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.rollout.agentic import turn_end
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.calls import Answer, CallPool, CallsOfTurn
-from loong_jax.rollout.agentic.turn_end import TurnEnd
 from loong_jax.rollout.attempts import Attempt, Job
-from loong_jax.rollout.engine import Engine, Prefix
+from loong_jax.rollout.engine import Prefix
 from loong_jax.rollout.paged_engine import PagedPrefix
-from loong_jax.rollout.reading import Begun
+from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.records import Turn
+from loong_jax.verifiers import tool_calls
+from loong_jax.verifiers.tool_calls import ToolCall
+
+
+class TurnEnd(NamedTuple):
+    """Calls to carry out, or why what was written cannot be carried out."""
+
+    calls: tuple[ToolCall, ...] = ()
+    problem: str = ""
+
+
+def read_turn_end(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
+    """The calls of a turn, of tools with these schemas; None where it makes none.
+
+    `text` is the turn without the token that ended it. Calls stand behind the thinking and end the
+    turn; what is written while thinking calls nothing.
+    """
+    spoken = tool_calls.spoken(text)
+    tags = None if spoken is None else tool_calls.tags_in(spoken)
+    if spoken is None or tags is None:
+        return None
+    found = tool_calls.read(spoken, schemas)
+    if found.problem:
+        return TurnEnd(problem=found.problem)
+    if spoken.rpartition(tags[1])[2].strip():
+        return TurnEnd(problem="text follows the last call: calls end a turn")
+    return TurnEnd(found.calls)
 
 
 @dataclasses.dataclass(eq=False)
-class Parked:
+class PausedSample:
     """One sample whose tools run."""
 
     attempt: Attempt
@@ -36,12 +62,12 @@ class Parked:
     since_s: float
 
 
-class ParkingLot:
-    """The parked samples of one replica. One thread at a time may use it."""
+class PausedOnTools:
+    """The paused samples of one replica. One thread at a time may use it."""
 
     def __init__(self, agent: Agent, tokenizer: Tokenizer, clock: Callable[[], float]):
         self.agent = agent
-        self.parked: list[Parked] = []
+        self.paused: list[PausedSample] = []
         self.counts: Counter[str] = Counter()
         self._tokenizer, self._clock = tokenizer, clock
         self._pool = CallPool(agent.max_calls_at_once)
@@ -49,7 +75,7 @@ class ParkingLot:
 
     @property
     def is_full(self) -> bool:
-        return len(self.parked) >= self.agent.max_parked
+        return len(self.paused) >= self.agent.max_parked
 
     def statistics(self) -> dict[str, int]:
         """Counters since the start; `num_parked` and `num_calls_left_behind` are as of now."""
@@ -63,19 +89,19 @@ class ParkingLot:
         )
         found = {f"num_{name}": self.counts[name] for name in names}
         left_behind = self._pool.num_left_behind
-        return {**found, "num_parked": len(self.parked), "num_calls_left_behind": left_behind}
+        return {**found, "num_parked": len(self.paused), "num_calls_left_behind": left_behind}
 
     def asks(self, attempt: Attempt) -> TurnEnd | None:
-        """What the turn that `attempt` has ended asks of tools; None where it was its last one."""
+        """The calls of the turn that `attempt` has ended; None where it was its last one."""
         limits, tools = self.agent.limits, self.agent.tools_of(attempt.job.ticket.problem)
         if not tools or len(attempt.tool_turns) + 1 >= limits.max_turns:
             return None
         if attempt.length >= attempt.job.sampling.max_new_tokens:
             return None
         text = self._tokenizer.response_text(attempt.turn_tokens)
-        return turn_end.read(text, tools.schemas)
+        return read_turn_end(text, tools.schemas)
 
-    def park(self, attempt: Attempt, end: TurnEnd, cache: Prefix) -> None:
+    def pause(self, attempt: Attempt, end: TurnEnd, cache: Prefix) -> None:
         """Begins the calls. `cache` is what the engine gave for the slot."""
         attempt.cache = cache
         self.counts["slots_parked"] += 1
@@ -94,59 +120,58 @@ class ParkingLot:
         )
         if not allowed:
             self._answered.set()
-        parked = Parked(attempt, calls, len(end.calls), tuple(others), self._clock())
-        self.parked.append(parked)
+        paused = PausedSample(attempt, calls, len(end.calls), tuple(others), self._clock())
+        self.paused.append(paused)
 
     def returned(self) -> list[tuple[Attempt, bool]]:
         """Samples whose tools have answered, with the answers, and whether these fitted in."""
         self._answered.clear()
         found, still = [], []
-        for parked in self.parked:
-            answers = parked.calls.answers()
+        for paused in self.paused:
+            answers = paused.calls.answers()
             if answers is None:
-                still.append(parked)
+                still.append(paused)
             else:
-                fits = self._answer(parked, [*answers, *parked.others])
-                found.append((parked.attempt, fits))
-        self.parked = still
+                fits = self._answer(paused, [*answers, *paused.others])
+                found.append((paused.attempt, fits))
+        self.paused = still
         return found
 
     def wait(self, timeout_s: float) -> None:
         """Until some calls have ended, `timeout_s` at most."""
-        if self.parked:
+        if self.paused:
             self._answered.wait(timeout_s)
 
     def cancel(self, jobs: set[Job]) -> None:
         """Forgets the samples of these jobs; what their tools answer is dropped."""
-        for parked in self.take(jobs):
-            parked.calls.cancel()
-            parked.attempt.cache = None
+        for paused in self.take(jobs):
+            paused.calls.cancel()
+            paused.attempt.cache = None
 
-    def take(self, jobs: set[Job]) -> list[Parked]:
-        """The parked samples of these jobs, which are not here any more."""
-        taken = [parked for parked in self.parked if parked.attempt.job in jobs]
-        self.parked = [parked for parked in self.parked if parked.attempt.job not in jobs]
+    def take(self, jobs: set[Job]) -> list[PausedSample]:
+        """The paused samples of these jobs, which are not here any more."""
+        taken = [paused for paused in self.paused if paused.attempt.job in jobs]
+        self.paused = [paused for paused in self.paused if paused.attempt.job not in jobs]
         return taken
 
-    def put(self, parked: Parked) -> None:
-        """A sample that another replica has parked."""
-        parked.calls.wake_with(self._answered.set)
-        self.parked.append(parked)
+    def put(self, paused: PausedSample) -> None:
+        """A sample that another replica has paused."""
+        paused.calls.wake_with(self._answered.set)
+        self.paused.append(paused)
         self._answered.set()
 
-    def begun(self, engine: Engine, attempts: Sequence[Attempt]) -> Begun:
-        """The caches of these samples, to read on behind them."""
-        most = engine.max_prefill_prompts
+    def known(self, attempts: Sequence[Attempt], num_rows: int) -> CachedPrefixes:
+        """The caches of these samples in as many rows, to read on behind them."""
         caches = [_cache_of(attempt.cache) for attempt in attempts]
-        caches += [caches[0]] * (most - len(caches))
-        start = np.zeros(most, np.int32)
+        caches += [caches[0]] * (num_rows - len(caches))
+        start = np.zeros(num_rows, np.int32)
         for row, attempt in enumerate(attempts):
-            start[row] = num_read(attempt)
-            self.counts["tokens_read_on"] += len(attempt.sequence) - num_read(attempt)
-        return Begun(_stack(tuple(caches)), start)
+            start[row] = attempt.num_cached
+            self.counts["tokens_read_on"] += len(attempt.sequence) - attempt.num_cached
+        return CachedPrefixes(_stack(tuple(caches)), start)
 
-    def _answer(self, parked: Parked, answers: list[Answer]) -> bool:
-        attempt = parked.attempt
+    def _answer(self, paused: PausedSample, answers: list[Answer]) -> bool:
+        attempt = paused.attempt
         tokens = self.agent.answer_tokens(
             self._tokenizer,
             attempt.job.ticket.problem,
@@ -155,7 +180,7 @@ class ParkingLot:
         )
         failures = tuple(answer.failure for answer in answers if answer.failure)
         self.counts["turns_of_tools"] += 1
-        self.counts["calls"] += parked.num_calls
+        self.counts["calls"] += paused.num_calls
         self.counts["calls_failed"] += len(failures)
         if attempt.length + len(tokens) >= attempt.job.sampling.max_new_tokens:
             attempt.cache = None
@@ -165,17 +190,12 @@ class ParkingLot:
             role="tool",
             first=attempt.length,
             num_tokens=len(tokens),
-            num_calls=parked.num_calls,
+            num_calls=paused.num_calls,
             failures=failures,
-            wall_s=self._clock() - parked.since_s,
+            wall_s=self._clock() - paused.since_s,
         )
         attempt.extend_by_tools(tokens, turn)
         return True
-
-
-def num_read(attempt: Attempt) -> int:
-    """How many tokens of a returned sample its cache holds: all but the policy's last one."""
-    return len(attempt.job.prompt) + attempt.tool_turns[-1].first - 1
 
 
 def _cache_of(prefix: Prefix):

@@ -15,7 +15,7 @@ class Command(NamedTuple):
     if_lost: Callable[[], None] = lambda: None  # instead, where nobody will
 
 
-class Seat:
+class Mailbox:
     """One life of a replica. Every command is carried out or lost, and hears which.
 
     A command that raises counts as lost, and its error ends the replica.
@@ -49,7 +49,7 @@ class Seat:
             pass
 
     def end(self) -> None:
-        """What still waits is lost."""
+        """Commands that still wait are lost."""
         with self._lock:
             self.is_over = True
         while True:
