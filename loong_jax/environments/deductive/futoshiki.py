@@ -1,11 +1,10 @@
 """Futoshiki: a Latin square with inequalities between neighbours. The solution is unique."""
 
-import dataclasses
 import itertools
 import random
 
 from loong_jax.environments import answers, csp
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (4, 9), 2: (4, 13), 3: (5, 17), 4: (5, 21), 5: (6, 29)}
 """Level: size, number of empty cells."""
@@ -26,12 +25,10 @@ def _place(cell: int, size: int) -> str:
     return f"({cell // size + 1},{cell % size + 1})"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Futoshiki:
-    """State: {"cells": "1..4...", "less": [[cell, larger cell], ...]}. Effort: empty cells."""
+class Futoshiki(Puzzle):
+    """State: {"cells": "1..4...", "less": [[cell, larger cell], ...]}."""
 
-    name: str = "futoshiki"
-    family: Family = "deductive"
+    name = "futoshiki"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         size, num_empty = SHAPES[level]
@@ -74,9 +71,6 @@ class Futoshiki:
             f"exactly one solution. Answer with the whole grid: {size} lines of {size} digits."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         size = self._size(state)
         rows = answers.grid(answer, size, size, "123456789"[:size])
@@ -93,13 +87,10 @@ class Futoshiki:
                 return f"not {_place(a, size)} < {_place(b, size)}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         size = self._size(state)
         domains = [
             (1 << size) - 1 if cell == "." else 1 << (int(cell) - 1) for cell in state["cells"]
         ]
         text = "".join(str(v + 1) for v in _network(size, state["less"]).solutions(domains, 1)[0])
         return "\n".join(text[start : start + size] for start in range(0, size**2, size))
-
-    def effort(self, state: State) -> int:
-        return state["cells"].count(".")

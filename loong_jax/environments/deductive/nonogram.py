@@ -1,12 +1,11 @@
 """Nonograms: fill cells so that the runs of every row and column are as told. Any fit counts."""
 
-import dataclasses
 import functools
 import random
 from collections.abc import Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SIZE = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 
@@ -43,12 +42,10 @@ def _may_continue(cells: Sequence[int], clue: Sequence[int], size: int) -> bool:
     return needed <= size - len(cells)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Nonogram:
-    """State: {"rows": runs of each row, "columns": runs of each column}. Effort: cells."""
+class Nonogram(Puzzle):
+    """State: {"rows": runs of each row, "columns": runs of each column}."""
 
-    name: str = "nonogram"
-    family: Family = "deductive"
+    name = "nonogram"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         size = SIZE[level]
@@ -72,9 +69,6 @@ class Nonogram:
             "and . for an empty one."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         size = len(state["rows"])
         cells = [[cell == "#" for cell in row] for row in answers.grid(answer, size, size, "#.")]
@@ -87,7 +81,7 @@ class Nonogram:
                 return f"the runs of column {number} are {runs(column)}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         size = len(state["rows"])
 
         def extend(rows: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
@@ -105,6 +99,3 @@ class Nonogram:
         found = extend([])
         assert found is not None
         return "\n".join("".join("#" if cell else "." for cell in row) for row in found)
-
-    def effort(self, state: State) -> int:
-        return len(state["rows"]) ** 2

@@ -1,10 +1,9 @@
 """Sudoku: rows, columns and boxes hold every digit once. The solution is unique."""
 
-import dataclasses
 import random
 
 from loong_jax.environments import answers, csp
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (2, 2, 6), 2: (2, 2, 9), 3: (2, 3, 18), 4: (3, 3, 38), 5: (3, 3, 48)}
 DIGITS = "123456789"
@@ -33,12 +32,10 @@ def _domains(cells: str, size: int) -> list[int]:
     return [(1 << size) - 1 if cell == "." else 1 << (int(cell) - 1) for cell in cells]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sudoku:
-    """State: {"box": [2, 3], "cells": "1..4..."}. Effort: empty cells."""
+class Sudoku(Puzzle):
+    """State: {"box": [2, 3], "cells": "1..4..."}."""
 
-    name: str = "sudoku"
-    family: Family = "deductive"
+    name = "sudoku"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         rows, columns, num_empty = SHAPES[level]
@@ -111,16 +108,13 @@ class Sudoku:
                     return f"{kind} {index + 1} repeats a digit"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         rows, columns = state["box"]
         size = rows * columns
         domains = _domains(state["cells"], size)
         solution = _network(rows, columns).solutions(domains, 1)[0]
         text = "".join(DIGITS[digit] for digit in solution)
         return "\n".join(text[start : start + size] for start in range(0, size**2, size))
-
-    def effort(self, state: State) -> int:
-        return state["cells"].count(".")
 
 
 def _shuffled(solution: list[int], rows: int, columns: int, rng: random.Random) -> list[int]:

@@ -1,11 +1,10 @@
 """Matrices in the manner of Raven: the missing cell under every rule of a stated list that fits."""
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 NUM_ATTRIBUTES = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
 BASE = 10
@@ -46,12 +45,10 @@ def _thirds(column: Sequence[Triple]) -> set[int]:
     return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MissingCell:
-    """State: {"cells": eight cells of digits in reading order}. Effort: digits of a cell."""
+class MissingCell(Puzzle):
+    """State: {"cells": eight cells of digits in reading order}."""
 
-    name: str = "matrix_completion"
-    family: Family = "inductive"
+    name = "matrix_completion"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         columns: list[list[list[int]]] = []
@@ -111,8 +108,5 @@ class MissingCell:
                 return f"digit {place} is not {a}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         return self._missing(state)
-
-    def effort(self, state: State) -> int:
-        return len(state["cells"][0])
