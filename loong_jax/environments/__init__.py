@@ -31,7 +31,7 @@ WORKED = {  # with solutions in steps: module and class
     "postfix": "machines:Postfix",
 }
 PUZZLES = {  # logic tasks, whose prompts are long and say all that counts
-    "sudoku": "deductive.sudoku:Sudoku",
+    "sudoku": "deductive.squares:Sudoku",
     "zebra": "deductive.zebra:Zebra",
     "knights_and_knaves": "deductive.knights:Knights",
     "propositional_entailment": "deductive.propositional:Propositional",
@@ -40,7 +40,7 @@ PUZZLES = {  # logic tasks, whose prompts are long and say all that counts
     "graph_colouring": "deductive.graphs:GraphColouring",
     "hamiltonian_path": "deductive.graphs:HamiltonianPath",
     "nonogram": "deductive.nonogram:Nonogram",
-    "futoshiki": "deductive.futoshiki:Futoshiki",
+    "futoshiki": "deductive.squares:Futoshiki",
     "sequence": "inductive.sequence:NextTerms",
     "grid_transformation": "inductive.grids:GridTransformation",
     "formula_induction": "inductive.formula:FormulaInduction",
