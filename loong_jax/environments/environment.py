@@ -20,7 +20,7 @@ from loong_jax.environments import csp
 from loong_jax.environments.answers import Malformed
 from loong_jax.environments.problem import Domain, Problem
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.runner import SandboxRunner
+from loong_jax.verifiers.sandbox import SandboxRunner
 from loong_jax.verifiers.verdict import Verdict
 
 LEVELS = (1, 2, 3, 4, 5)
