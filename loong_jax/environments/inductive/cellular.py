@@ -84,10 +84,7 @@ class CellularRule(Puzzle):
     def flaw(self, state: State, answer: str) -> str | None:
         width = len(state["rows"][0])
         given = answers.grid(answer, state["asked"], width, SYMBOLS)
-        for number, (a, b) in enumerate(zip(given, self._continuation(state), strict=True), 1):
-            if a != b:
-                return f"row {number} of the continuation is not {a}"
-        return None
+        return answers.difference(given, self._continuation(state), "row")
 
     def answer(self, state: State) -> str:
         return "\n".join(self._continuation(state))

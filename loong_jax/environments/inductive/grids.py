@@ -139,8 +139,4 @@ class GridTransformation(Puzzle):
     def flaw(self, state: State, answer: str) -> str | None:
         size = len(state["test"])
         given = answers.grid(answer, size, size, SYMBOLS)
-        output = _run(state["program"], tuple(state["test"]))
-        for number, (row, wanted) in enumerate(zip(given, output, strict=True), 1):
-            if row != wanted:
-                return f"row {number} is not {row}"
-        return None
+        return answers.difference(given, _run(state["program"], tuple(state["test"])), "row")

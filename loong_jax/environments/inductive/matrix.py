@@ -92,7 +92,7 @@ class MissingCell(Puzzle):
         """Places in sorted order: their order does not matter."""
         return "/".join(sorted("".join(place) for place in zip(*state["cells"], strict=True)))
 
-    def _missing(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         missing = []
         for place in range(len(state["cells"][0])):
             digits = [int(cell[place]) for cell in state["cells"]]
@@ -101,12 +101,6 @@ class MissingCell(Puzzle):
         return "".join(missing)
 
     def flaw(self, state: State, answer: str) -> str | None:
-        missing = self._missing(state)
+        missing = self.answer(state)
         (given,) = answers.grid(answer, 1, len(missing), "0123456789")
-        for place, (a, b) in enumerate(zip(given, missing, strict=True), 1):
-            if a != b:
-                return f"digit {place} is not {a}"
-        return None
-
-    def answer(self, state: State) -> str:
-        return self._missing(state)
+        return answers.difference(given, missing, "digit")
