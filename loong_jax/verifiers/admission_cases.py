@@ -28,7 +28,7 @@ def _problem(verifier: str, number: int, prompt: str, **fields: Any) -> Problem:
 def _environment() -> list[Case]:
     from loong_jax import environments
 
-    names = list(environments.ENVIRONMENTS)
+    names = list(environments.WORKED)
     return [c for n in names for c in environment_cases(environments.get_environment(n), (1, 5), 1)]
 
 
@@ -132,13 +132,10 @@ def _code() -> list[Case]:
 
 
 def _logic() -> list[Case]:
-    from loong_jax.environments import tasks  # pyright: ignore[reportAttributeAccessIssue]
+    from loong_jax import environments
 
-    names = ("sudoku", "knights", "next_terms")
-    problems = [tasks.generate(name, 2, 0) for name in names if name in tasks.TASKS]
-    return [
-        Case(problem=problem, answer=tasks.solve(problem), has_others=True) for problem in problems
-    ]
+    found = [environments.get_environment(name) for name in ("sudoku", "knights_and_knaves")]
+    return [case for one in found for case in environment_cases(one, (2,), 1)]
 
 
 def _coq() -> list[Case]:

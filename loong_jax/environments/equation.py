@@ -4,12 +4,9 @@ Terms with x and constants take turns; the last constant makes the drawn solutio
 longer helps: a solution gathers coefficient and constant term by term, a leap several at once.
 """
 
-import dataclasses
-import itertools
 import random
 
-from loong_jax.environments.problem import Domain
-from loong_jax.environments.worked import INTEGER, State, Worked
+from loong_jax.environments.environment import INTEGER, Generator, State
 
 NUM_TERMS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}  # before the last constant
 MAX_COEFFICIENT, MAX_CONSTANT, MAX_SOLUTION = 9, 99, 99
@@ -24,15 +21,13 @@ def written(terms: list[int], num_before: int) -> str:
     return "".join(parts).removeprefix("+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Equation(Worked):
+class Equation(Generator):
     """State: {"left": [7, 12], "right": [-3], "constant": 502}, coefficients and constants in turn.
 
     Exactly one x solves it, since the coefficients of x do not cancel out.
     """
 
-    name: str = "equation"
-    domain: Domain = "stem"
+    name, domain = "equation", "stem"
     form = INTEGER
 
     def draw(self, level: int, rng: random.Random) -> State:
@@ -47,11 +42,11 @@ class Equation(Worked):
                 solution = rng.randint(-MAX_SOLUTION, MAX_SOLUTION)
                 return state | {"constant": coefficient * solution - constant}
 
-    def text(self, state: State) -> str:
+    def prompt(self, state: State) -> str:
         right = written(state["right"], len(state["left"]))
         return f"{written(state['left'], 0)}={right}{state['constant']:+d}"
 
-    def values(self, state: State) -> list[str]:
+    def steps(self, state: State) -> list[str]:
         """`7x`, `7x:-12`, ... : all terms so far, those with x on the left; then x alone."""
         return [f"{a}x:{b}" for a, b in gathered(state)] + [self.answer(state)]
 
@@ -66,20 +61,6 @@ class Equation(Worked):
         right = sum(v if place % 2 else v * x for place, v in enumerate(state["right"], half))
         right += state["constant"]
         return None if left == right else f"{left} on the left, {right} on the right"
-
-    def num_forms(self, level: int) -> int:
-        """Coefficients that do not cancel, times constants and solutions."""
-        count = NUM_TERMS[level]
-        num_with_x = (count + 1) // 2
-        sums = {0: 1}  # of coefficients so far: in how many ways
-        for _ in range(num_with_x):
-            ways: dict[int, int] = {}
-            for total, size in itertools.product(sums, range(1, MAX_COEFFICIENT + 1)):
-                for value in (total - size, total + size):
-                    ways[value] = ways.get(value, 0) + sums[total]
-            sums = ways
-        constants = (2 * MAX_CONSTANT) ** (count - num_with_x)
-        return (sum(sums.values()) - sums.get(0, 0)) * constants * (2 * MAX_SOLUTION + 1)
 
 
 def gathered(state: State) -> list[tuple[int, int]]:
