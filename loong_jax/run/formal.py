@@ -89,8 +89,7 @@ def run(options: FormalOptions) -> int:
     settings = dataclasses.asdict(options)
     for name in ("run_dir", "json", "chart"):
         del settings[name]
-    mine = json_files.without_nan(settings | {"audit": None, "num_seeds": None})
-    expert_iteration.claim(options.run_dir / "settings.json", mine)
+    opening.claim(options.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
     seeds = range(options.seed, options.seed + options.num_seeds)
     runs = [run_seed(options, seed, console) for seed in seeds]
     found = over_seeds(runs)

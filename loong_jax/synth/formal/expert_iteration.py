@@ -14,12 +14,13 @@ import dataclasses
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
+from loong_jax.synth import opening
 from loong_jax.verifiers.verdict import Verdict
 
 
@@ -128,7 +129,7 @@ def run(
         "pool": [goal.uid for goal in pool],
         "held_out": [goal.uid for goal in held_out],
     }
-    claim(directory / "loop.json", record)
+    opening.claim(directory / "loop.json", record)
     if not (directory / "round-0").exists():
         for solution, judged in zip(cold_start, check(cold_start), strict=True):
             if not judged.is_correct:
@@ -228,16 +229,4 @@ def _judged(
             num_ungradable=sum(not v.is_graded for v in verdicts),
             proof=min(accepted, key=lambda proof: (len(proof), proof), default=None),
             reasons=dict(Counter(v.reason for v in verdicts if not v.is_correct)),
-        )
-
-
-def claim(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes down what a run is of. ConfigError where its directory holds another run."""
-    there = json_files.read_json(path)
-    if there is None:
-        json_files.write_json(path, record)
-    elif different := [name for name in record if there.get(name) != record[name]]:
-        raise ConfigError(
-            f"{path.parent} holds a run with other {', '.join(different)}. Name another directory, "
-            "or delete that one."
         )
