@@ -21,7 +21,7 @@ VERIFIERS: dict[str, str] = {
     "loongbench": "loong_jax.verifiers.loongbench.verifier:LoongBenchVerifier",
     "math": "loong_jax.verifiers.maths.verifier:MathVerifier",
     "metamath": "loong_jax.verifiers.formal.metamath:MetamathVerifier",
-    "resyn": "loong_jax.verifiers.resyn:ResynVerifier",
+    "resyn": "loong_jax.verifiers.environment:ResynVerifier",
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]

@@ -1,7 +1,7 @@
-"""Verifier "environment": the environment that posed the problem judges the answer.
+"""Verifiers "environment" and "resyn": what posed the problem judges the answer.
 
 Deterministic, without a reference answer. Its limits and false classes are those of the
-environment; answers of code environments run in the sandbox and nowhere else.
+environment; answers of code environments, and modules, run in the sandbox and nowhere else.
 """
 
 import dataclasses
@@ -9,6 +9,8 @@ import time
 from typing import Any
 
 from loong_jax import environments
+from loong_jax.environments import modules
+from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import extract, verdict
@@ -71,3 +73,38 @@ class EnvironmentVerifier:
             settings = {"run": self._runner} if takes_runner else {}
             self._environments[name] = environments.get_environment(name, **settings)
         return self._environments[name]
+
+
+class ResynVerifier:
+    """Verifier "resyn": the module that posed a problem judges the answer, inside the sandbox.
+
+    `arguments` hold `module`, a source, and `state`, a JSON value. The answer enters as data of one
+    call in a process of its own, which holds the state and no answer but this one; what comes out
+    is one truth value, read outside. Accepts falsely what the module's own rule accepts: packages
+    are gated for that before they reward. Ungradable: a module that raises or is too slow, a
+    sandbox that fails, a problem without a module.
+    """
+
+    def __init__(self, *, min_tier: IsolationTier = "namespaces"):
+        self._runner = ModuleRunner(min_tier=min_tier)
+
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
+        """Judges a whole response, tags included."""
+        start = time.perf_counter()
+        answer = extract.extract_answer(response_text)
+        source = problem.arguments.get("module")
+        if isinstance(answer, Verdict):
+            judged = answer
+        elif not isinstance(source, str) or "state" not in problem.arguments:
+            judged = verdict.ungradable("problem", "its arguments hold no module and state")
+        else:
+            state = problem.arguments["state"]
+            judged = modules.judge(self._runner, Module(source), state, answer)
+        return dataclasses.replace(
+            judged,
+            evidence=judged.evidence[:MAX_EVIDENCE_CHARS],
+            cost_s=time.perf_counter() - start,
+        )
+
+    def close(self) -> None:
+        self._runner.close()

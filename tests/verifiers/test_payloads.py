@@ -12,8 +12,7 @@ import pytest
 from loong_jax.environments import ENVIRONMENTS, Problem, get_environment
 from loong_jax.verifiers import admission, attacks
 from loong_jax.verifiers.admission_cases import CASES
-from loong_jax.verifiers.score import Score
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Score, Verdict
 from tests.verifiers import registered
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
 

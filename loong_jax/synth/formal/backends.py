@@ -20,7 +20,6 @@ from loong_jax.synth.formal.statement import Statement
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.formal.coq import CoqVerifier
-from loong_jax.verifiers.formal.isolated import CommandLimits
 from loong_jax.verifiers.formal.lean import LeanVerifier
 from loong_jax.verifiers.formal.metamath import MetamathVerifier
 from loong_jax.verifiers.verdict import Verdict
@@ -142,7 +141,7 @@ class MetamathProgram(MetamathBackend):
 
     def __init__(self, *, cpu_s: int = 20):
         super().__init__()
-        self._limits = CommandLimits(cpu_s=cpu_s, wall_s=4.0 * cpu_s)
+        self._limits = isolated.limits(cpu_s)
 
     def check_proofs(self, claims: Sequence[Claim]) -> list[Verdict]:
         if shutil.which("metamath") is None:
@@ -163,9 +162,9 @@ class MetamathProgram(MetamathBackend):
             ran = isolated.run(command, files, [], self._limits)
         except VerifierError as error:
             return verdict.ungradable("sandbox", str(error))
-        if ran.timed_out or ran.cpu_limit:
+        if ran.end in ("wall", "cpu"):
             return verdict.ungradable("timeout", "the program was not done in time")
-        said = " ".join(ran.output.split())
+        said = " ".join(isolated.said(ran).split())
         if re.search(r"\?(Error|Warning|Fatal)", said) or _ALL_VERIFIED not in said:
             return verdict.wrong("proof", said[-300:], isolation="namespaces")
         return verdict.correct("all proofs were verified", isolation="namespaces")
