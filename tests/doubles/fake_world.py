@@ -194,3 +194,38 @@ def fake_rollout(ticket: Ticket, attempt: int, version: int) -> Rollout:
         versions=((0, version),),
         finish_reason="stop",
     )
+
+
+def problem_at(cursor: int) -> Problem:
+    return Problem(
+        uid=f"fake/{cursor}",
+        domain="stem",
+        environment="fake",
+        level=1,
+        seed=cursor,
+        canonical=str(cursor),
+        prompt="?",
+        verifier="fake",
+    )
+
+
+class KeptLog:
+    """A run's log that keeps everything."""
+
+    def __init__(self):
+        self.events: list[Mapping[str, Any]] = []
+        self.steps: list[int] = []
+        self.metrics: list[Mapping[str, Any]] = []
+        self.groups: list[Sequence[Group]] = []  # of each step
+        self.dispositions: list[str] = []
+
+    def event(self, record: Mapping[str, Any]) -> None:
+        self.events.append(record)
+
+    def step(self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group]) -> None:
+        self.steps.append(step)
+        self.metrics.append(metrics)
+        self.groups.append(groups)
+
+    def judged(self, group: Group, disposition: str) -> None:
+        self.dispositions.append(disposition)

@@ -7,7 +7,6 @@ the same groups in the same order; a life begins with nothing but disk and journ
 import dataclasses
 import hashlib
 
-from loong_jax.environments.problem import Problem
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -17,7 +16,7 @@ from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
-from tests.doubles.fake_world import FakeWorld
+from tests.doubles.fake_world import FakeWorld, KeptLog, problem_at
 
 
 class Killed(BaseException):
@@ -110,33 +109,6 @@ class CrashWorld(FakeWorld):
         return self.store[version]
 
 
-class QuietLog:
-    def __init__(self):
-        self.events, self.steps = [], []
-
-    def event(self, record):
-        self.events.append(record)
-
-    def step(self, step, metrics, groups):
-        self.steps.append(step)
-
-    def judged(self, group, disposition):
-        pass
-
-
-def problem_at(cursor):
-    return Problem(
-        uid=f"fake/{cursor}",
-        domain="stem",
-        environment="fake",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt="?",
-        verifier="fake",
-    )
-
-
 def outcomes(uid, number, attempt):
     """One problem in four is too easy, one in eight cannot be graded."""
     kind = int(uid.split("/")[1]) % 8
@@ -185,7 +157,7 @@ def open_run(
         ),
         versions=world,
         grade=lambda group: grading.grade(group, RewardRule()),
-        log=QuietLog(),
+        log=KeptLog(),
         clock=world.clock,
         events=world,
         journal=MortalJournal(directory, disk, dies_at, share),

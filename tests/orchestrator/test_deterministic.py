@@ -29,6 +29,7 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles.fake_world import KeptLog
 from tests.doubles.tiny import smallest_config, tokenizer
 from tests.orchestrator import straight_line
 from tests.sweeps import thinned
@@ -66,22 +67,6 @@ class InlinePool:
 
     def close(self, timeout_s):
         del timeout_s
-
-
-class Log:
-    def __init__(self):
-        self.metrics, self.trained = [], []
-
-    def event(self, record):
-        del record
-
-    def judged(self, group, disposition):
-        del group, disposition
-
-    def step(self, step, metrics, groups):
-        del step
-        self.metrics.append(metrics)
-        self.trained.append([group.ticket.number for group in groups])
 
 
 @dataclasses.dataclass
@@ -177,7 +162,7 @@ def orchestrated(
         versions=store,
         checkpoints=directory,
     )
-    log = Log()
+    log = KeptLog()
     journal = Journal(directory / "journal")
     run = Orchestrator(
         name="test",
@@ -226,6 +211,11 @@ def orchestrated(
         journal.close()
 
 
+def trained(log):
+    """Tickets of each step."""
+    return [[group.ticket.number for group in groups] for groups in log.groups]
+
+
 def assert_equal_trees(one, other):
     one, other = jax.tree.map(np.asarray, (one, other))
     jax.tree.map(np.testing.assert_array_equal, one, other)
@@ -256,7 +246,7 @@ def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
         seed=SEED,
     )
     weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
-    assert log.trained == [numbers for _, numbers in history]
+    assert trained(log) == [numbers for _, numbers in history]
     assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m, _ in history]
     assert_equal_trees(weights, expected)
 
@@ -271,7 +261,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(parts, tmp_path, s
     weights, second = orchestrated(
         parts, tmp_path / "b", staleness=staleness, num_replicas=2, resume=True
     )
-    assert first.trained[:2] + second.trained == whole.trained
+    assert trained(first)[:2] + trained(second) == trained(whole)
     assert_equal_trees(weights, expected)
 
 
@@ -303,6 +293,6 @@ def test_replicas_elsewhere_train_the_same_weights_even_when_killed(parts, tmp_p
         parts, tmp_path / "b", staleness=1, num_replicas=2, place=place, on_step=kill
     )
     assert killed
-    assert log.trained == whole.trained
+    assert trained(log) == trained(whole)
     assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m in whole.metrics]
     assert_equal_trees(weights, expected)
