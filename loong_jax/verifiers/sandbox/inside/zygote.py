@@ -1,6 +1,6 @@
 """Runs inside the sandbox: starts each program in namespaces of its own and watches over it.
 
-The nursery is pid 1 of the outer namespaces and holds CAP_SYS_ADMIN over them, nothing beyond. For
+The zygote is pid 1 of the outer namespaces and holds CAP_SYS_ADMIN over them, nothing beyond. For
 a run it clones an init into new pid and mount namespaces, which starts the program: executed, or,
 for Python, run in the fork itself, which saves the start of an interpreter. The call of a function
 (call.py) is a plain fork. Expected answers never come in here.

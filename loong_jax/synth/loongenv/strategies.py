@@ -1,19 +1,111 @@
-"""Strategy evol-instruct: a seed rewritten for some generations, the best rewrite going on.
+"""Strategies that pose questions, and the code agent that writes a program for each.
 
-In every generation named operators rewrite the parent, a scorer marks each rewrite, and the best
-becomes the next parent; the last one is the candidate. The original adds marks of 1-5 for diversity
-and 1-10 for difficulty and solvability, so difficulty outweighs diversity two to one unsaid; here
-each mark is brought to 0..1 first, with stated weights.
+few-shot: three seeds with program and answer, asked for one more such triple; the answer that comes
+with it is thrown away, since executing the program gives it. self-instruct: three seeds and one
+earlier question of ours, asked for a new one. evol-instruct: a seed rewritten for some generations
+by named operators; a scorer marks each rewrite, and the best becomes the next parent, the last one
+the candidate. The original adds marks of 1-5 for diversity and 1-10 for difficulty and solvability,
+so difficulty outweighs diversity two to one unsaid; here each mark is brought to 0..1 first, with
+stated weights.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import structured
 from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.seeds import Seed
 from loong_jax.synth.loongenv.workshop import QUESTION, Workshop
+
+TRIPLE = structured.fields(question=str, code=str, answer=str)
+CODE = structured.fields(code=str)
+
+
+def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate]:
+    """Open candidates with a program, which the coder wrote from the question alone."""
+    asked = {
+        one.id: {
+            "question": one.question, "domain": one.domain, "packages": workshop.packages_text
+        }
+        for one in candidates
+        if not one.code
+    }  # fmt: skip
+    answers = workshop.asker.ask("code", asked, CODE)
+    found = []
+    for one in candidates:
+        if (answer := answers.get(one.id)) is not None:
+            one = one.after(answer.calls)
+            if answer.failure:
+                one = one.ended("author_failed", answer.failure)
+            else:
+                one = dataclasses.replace(one, code=answer.parsed["code"])
+        found.append(one)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FewShot:
+    name: str = "few_shot"
+
+    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
+        shown = {name: workshop.shown(workshop.rng(name)) for name in ids}
+        examples = {
+            name: [{"question": s.question, "code": s.code, "answer": s.gold} for s in seeds]
+            for name, seeds in shown.items()
+        }
+        return _posed(self.name, TRIPLE, workshop, shown, examples)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelfInstruct:
+    name: str = "self_instruct"
+
+    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
+        shown, examples = {}, {}
+        for name in ids:
+            rng = workshop.rng(name)
+            shown[name] = workshop.shown(rng)
+            examples[name] = [seed.question for seed in shown[name]]
+            if workshop.earlier:
+                examples[name].append(rng.choice(workshop.earlier))
+        return _posed(self.name, QUESTION, workshop, shown, examples)
+
+
+def _posed(
+    strategy: str, schema: Mapping[str, Any], workshop: Workshop,
+    shown: Mapping[str, Sequence[Seed]], examples: Mapping[str, Sequence[Any]],
+) -> list[Candidate]:  # fmt: skip
+    """A candidate per id out of its examples."""
+    asked = {
+        name: {
+            "domain": workshop.domain,
+            "packages": workshop.packages_text,
+            "examples": json.dumps(some, indent=1, ensure_ascii=False),
+        }
+        for name, some in examples.items()
+    }
+    answers = workshop.asker.ask("question", asked, schema, prompt=strategy)
+    found = []
+    for name, seeds in shown.items():
+        answer = answers[name]
+        candidate = Candidate(
+            id=name, domain=workshop.domain, strategy=strategy, calls=answer.calls,
+            seeds=tuple(seed.id for seed in seeds),
+        )  # fmt: skip
+        if answer.failure:
+            found.append(candidate.ended("author_failed", answer.failure))
+            continue
+        said = answer.parsed
+        found.append(
+            dataclasses.replace(
+                candidate, question=said["question"].strip(), code=said.get("code", ""),
+                stated=said.get("answer", ""),
+            )
+        )  # fmt: skip
+    return found
 
 
 class Operator(NamedTuple):
