@@ -389,7 +389,7 @@ def launch_help_text() -> str:
             ),
             "",
             "`loong launch tpu-vm --dry-run` prints what this example would do, and",
-            "`loong launch tpu-vm --help` lists every option. See launch/README.md.",
+            "`loong launch tpu-vm --help` lists every option. See docs/tutorials/pod.md.",
         ]
     )
 
@@ -479,7 +479,7 @@ def verify_help_text(names: Iterable[str]) -> str:
             "`loong verify admission [VERIFIER ...]` tries verifiers with answers that none may",
             "reward, and says which are admitted.",
             "",
-            "docs/verifiers.md says what each verifier reads, and where it errs.",
+            "docs/reference/verifiers.md says what each verifier reads, and where it errs.",
         ]
     )
 
@@ -534,8 +534,8 @@ def synth_help_text() -> str:
             "  loong synth resyn --keywords words.txt --out runs/envs \\",
             "    --endpoint http://127.0.0.1:8000/v1 --model NAME",
             "",
-            "`loong synth NAME --help` says more; docs/synthesis.md is the tutorial, and",
-            "docs/formal_loop.md is about formal.",
+            "`loong synth NAME --help` says more; docs/how-to/synthesis.md explains both, and",
+            "docs/how-to/formal_loop.md is about formal.",
         ]
     )
 

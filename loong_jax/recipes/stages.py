@@ -145,6 +145,11 @@ class RlStage:
                 f"{self.curriculum} decides by verdicts as they arrive. Leave one of them out."
             )
 
+    @property
+    def scores_in_step(self) -> bool:
+        """True where every rollout is of the weights that its step begins with."""
+        return self.scheduler.max_staleness == 0 and not self.scheduler.mixes_versions
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionStage:

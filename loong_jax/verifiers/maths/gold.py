@@ -8,7 +8,7 @@ from loong_jax.verifiers.maths import extract, languages, names
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import number_words, numerals, readings, words
+from loong_jax.verifiers.maths.reading import numerals, readings, words
 from loong_jax.verifiers.maths.wording import choices, notations, phrases
 
 TYPES = tuple(
@@ -36,7 +36,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
     span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
     body = _bare(span.text if span else text)
-    if not body.isascii():
+    if not body.isascii() or "dollars" in body:
         body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
@@ -139,7 +139,7 @@ def _readings_of_words(text: str) -> tuple[Node, ...]:
     if (
         phrases.is_nothing(bare)
         or phrases.is_everything(bare)
-        or number_words.number_from_words(bare) is not None
+        or numerals.number_from_words(bare) is not None
         or _may_be_maths(text)
     ):
         return _readings(text)

@@ -9,10 +9,17 @@ from typing import Any
 
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract, gold
-from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, ParseError, number, render
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    Node,
+    ParseError,
+    number,
+    render,
+    with_names,
+)
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
-from loong_jax.verifiers.maths.matching import Matcher
+from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
 from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
 from loong_jax.verifiers.verdict import Verdict
@@ -48,7 +55,11 @@ def verdict_of(
         if given is not None:
             return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
-        judged = _by_truth(reference.text, spans) or _by_notation(reference, spans)
+        judged = (
+            _by_truth(reference.text, spans)
+            or _by_notation(reference, spans)
+            or _by_proposition(reference, spans, settings)
+        )
     if judged is None and kind is None and reference.amounts:
         judged = _by_amounts(reference, spans, settings)
     if judged is None and reference.kind in ("choice", "text", "date"):
@@ -118,6 +129,22 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
 
     is_notation = group is not None or chemical is not None or time_of_day is not None
     return _first(spans, "notation", decide) if is_notation else None
+
+
+def _by_proposition(
+    reference: Gold, spans: Candidates, settings: Mapping[str, Any]
+) -> Verdict | None:
+    wanted = notations.read_proposition(reference.text)
+    texts = (*(span.text for span in spans), extract.last_sentence(spans.text))
+    for text in texts if wanted is not None else ():
+        if (given := notations.read_proposition(text)) is not None:
+            assert wanted is not None
+            body = with_names(given.body, {given.name: wanted.name})
+            same = wanted.quantifier == given.quantifier and relations.equation(
+                Matcher(**settings), wanted.body, body
+            )
+            return _verdict("" if same is None else same, f"proposition: {text}")
+    return None
 
 
 def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -> Verdict | None:

@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.reading import numerals
 
 MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
@@ -21,16 +21,10 @@ _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in r
 # ---- what announces an answer
 _WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
-_PATTERNS = names.patterns("languages")
-_ANNOUNCED = re.compile(_PATTERNS["ANNOUNCED"])
-_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
+_SAID = names.patterns("languages")
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
-_SAYS = re.compile(
-    r"(?:(?<![不可])是|(?<![不可能因认以])为|得|(?<![不能])等于|即)\s*(?=[A-Za-z\d\\$(\[{√π∅-])"
-)
 _BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
-_ANY_NUMBER = re.compile(_PATTERNS["ANY_NUMBER"])
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
 _RULES = names.TABLES["rewrites"]
@@ -67,8 +61,8 @@ def _either(words) -> str:
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
-_NUMBER = _PATTERNS["NUMBER"]
-_GAP = _PATTERNS["GAP"]
+_NUMBER = _SAID.NUMBER.pattern
+_GAP = _SAID.GAP.pattern
 _END = r"(?![^\W\d_\u2e80-\uffff])"  # no letter but an ideograph follows
 _MAGNITUDE = (
     rf"(?:(?!千[米克瓦焦帕卡伏]|百分)(?:{_either(w for w in _POWERS if ord(w[0]) > 0x2E7F)})|"
@@ -92,10 +86,8 @@ _MEASURED = re.compile(
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
-_CLOCK = re.compile(_PATTERNS["CLOCK"])
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
-_MONTH = re.compile(_PATTERNS["MONTH"])
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
 )
@@ -107,32 +99,32 @@ _FOREIGN_DATE = re.compile(
 
 # ---- whole answers
 TRUTHS = names.by_word("truths")
-NOTHING = re.compile(_PATTERNS["NOTHING"])
+NOTHING = _SAID.NOTHING
 
 
 def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
+    if "dollars" in text or "(" in text:
+        text = _IN_WORDS.sub(_amount, text)
     if not text.isascii():
         text = text.translate(_SIGNS)
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
-        text = _CLOCK.sub(_time, text)
+        text = _SAID.CLOCK.sub(_time, text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
-        text = _MONTH.sub(lambda m: str(number_words.number_from_words(m[0])), text)
-        text = _ROOT.sub(
-            lambda m: f"\\sqrt{{{number_words.number_from_words(m[1]) or m[1]}}}", text
-        )
+        text = _SAID.MONTH.sub(lambda m: str(numerals.number_from_words(m[0])), text)
+        text = _ROOT.sub(lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}", text)
         if "百分之" in text:
             text = _PERCENT.sub(
-                lambda m: _digits(Fraction(number_words.number_from_words(m[1]) or 0)) + "%", text
+                lambda m: _digits(Fraction(numerals.number_from_words(m[1]) or 0)) + "%", text
             )
-        text = _COUNTED.sub(lambda m: f"{m[1]}{number_words.number_from_words(m[2])}{m[3]}", text)
+        text = _COUNTED.sub(lambda m: f"{m[1]}{numerals.number_from_words(m[2])}{m[3]}", text)
         if "其中" in text:
-            text = _ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
+            text = _SAID.ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
         text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
     if not text.isascii() or _LATIN.search(text):
-        text = _HEADING.sub("\n", _ANNOUNCED.sub("\nAnswer: ", text))
-        text = _CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
+        text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
+        text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
     if _WORDED.search(text) and any(character.isdigit() for character in text[-4000:]):
         text = _AMOUNT.sub(_multiplied, text)
@@ -142,7 +134,27 @@ def translated(text: str) -> str:
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(_foreign_date, text)
-    return _rewritten(text if text.isascii() else _SAYS.sub(" is ", text), "LATIN")
+    return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
+
+
+_IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
+    rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
+    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?)\))?",
+    re.IGNORECASE,
+)
+
+
+def _amount(match: re.Match[str]) -> str:
+    """The amount in digits, unless those behind it in brackets are others."""
+    whole, word, cents, again = match.groups()
+    is_money = word.lower() == "dollars"
+    value = Fraction(numerals.number_from_words(whole) or 0)
+    value += Fraction(numerals.number_from_words(cents or "zero") or 0, 100)
+    is_other = again is not None and Fraction(again.replace(",", "")) != value
+    if is_other or not (is_money or again) or (cents and not is_money):
+        return match[0]
+    amount = f"{float(value):.2f}" if cents else _digits(value)
+    return f"\\${amount}" if is_money else f"{amount} {word}"
 
 
 def _rewritten(text: str, table: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+import types
 from pathlib import Path
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
@@ -19,12 +20,12 @@ def measures(table: str) -> dict[str, str]:
     return {word: text.strip() for words, _, text in entries for word in words.split()}
 
 
-def patterns(module: str) -> dict[str, str]:
+def patterns(module: str) -> types.SimpleNamespace:
     """The patterns of one module, each with those it is made of."""
     found: dict[str, str] = {}
     for name, text in TABLES["patterns"][module].items():
         found[name] = re.sub(r"<<(\w+)>>", lambda m: found[m[1]], text.replace("\n", ""))
-    return found
+    return types.SimpleNamespace(**{name: re.compile(text) for name, text in found.items()})
 
 
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}

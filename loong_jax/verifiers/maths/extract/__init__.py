@@ -3,7 +3,8 @@
 `spans` gives candidates, the most trusted first. What is joined by "or", "and" or mere punctuation
 is one candidate: a response that names several answers has given a list of them. Every search is
 bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart. `statements` gives
-the text without marks, and its boxes; `refusals` says whether a response gives up or asks back.
+the text without marks, and its boxes. `gives_up`: only the writer's own words refuse. What is said
+of the problem ("cannot be determined") is an answer, and so is what is stated after a refusal.
 """
 
 import itertools
@@ -11,18 +12,10 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.data import response
-from loong_jax.verifiers.maths import languages
-from loong_jax.verifiers.maths.extract import (
-    closing,
-    last_maths,
-    markdown,
-    prose,
-    remarks,
-    statements,
-)
-from loong_jax.verifiers.maths.extract.refusals import gives_up
+from loong_jax.verifiers.maths import languages, names
+from loong_jax.verifiers.maths.extract import closing, last_maths, markdown, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span, statement
-from loong_jax.verifiers.maths.reading import number_words, sides
+from loong_jax.verifiers.maths.reading import numerals, sides
 from loong_jax.verifiers.maths.wording import choices, phrases
 
 MAX_CANDIDATES = 4
@@ -108,7 +101,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     found = list(closing.spans(body))
     if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
-    if (other := prose.second_thought(body)) is not None:
+    last = max((m.start() for m in closing.phrases_of(body)), default=0) if found else 0
+    if (other := prose.second_thought(body[last:])) is not None:
         found = [Span(other, "phrase")]
     elif found:
         _, is_one, after = body.rpartition(found[0].text)
@@ -117,10 +111,11 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     for span in found:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
+        yield from _numbered(span.text)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
-        yield from last_maths.spans(remarks.without_remarks(span.text))
+        yield from last_maths.spans(prose.without_remarks(span.text))
     said = found[0].text if found and found[0].rule == "label" else ""
     if len(said) > 3 and not said.endswith(":") and not closing.says_value(said):
         return  # Answer: it has no maximum
@@ -130,17 +125,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             return
         if (term := prose.end_of_sequence(sentence)) is not None:
             yield Span(term, "count")
-        if (count := remarks.count_before(sentence)) is not None:
+        if (count := prose.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
-        body = remarks.without_remarks(body)
-        if (parts := prose.labelled_parts(body)) is not None:
-            said = [
-                next(last_maths.spans(part), Span(part, "")).text
-                if _PROSE_OR_MARK.search(part)
-                else part
-                for part in parts
-            ]
-            yield Span(" \\text{ and } ".join(said), "pair")
+        body = prose.without_remarks(body)
+        yield from _numbered(body)
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
         concluded = phrases.conclusion(prose.last_sentence(body))
@@ -166,16 +154,28 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield Span(said, "stated")
         clause = phrases.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
         if not _HAS_DIGITS.search(clause) and not _SAYS_NO_MORE.match(clause):
-            counted = number_words.in_digits(clause)
+            counted = numerals.in_digits(clause)
             if counted != clause:
                 yield from last_maths.spans(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
     yield from last_maths.spans(body)
 
 
+def _numbered(text: str) -> Iterator[Span]:
+    """2; 3 of "(1) f(0) = 2; (2) the minimum is 3", for who asks for both."""
+    if (parts := prose.labelled_parts(text)) is not None:
+        said = [
+            next(last_maths.spans(part), Span(part, "")).text
+            if _PROSE_OR_MARK.search(part)
+            else part
+            for part in parts
+        ]
+        yield Span("; ".join(said), "pair")
+
+
 def _with_shorter(span: Span) -> Iterator[Span]:
     """A span without the remarks that end it, and as it is."""
-    if (bare := remarks.without_remarks(span.text)) != span.text:
+    if (bare := prose.without_remarks(span.text)) != span.text:
         yield Span(bare.strip(" *"), span.rule)
     yield span
 
@@ -183,12 +183,78 @@ def _with_shorter(span: Span) -> Iterator[Span]:
 def last_clause(text: str) -> str:
     """The last sentence without the remarks that end it."""
     body = markdown.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
-    clause = prose.last_sentence(remarks.without_remarks(closing.without_comments(body)))
+    clause = prose.last_sentence(prose.without_remarks(closing.without_comments(body)))
     return clause if len(clause) <= MAX_WHOLE else ""
 
 
 def last_sentence(text: str) -> str:
     return prose.last_sentence(statements.statement(text)[-MAX_TAIL:])
+
+
+MAX_CHARS = 6000  # from the end
+_SAID = names.patterns("refusals")
+_SUPPOSES = re.compile(r"\b(?:perhaps|maybe|suppose|assume|excluded|ruled out)\b", re.IGNORECASE)
+_STATES = re.compile(r"=|\b(?:is|are)\b", re.IGNORECASE)
+_GIVEN = re.compile(r"\bthere (?:is|are)\b|\b(?:given|too|tried|trying|hard|if)\b", re.IGNORECASE)
+_PROMISES = re.compile(r"\bI(?:'ll|'d| will| can| could| would)\b(?! (?:say|guess|answer)\b)")
+_WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
+
+
+def gives_up(text: str) -> bool:
+    """Whether it refuses, asks back, takes back or announces more, and states no answer."""
+    if response.boxes(text):
+        return False
+    body = statements.statement(text)[-MAX_CHARS:]
+    if not _SAID.MAY_GIVE_UP.search(body) and not _SAID.BROKEN.search(body[-80:].rstrip("* \n")):
+        return False
+    body = body.replace("\u2019", "'").replace("**", "")
+    body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
+    if _SAID.HEDGED.search(prose.last_sentence(body)):
+        return True
+    if _SAID.TAKEN_BACK.search(body[-80:]) or _SAID.UNDECIDED.search(body):
+        return True
+    if _SAID.BROKEN.search(body[-80:]) and not any(
+        _SAID.MATHS.search(span.text) for span in closing.spans(body)
+    ):
+        return True
+    clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
+    refusing: list[int] = []
+    if _SAID.MAY_REFUSE.search(body) is not None:
+        refusing = [i for i, clause in enumerate(clauses) if _SAID.REFUSES.match(clause[:400])]
+    asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
+    announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
+    breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
+    if not refusing and not asking and not breaks_off:
+        return False
+    others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]
+    if any(_SAID.MATHS.search(span.text) for span in closing.spans(" ".join(others))):
+        return False
+    if phrases.is_nothing(prose.last_sentence(body)):
+        return False
+    last = max(refusing, default=-1)
+    if refusing and not any(map(_settles, clauses[last + 1 :])):
+        return True
+    if breaks_off and others and (announced := _SAID.ANNOUNCES.search(others[-1])):
+        before = others.pop()[: announced.start()]
+        if _SAID.MATHS.search(before) and ("=" in before or _SAID.CONCLUDES.search(before)):
+            return False
+    return not refusing and not any(map(_settles, others))
+
+
+def _settles(clause: str) -> bool:
+    """Whether a clause states something: "so x = 12", "the sum is 5", a formula alone."""
+    clause = clause.strip()
+    if _SAID.NOTHING.search(clause) and not _SAID.REFUSES.match(clause[:400]):
+        return True
+    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _SAID.REFUSES.match(clause[:400]):
+        return False
+    if any(rule.search(clause) for rule in (_SAID.ASKS, _PROMISES, _SUPPOSES)):
+        return False
+    if not _WORDS.search(clause):
+        return any(character.isdigit() or character in "\\$=" for character in clause)
+    if phrases.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
+        return True
+    return _STATES.search(clause) is not None and not _GIVEN.search(clause)
 
 
 __all__ = ["Candidates", "Span", "gives_up", "last_clause", "last_sentence", "spans", "statement"]

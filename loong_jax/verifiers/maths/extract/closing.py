@@ -8,26 +8,18 @@ from collections.abc import Iterator
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
-from loong_jax.verifiers.maths.reading import number_words
+from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.wording import choices, phrases
 
-_PATTERNS = names.patterns("closing")
-PHRASE = re.compile(_PATTERNS["PHRASE"])
+_SAID = names.patterns("closing")
+PHRASE = _SAID.PHRASE
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
-_SENTENCE_END = re.compile(_PATTERNS["SENTENCE_END"])
 _NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
-_OTHERWISE = re.compile(_PATTERNS["OTHERWISE"])
-_CORRECTED = re.compile(_PATTERNS["CORRECTED"])
-OPERATION = _PATTERNS["OPERATION"]
-_NOT_OF_ANSWER = re.compile(_PATTERNS["NOT_OF_ANSWER"])
-_CHANGED_ANSWER = re.compile(_PATTERNS["CHANGED_ANSWER"])
-_AFTERWARDS = re.compile(_PATTERNS["AFTERWARDS"])
-_CHECKS = re.compile(_PATTERNS["CHECKS"])
-PLEASANT = re.compile(_PATTERNS["PLEASANT"])
+OPERATION = _SAID.OPERATION.pattern
+PLEASANT = _SAID.PLEASANT
 _SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
-DERIVED = re.compile(_PATTERNS["DERIVED"])
-_DOUBTED = re.compile(_PATTERNS["DOUBTED"])
+DERIVED = _SAID.DERIVED
 
 
 @functools.lru_cache(maxsize=8)  # one verdict asks for them twice
@@ -57,13 +49,13 @@ def spans(body: str) -> Iterator[Span]:
             yield Span(items, "phrase")
             return
         if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
-            other = _OTHERWISE.search(body[match.end() : used[-1][0]])
+            other = _SAID.OTHERWISE.search(body[match.end() : used[-1][0]])
             if other is None:
                 continue
             end = match.end() + other.start()
         segment = body[match.end() : end].strip().strip("*").strip()
         is_supposed = "would be" in match[0] and re.search(r"\bif\b", segment)
-        if not segment or _AFTERWARDS.match(segment) or is_supposed:
+        if not segment or _SAID.AFTERWARDS.match(segment) or is_supposed:
             continue  # it would be 50 if the coin were fair
         used.append((match.start(), end))
     if not used:
@@ -73,7 +65,7 @@ def spans(body: str) -> Iterator[Span]:
     is_mark = body.startswith("####", used[0][0])  # the last of them counts
     for later, earlier in itertools.pairwise(used):
         gap = body[earlier[1] : later[0]]
-        if is_mark or len(gap) > 25 or _CORRECTED.search(gap):
+        if is_mark or len(gap) > 25 or _SAID.CORRECTED.search(gap):
             break
         said = _segment(body, earlier)
         if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
@@ -86,13 +78,13 @@ def spans(body: str) -> Iterator[Span]:
     last = Span(joined, "label" if is_label else "phrase")
     if choices.is_choice(joined):
         last = Span(joined, "letter")
-    elif not is_worded or phrases.yes_or_no(joined) or _DOUBTED.search(joined):
+    elif not is_worded or phrases.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
         yield last
         return
     earlier = next((said for p in used[1:] if says_value(said := _segment(body, p))), None)
     if last.rule == "letter":
         yield last
-    if earlier is not None and not _CORRECTED.search(body[used[-1][1] : used[0][0]]):
+    if earlier is not None and not _SAID.CORRECTED.search(body[used[-1][1] : used[0][0]]):
         yield Span(earlier, "phrase")
     if last.rule != "letter":
         yield last
@@ -100,15 +92,15 @@ def spans(body: str) -> Iterator[Span]:
 
 def says_value(text: str) -> bool:
     """Whether it has maths, or is a number in words."""
-    return _MATHS.search(text) is not None or number_words.number_from_words(text) is not None
+    return _MATHS.search(text) is not None or numerals.number_from_words(text) is not None
 
 
 def without_comments(body: str) -> str:
     """The text without sentences at its end that praise the answer: "The result is confirmed."."""
-    if (check := _CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
+    if (check := _SAID.CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
         body = body[: check.start()].rstrip()
     while (found := list(PHRASE.finditer(body, max(0, len(body) - 400)))) and (
-        _AFTERWARDS.match(body, found[-1].end()) is not None
+        _SAID.AFTERWARDS.match(body, found[-1].end()) is not None
     ):
         start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1
         if (
@@ -123,7 +115,7 @@ def without_comments(body: str) -> str:
 def is_derived(body: str, match: re.Match[str]) -> bool:
     """Whether a phrase is about another number than the answer, or about a wrong one."""
     before = body[max(0, match.start() - 60) : match.start()]
-    return bool(_NOT_OF_ANSWER.search(before) or _CHANGED_ANSWER.search(match[0]))
+    return bool(_SAID.NOT_OF_ANSWER.search(before) or _SAID.CHANGED_ANSWER.search(match[0]))
 
 
 def _segment(body: str, place: tuple[int, int]) -> str:
@@ -137,7 +129,7 @@ def _sentence_end(body: str, start: int) -> int:
     position = start
     while position < len(body) and body[position].isspace():
         position += 1
-    for match in _SENTENCE_END.finditer(body, position):
+    for match in _SAID.SENTENCE_END.finditer(body, position):
         goes_on = body[match.start() - 1] == "$" and _NEXT_FORMULA.match(body, match.start())
         if match["end"] is not None and not goes_on:
             return match.start()

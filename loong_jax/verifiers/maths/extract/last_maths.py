@@ -10,8 +10,8 @@ from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span
 
-_PATTERNS = names.patterns("last_maths")
-_NUMBER = _PATTERNS["NUMBER"]
+_SAID = names.patterns("last_maths")
+_NUMBER = _SAID.NUMBER.pattern
 _PIECE = re.compile(
     r"\$\$([^$]{1,2000})\$\$|\$([^$\n]{1,1000})\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,2000}?)\\\]|("
     + _NUMBER
@@ -38,18 +38,15 @@ _APART_FROM = "|".join(  # commands that a number may follow and be no part of
     )
 )
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
-_NEGATED = re.compile(_PATTERNS["NEGATED"])
-_LEFT_OUT = re.compile(_PATTERNS["LEFT_OUT"])
 _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
     rf"(?:{'|'.join(map(re.escape, sorted(names.TEXT_WRAPPERS | names.WRAPPERS)))})(?![A-Za-z])\s*"
     r"\{?|\\[ ,;:!()\[\]]|[{}$~]"
 )
-_SIGN_BEFORE = re.compile(_PATTERNS["SIGN_BEFORE"])
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_SIGN_AFTER = re.compile(_PATTERNS["SIGN_AFTER"])
-_FROM = re.compile(_PATTERNS["FROM"])
+_GIVEN = re.compile(r"(?i)\b(?:as|since|because|with|given(?: that)?)\s+\Z")
+_ORDERED = re.compile(r"\A[^=]*(?:[<>]|\\[gl]eq?(?:slant)?(?![a-z]))[^=]*\Z")
 _BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
@@ -68,12 +65,8 @@ _OPERATED_AFTER = re.compile(
     r"[,;]?\s*(?:是?增根|不符?合题意|应?舍去)|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
-_LABEL = re.compile(_PATTERNS["LABEL"])
 _CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
-_PREMISE = re.compile(_PATTERNS["PREMISE"])
-_BOUND = re.compile(_PATTERNS["BOUND"])
-_NEIGHBOUR = re.compile(_PATTERNS["NEIGHBOUR"])
 _RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
 _OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)
@@ -96,13 +89,13 @@ def spans(body: str) -> Iterator[Span]:
     if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
         return  # 24 factorial
     start, end = matches[-1].span()
-    if _FROM.search(body, max(0, start - 60), start):
+    if _SAID.FROM.search(body, max(0, start - 60), start):
         return  # from 60 to 66
     if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
         return
-    if _BOUND.search(body[max(0, start - 40) : start]):
+    if _SAID.BOUND.search(body[max(0, start - 40) : start]):
         return
-    if _PREMISE.match(closing.sentence_before(body, start)):
+    if _SAID.PREMISE.match(closing.sentence_before(body, start)):
         return
     if matches[-1][5] and is_mentioned(body, start, end):
         return
@@ -117,6 +110,8 @@ def spans(body: str) -> Iterator[Span]:
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )
+        if _ORDERED.search(_content(match)) and _GIVEN.search(_words_before(body, match.start())):
+            break
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)
@@ -171,14 +166,14 @@ def _is_operand(body: str, number: re.Match[str]) -> bool:
     before, after = body[max(0, number.start() - 24) : number.start()], body[number.end() :][:12]
     return (
         _PART_BEFORE.search(before) is not None
-        or _SIGN_BEFORE.search(_words_before(body, number.start())) is not None
-        or _SIGN_AFTER.match(after) is not None
+        or _SAID.SIGN_BEFORE.search(_words_before(body, number.start())) is not None
+        or _SAID.SIGN_AFTER.match(after) is not None
     )
 
 
 def _is_denied(body: str, position: int) -> bool:
     before = _words_before(body, position)
-    return _NEGATED.search(before) is not None or _LEFT_OUT.match(before) is not None
+    return _SAID.NEGATED.search(before) is not None or _SAID.LEFT_OUT.match(before) is not None
 
 
 def _words_before(body: str, position: int) -> str:
@@ -200,7 +195,7 @@ def _content(match: re.Match[str]) -> str:
 def is_tried(sentence: str) -> bool:
     """Whether a sentence asks, or supposes what it says: "How about 12?"."""
     asks = sentence.endswith("?") and _A_NUMBER.search(sentence) is not None
-    return asks or _PREMISE.match(sentence) is not None
+    return asks or _SAID.PREMISE.match(sentence) is not None
 
 
 def is_relative(text: str) -> bool:
@@ -213,11 +208,11 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
     """Whether the number at `start` to `end` is in a sentence that does not end by stating it."""
     before, after = closing.sentence_before(body, start), body[end:]
     line = body[body.rfind("\n", 0, start) + 1 : start]
-    if _LABEL.search(before) or (_CITED.search(before) and after.startswith("]")):
+    if _SAID.LABEL.search(before) or (_CITED.search(before) and after.startswith("]")):
         return True
     if not line.strip(" (") and _numbers_lines(body, start - len(line)):
         return True
-    is_neighbour = _NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
+    is_neighbour = _SAID.NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
     if is_neighbour and not prose.unit_after(body, end):
         return True
     if _RELATIVE.match(after) and _OF_ANSWER.search(before):

@@ -7,33 +7,23 @@ from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.units import UNITS
 
-_PATTERNS = names.patterns("markdown")
-_BOLD = re.compile(_PATTERNS["BOLD"])
+_SAID = names.patterns("markdown")
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
-_DENIAL = re.compile(_PATTERNS["DENIAL"])
 _TAKES_BACK = re.compile(r"\b(?:not|wrong|incorrect|false|impossible|no|cannot|fails?)\b", re.I)
 _BETWEEN = re.compile(r"\s*(?:[,;]|\bor\b|\band\b|[,;]\s*(?:or|and)\b)\s*(?:at\s+|by\s+)?", re.I)
-_BULLET = re.compile(_PATTERNS["BULLET"])
 _ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because)", re.I)
-_BARE = re.compile(_PATTERNS["BARE"])
 _LISTS = re.compile(r"\b(?:are|answers?|solutions?|roots?|values?|and|or|not)\b|[,;:&-]\Z", re.I)
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 
 
-_DECORATION = re.compile(_PATTERNS["DECORATION"])
-_SIGNS = re.compile(_PATTERNS["SIGNS"])
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
-_SLANTED = re.compile(_PATTERNS["SLANTED"])
-_HEADING = re.compile(_PATTERNS["HEADING"])
-_SLANTED_END = re.compile(_PATTERNS["SLANTED_END"])
-_ALIGNED_END = re.compile(_PATTERNS["ALIGNED_END"])
 
 
 def _of_rows(aligned: re.Match[str]) -> str:
@@ -50,16 +40,16 @@ def undecorated(text: str) -> str:
     """The text without quotation marks, code marks and signs of an end; headings as "Answer:"."""
     text = text.rstrip()
     if text.endswith(("*", "*.", "*!")):
-        text = _SLANTED_END.sub(r"**\2**", text)
+        text = _SAID.SLANTED_END.sub(r"**\2**", text)
     elif "\\end{" in text[-40:]:
-        text = _ALIGNED_END.sub(_of_rows, text)
-    if _DECORATION.search(text) is None:
+        text = _SAID.ALIGNED_END.sub(_of_rows, text)
+    if _SAID.DECORATION.search(text) is None:
         return text
-    text = _QUOTED.sub("", _SIGNS.sub(" ", text))
-    text = _SLANTED.sub(r"\1\2", _STRONG.sub(r"**\1**", text))
+    text = _QUOTED.sub("", _SAID.SIGNS.sub(" ", text))
+    text = _SAID.SLANTED.sub(r"\1\2", _STRONG.sub(r"**\1**", text))
     if "__" not in text and "(" not in text.partition("`")[0][-1:]:
         text = _CODE.sub(r"\1", text)
-    return _HEADING.sub("\nAnswer:", text).strip()
+    return _SAID.HEADING.sub("\nAnswer:", text).strip()
 
 
 def set_apart(body: str) -> tuple[str, str] | None:
@@ -72,7 +62,7 @@ def set_apart(body: str) -> tuple[str, str] | None:
     before = before.rstrip()
     if len(line) > 200:
         return None
-    bold = _BOLD.fullmatch(line.strip(" .$"))
+    bold = _SAID.BOLD.fullmatch(line.strip(" .$"))
     if bold is None and ("**" in line or not (before.endswith(":") or _is_alone(before, line))):
         return None
     if _TAKES_BACK.search(before.rpartition("\n")[2]) or _CHECKED.search(before[-60:]):
@@ -84,7 +74,7 @@ def set_apart(body: str) -> tuple[str, str] | None:
 def _is_alone(before: str, line: str) -> bool:
     """Whether a last line is the value of what stands before it: "We multiply 6 by 7.\\n42"."""
     earlier = before.rpartition("\n")[2].strip()
-    if len(line) > 60 or "=" in line or _BARE.fullmatch(line.strip()) is None or not earlier:
+    if len(line) > 60 or "=" in line or _SAID.BARE.fullmatch(line.strip()) is None or not earlier:
         return False
     if any(w not in names.FUNCTIONS and w not in UNITS for w in _WORDS.findall(earlier)):
         return earlier.endswith((".", "!")) or _LISTS.search(earlier) is None
@@ -101,7 +91,7 @@ def last_bold(body: str) -> str | None:
     """What is in bold type at the end of a text, with what "and" or "or" sets beside it."""
     if "**" not in body:
         return None
-    found = list(_BOLD.finditer(body))
+    found = list(_SAID.BOLD.finditer(body))
     if not found:
         return None
     after = body[found[-1].end() :]
@@ -112,7 +102,7 @@ def last_bold(body: str) -> str | None:
         if not _BETWEEN.fullmatch(body[match.end() : run[0].start()]):
             break
         run.insert(0, match)
-    if _DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
+    if _SAID.DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
         return None
     contents = [match[1].strip().rstrip(".,;") for match in run]
     if any(content.endswith(":") for content in contents):
@@ -125,13 +115,13 @@ def last_bold(body: str) -> str | None:
 
 def without_bold(text: str) -> str:
     """The text without the marks of bold type; x**2 keeps its power."""
-    return _BOLD.sub(lambda m: " " + m[1] + " ", text) if "**" in text else text
+    return _SAID.BOLD.sub(lambda m: " " + m[1] + " ", text) if "**" in text else text
 
 
 def whole_list(text: str) -> str | None:
     """The items of a list that is all of a text; see `last_list`."""
-    is_one = _BULLET.match(text.lstrip()[:80]) is not None and "\n" in text.strip()
-    if not is_one or not all(_BULLET.fullmatch(s) for s in text.split("\n") if s.strip(" *")):
+    is_one = _SAID.BULLET.match(text.lstrip()[:80]) is not None and "\n" in text.strip()
+    if not is_one or not all(_SAID.BULLET.fullmatch(s) for s in text.split("\n") if s.strip(" *")):
         return None
     return last_list(text)
 
@@ -139,7 +129,7 @@ def whole_list(text: str) -> str | None:
 def ends_on_bullet(text: str) -> bool:
     """Whether the last of several lines is the item of a list."""
     _, newline, last = text.rstrip().rpartition("\n")
-    return bool(newline) and _BULLET.fullmatch(last) is not None
+    return bool(newline) and _SAID.BULLET.fullmatch(last) is not None
 
 
 def last_list(body: str) -> str | None:
@@ -147,7 +137,7 @@ def last_list(body: str) -> str | None:
     lines = [line for line in body[-2000:].rstrip().split("\n") if line.strip()]
     items: list[str] = []
     for line in reversed(lines):
-        match = _BULLET.fullmatch(line)
+        match = _SAID.BULLET.fullmatch(line)
         if match is None:
             break
         items.insert(0, _ITEM_END.sub("", match["item"]))

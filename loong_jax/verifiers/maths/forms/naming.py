@@ -92,6 +92,15 @@ def with_plain_equals(node: Node) -> Node:
     return node
 
 
+def as_values(node: Node) -> Node:
+    """n = 1 or n = 2 for n \\in {1, 2}."""
+    if node.head != "chain" or node.args[0] != ("in",) or node.args[2].head != "set":
+        return node
+    name, elements = node.args[1:]
+    named = tuple(Node("chain", (("=",), name, element)) for element in elements.args)
+    return Node("or", named) if names_something(name) and len(named) > 1 else node
+
+
 def is_assignment(node: Node) -> bool:
     node = node.unlabelled
     return (

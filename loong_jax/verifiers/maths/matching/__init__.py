@@ -8,69 +8,70 @@ from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, r
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
 from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
-from loong_jax.verifiers.maths.matching.ladder import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Comparison
 
 _FINITE = frozenset(("set", "builder", "list", "and"))
 
 
-def _match(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
-    """True, False, or None where it cannot be told. Raises CostError."""
-    if gold == answer:
-        return True
-    matcher.rung = "canonical"
-    gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
-    if (classes := residues.of_gold(gold)) is not None:
-        outcome = single.classes(matcher, classes, gold, answer)
-        if outcome is not None:
-            return outcome
-    family = families.read(gold)
-    if family is not None and (other := families.read(answer)) is not None:
-        return families.equal(family, other)
-    scales = ladder.scale(gold), ladder.scale(answer)
-    if all(scales) and scales[0] != scales[1]:
-        return ladder.temperature(matcher, gold, answer)
-    gold_label, answer_label = kinds.label(gold), kinds.label(answer)
-    if kinds.labels_conflict(gold_label, answer_label):
-        matcher.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
-        return None
-    if kinds.denies(answer_label):
-        matcher.note = f"the answer says of it: {' '.join(answer_label)}"
-        return False
-    gold, answer = gold.unlabelled, answer.unlabelled
-    if gold.head in _FINITE and answer.head in _FINITE:
-        gold, answer = _listed(gold), _listed(answer)
-    if gold.head == "modular":
-        if answer.head == "modular" and not matcher.match(gold.args[1], answer.args[1]):
-            return False
-        gold = gold.args[0]
-    if answer.head == "modular":
-        if gold.head == "number" and residues.is_open(answer):
-            matcher.note = "the remainder is not worked out"
-            return False
-        answer = residues.residue(answer) if gold.head != "chain" else answer.args[0]
-    if gold.head == "piecewise" or answer.head == "piecewise":
-        return single.in_pieces(matcher, gold, answer)
-    if gold.head == "chain":
-        gold, answer = map(families.as_function, (gold, answer))
-        return relations.relation(matcher, gold, naming.with_name_of(gold, answer))
-    if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
-        return relations.system(matcher, gold, answer)
-    if real_sets.is_set(gold):
-        return ladder.real_set(matcher, gold, answer)
-    if gold.head in COLLECTIONS:
-        return several.collection(matcher, gold, answer)
-    if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
-        gold = vectors.matrix_of(gold) or gold
-    if gold.head == "matrix":
-        return several.matrix(matcher, gold, answer)
-    if gold.head not in COLLECTIONS and "pm" in gold.heads:
-        return several.collection(matcher, Node("list", naming.spread(gold)), answer)
-    if gold.head == "ratio":
-        return several.ratio(matcher, gold, answer)
-    return single.value(matcher, gold, answer)
+class Matcher(Comparison):
+    """A comparison by the kind of the gold."""
 
-
-Matcher.match = _match
+    def match(self, gold: Node, answer: Node) -> bool | None:
+        if gold == answer:
+            return True
+        self.rung = "canonical"
+        gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
+        if (classes := residues.of_gold(gold)) is not None:
+            outcome = single.classes(self, classes, gold, answer)
+            if outcome is not None:
+                return outcome
+        family = families.read(gold)
+        if family is not None and (other := families.read(answer)) is not None:
+            return families.equal(family, other)
+        scales = ladder.scale(gold), ladder.scale(answer)
+        if all(scales) and scales[0] != scales[1]:
+            return ladder.temperature(self, gold, answer)
+        gold_label, answer_label = kinds.label(gold), kinds.label(answer)
+        if kinds.labels_conflict(gold_label, answer_label):
+            self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
+            return None
+        if kinds.denies(answer_label):
+            self.note = f"the answer says of it: {' '.join(answer_label)}"
+            return False
+        gold, answer = gold.unlabelled, answer.unlabelled
+        if gold.head in _FINITE and answer.head in _FINITE:
+            gold, answer = _listed(gold), _listed(answer)
+        if gold.head == "modular":
+            if answer.head == "modular" and not self.match(gold.args[1], answer.args[1]):
+                return False
+            gold = gold.args[0]
+        if answer.head == "modular":
+            if gold.head == "number" and residues.is_open(answer):
+                self.note = "the remainder is not worked out"
+                return False
+            answer = residues.residue(answer) if gold.head != "chain" else answer.args[0]
+        if gold.head == "piecewise" or answer.head == "piecewise":
+            return single.in_pieces(self, gold, answer)
+        if "chain" in gold.heads and gold.args[0] != ("in",):
+            answer = naming.as_values(answer)
+        if gold.head == "chain":
+            gold, answer = map(families.as_function, (gold, answer))
+            return relations.relation(self, gold, naming.with_name_of(gold, answer))
+        if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
+            return relations.system(self, gold, answer)
+        if real_sets.is_set(gold):
+            return ladder.real_set(self, gold, answer)
+        if gold.head in COLLECTIONS:
+            return several.collection(self, gold, answer)
+        if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
+            gold = vectors.matrix_of(gold) or gold
+        if gold.head == "matrix":
+            return several.matrix(self, gold, answer)
+        if gold.head not in COLLECTIONS and "pm" in gold.heads:
+            return several.collection(self, Node("list", naming.spread(gold)), answer)
+        if gold.head == "ratio":
+            return several.ratio(self, gold, answer)
+        return single.value(self, gold, answer)
 
 
 def _listed(node: Node) -> Node:

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import ClassVar
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import real_sets
@@ -16,18 +15,21 @@ Symbolic = Callable[[Node, Node], bool | None]
 
 
 @dataclasses.dataclass
-class Matcher:
-    """One comparison. `rung` is the last step of the ladder that was needed."""
+class Comparison:
+    """One comparison, of parts of parts too. `rung` is the last step that was needed."""
 
     tolerance: Tolerance = EXACT
     symbolic: Symbolic | None = None  # decides in a child process what values cannot
     conventions: frozenset[str] = frozenset()  # "base", "percent": what the question asks for
     rung: str = "exact"
     note: str = ""
-    match: ClassVar[Callable[..., bool | None]]  # by the kind of the gold: see `matcher`
+
+    def match(self, gold: Node, answer: Node) -> bool | None:
+        """True, False, or None where it cannot be told. Raises CostError."""
+        raise NotImplementedError
 
 
-def equal(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     outcome = values.equal(gold, answer, matcher.tolerance)
     if outcome is True:
         matcher.rung = "numeric" if gold.is_constant else "identity"
@@ -44,12 +46,12 @@ def equal(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return False if kinds.structure(gold) != kinds.structure(answer) else None
 
 
-def ask(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def ask(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     matcher.rung = "symbolic"
     return None if matcher.symbolic is None else matcher.symbolic(gold, answer)
 
 
-def real_set(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if (
         answer.head == "chain"
         and answer.args[0] == ("=",)
@@ -83,7 +85,7 @@ def alike(gold: Node, answer: Node) -> bool | None:
     return True if all(outcomes) else None
 
 
-def temperature(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
     given = [kelvins(node) for node in (gold, answer)]
     if given[0] is None or given[1] is None:
@@ -97,7 +99,7 @@ def temperature(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return False
 
 
-def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     value, unit = gold.args
     if answer.head != "quantity":
         converted = as_quantity(answer)
@@ -119,7 +121,7 @@ def quantity(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return equal(matcher, value, Node("mul", (other, ratio)))
 
 
-def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def unasked_unit(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """An answer with a unit for a gold without one: the number counts."""
     as_unit = as_quantity(gold)
     if as_unit is not None:
@@ -127,7 +129,7 @@ def unasked_unit(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return equal(matcher, gold, answer.args[0])
 
 
-def sum_of_quantities(matcher: Matcher, gold: Node, items: Sequence[Node]) -> bool | None:
+def sum_of_quantities(matcher: Comparison, gold: Node, items: Sequence[Node]) -> bool | None:
     """3 hours and 5 minutes is one quantity; any other list is no value."""
     parts = [item.unlabelled for item in items]
     if gold.head != "quantity" or not all(part.head == "quantity" for part in parts):

@@ -17,13 +17,13 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.matching import ladder, several, single
-from loong_jax.verifiers.maths.matching.ladder import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Comparison
 from loong_jax.verifiers.maths.names import FLIPPED
 
 _ORDERS = frozenset(("<", "<=", ">", ">="))
 
 
-def relation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     gold, answer = renaming.with_bounds_named(gold, answer)
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
@@ -103,7 +103,7 @@ def _bounded(gold: Node) -> Node | None:
     return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
 
 
-def equation(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """Equations and inequalities with the same solutions: sides differ by a constant factor."""
     operators, *operands = gold.args
     others, *given = answer.args
@@ -150,7 +150,7 @@ def _points(items: Sequence[Node]) -> Node | None:
     return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
 
 
-def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None:
+def _chains(matcher: Comparison, operators, operands, others, given) -> bool | None:
     if len(operators) != len(others):
         return False
     if tuple(operators) != tuple(others):
@@ -164,7 +164,7 @@ def _chains(matcher: Matcher, operators, operands, others, given) -> bool | None
     return False if False in outcomes else None
 
 
-def system(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """Several equations or inequalities: values to names, a set of reals, or each of them."""
     items = gold.args
     if answer.head == "chain" and answer.args[1].head == "tuple":

@@ -15,7 +15,7 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import naming
 from loong_jax.verifiers.maths.matching import ladder
-from loong_jax.verifiers.maths.matching.ladder import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Comparison
 
 MAX_ITEMS = 64
 MAX_REPEATS = 2
@@ -23,7 +23,7 @@ _POINTS = ("permutations", "binomial")  # as which P(2, 3) and C(2, 3) are read
 SEQUENCE = 5  # terms from which on a list that repeats itself is ordered
 
 
-def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     items = naming.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
@@ -90,15 +90,18 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
     if gold.head == "tuple" and is_several:
         return False  # "x = 1 or x = 2" is no point
+    own = [naming.left_side(i) for i in items]
+    bases = {str(name).partition("_")[0] for name in own}
+    if all(own) and all(names) and len(bases) > len(set(names)):
+        return False  # "x = 2 or x = 3" for x = 2, y = 3
     in_order = gold.head == "tuple" or (gold.head == "bracket" and answer.head != "set")
     if gold.head == answer.head == "bracket" and len(items) == 2:
         in_order = all(values.real_value(item) is not None for item in items)
     if all(names) and len(set(names)) == len(names) > 1:
-        own = [naming.left_side(i) for i in items]
         if all(own) and set(own) == set(names):
             order = [names.index(name) for name in own]
             given_values, in_order = [given_values[i] for i in order], True
-        elif all(own) and len({str(name).partition("_")[0] for name in own}) > 1:
+        elif all(own) and len(bases) > 1:
             in_order = True
         elif set(own) & set(names) and all(str(name).isalpha() for name in names):
             return False  # "x = 2, y = 3" for x = 2 or x = 3
@@ -122,7 +125,7 @@ def collection(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return unordered(matcher, own, different)
 
 
-def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
+def _sequence(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:
     """A list that repeats itself or goes on: whole, and in order where it is long."""
     if len(gold) != len(answer):
         return False
@@ -134,7 +137,7 @@ def _sequence(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | 
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
 
 
-def all_match(matcher: Matcher, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
+def all_match(matcher: Comparison, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
     unknown = False
     for gold, answer in pairs:
         outcome = matcher.match(gold, answer)
@@ -144,12 +147,12 @@ def all_match(matcher: Matcher, pairs: Iterable[tuple[Node, Node]]) -> bool | No
     return None if unknown else True
 
 
-def unordered(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
+def unordered(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:
     gold, answer = naming.without_repeats(gold), naming.without_repeats(answer)
     return _paired(matcher, gold, answer) if len(gold) == len(answer) else False
 
 
-def _paired(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | None:
+def _paired(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:
     unknown, rest = False, list(answer)
     for item in gold:
         for index, other in enumerate(rest):
@@ -163,7 +166,7 @@ def _paired(matcher: Matcher, gold: list[Node], answer: list[Node]) -> bool | No
     return True
 
 
-def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
     if answer.head == "symbol" and answer.args[0] in ("I_identity", "O_zero"):
@@ -190,7 +193,7 @@ def matrix(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return all_match(matcher, pairs)
 
 
-def ratio(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain":
         answer = answer.args[-1]
     if answer.head == "ratio":

@@ -12,12 +12,12 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, several
-from loong_jax.verifiers.maths.matching.ladder import Matcher
+from loong_jax.verifiers.maths.matching.ladder import Comparison
 
 _NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
-def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1] == UNNAMED:
         matcher.note = "the answer is a bound"
         return None  # which the question may ask for: "at least 5 socks"
@@ -89,7 +89,7 @@ def value(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return outcome
 
 
-def _vector(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def _vector(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
@@ -98,7 +98,7 @@ def _vector(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
-def _bare_digits(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def _bare_digits(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """The digits without their base, which only the question can make right."""
     value, base = gold.args
     if answer.head not in ("number", "neg") or answer == number(value):
@@ -114,7 +114,9 @@ def _bare_digits(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return True if "base" in matcher.conventions else None
 
 
-def classes(matcher: Matcher, classes: residues.Classes, gold: Node, answer: Node) -> bool | None:
+def classes(
+    matcher: Comparison, classes: residues.Classes, gold: Node, answer: Node
+) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
     if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
         return False  # k counts from 0 or 1
@@ -125,7 +127,7 @@ def classes(matcher: Matcher, classes: residues.Classes, gold: Node, answer: Nod
     return residues.equal(classes, given)
 
 
-def in_pieces(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
+def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if gold.head == "chain":  # f(x) = ...
         gold, operators = gold.args[-1], gold.args[0]
         return in_pieces(matcher, gold, answer) if operators == ("=",) else False
@@ -137,7 +139,7 @@ def in_pieces(matcher: Matcher, gold: Node, answer: Node) -> bool | None:
     return piecewise.equal(gold, answer)
 
 
-def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
+def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
     """What an equation such as k = 1 or 5 + 6 = 11 says the value is; None if it says none."""
     if answer.head != "chain":
         return answer
@@ -184,7 +186,7 @@ def value_of(matcher: Matcher, answer: Node, gold: Node) -> Node | None:
     return last
 
 
-def _equal_or_none(matcher: Matcher, gold: Node, answer: Node) -> bool:
+def _equal_or_none(matcher: Comparison, gold: Node, answer: Node) -> bool:
     target = gold.args[0] if gold.head == "quantity" else gold
     return kinds.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 

@@ -12,7 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets, integrals, numerals, variables, words
+from loong_jax.verifiers.maths.reading import brackets, numerals, sums, words
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
 from loong_jax.verifiers.maths.units import CURRENCIES
@@ -62,7 +62,7 @@ def factor(parser: Parser) -> Node:
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
-                node = Node("apply", (node.args[0], *variables.in_brackets(parser)))
+                node = Node("apply", (node.args[0], *words.in_brackets(parser)))
         elif is_sign and text == "_" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:
@@ -134,7 +134,7 @@ def primary(parser: Parser) -> Node:
         whole, _, cycle = token.text[:-1].partition("(")
         return numerals.recurring(whole, cycle)
     if token.kind in ("word", "text"):
-        return variables.from_word(parser, token)
+        return words.from_word(parser, token)
     if token.kind == "command":
         return command(parser, token)
     if token.text == "(":
@@ -210,13 +210,13 @@ def command(parser: Parser, token: Token) -> Node:
         inner = parser.argument() if is_group else parser.nested(parser.primary)
         return call("sqrt", inner) if degree is None else call("root", inner, degree)
     if name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS:
-        return variables.function(parser, name)
+        return words.function(parser, name)
     if name in names.CONSTANTS:
         return constant(names.CONSTANTS[name])
     if name in ("Gamma", "zeta") and parser.at("("):
-        return variables.function(parser, name)
+        return words.function(parser, name)
     if name in names.GREEK:
-        return variables.subscripted(parser, name)
+        return words.subscripted(parser, name)
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if text == "\\mathbb":
@@ -239,10 +239,10 @@ def command(parser: Parser, token: Token) -> Node:
         return brackets.bars(parser, *_BARS[text])
     if text == "\\begin":
         return brackets.environment(parser)
-    if text in integrals.BIG:
-        return integrals.big(parser, integrals.BIG[text])
+    if text in words.BIG:
+        return sums.big(parser, words.BIG[text])
     if text == "\\lim":
-        return integrals.limit(parser)
+        return sums.limit(parser)
     if text in ("\\$", "\\pounds", "\\euro"):
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
     if text in ("\\angle", "\\triangle"):

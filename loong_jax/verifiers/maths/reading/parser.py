@@ -4,7 +4,6 @@ Depth of brackets and of the tree is bounded, so that no text exhausts the stack
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading.tokens import END, Token
@@ -13,17 +12,17 @@ MAX_DEPTH = 40
 
 
 class Parser:
-    """One pass over tokens; the grammar's rules are its methods, the loosest first."""
+    """One pass over tokens; a subclass has the rules of the grammar, the loosest first."""
 
-    whole: ClassVar[Callable[..., Node]]
-    items: ClassVar[Callable[..., Node]]
-    relation: ClassVar[Callable[..., Node]]
-    union: ClassVar[Callable[..., Node]]
-    sum: ClassVar[Callable[..., Node]]
-    product: ClassVar[Callable[..., Node]]
-    factor: ClassVar[Callable[..., Node]]
-    primary: ClassVar[Callable[..., Node]]
-    argument: ClassVar[Callable[..., Node]]
+    whole: Callable[..., Node]
+    items: Callable[..., Node]
+    relation: Callable[..., Node]
+    union: Callable[..., Node]
+    sum: Callable[..., Node]
+    product: Callable[..., Node]
+    factor: Callable[..., Node]
+    primary: Callable[..., Node]
+    argument: Callable[..., Node]
 
     def __init__(self, tokens: list[Token]):
         self._tokens = tokens

@@ -4,6 +4,7 @@ import functools
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     EMPTY,
@@ -14,27 +15,15 @@ from loong_jax.verifiers.maths.expression import (
     depth,
     number,
 )
-from loong_jax.verifiers.maths.reading import (
-    factors,
-    number_words,
-    numerals,
-    relations,
-    sides,
-    sums,
-)
+from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import prepare, tokenize
 from loong_jax.verifiers.maths.wording import phrases
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
-_POINT_GROUPS = re.compile(  # 3.456,78 and 1 234 567,89; 1.234.567 has no other reading
-    r"([-+]?\d{1,3}(?:\.\d{3}){2,}|[-+]?\d{1,3}(?:([. ])\d{3})(?:\2\d{3})*(?=,))(?:,(\d+))?"
-)
+_SAID = names.patterns("readings")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_EXCEPT = re.compile(
-    r"(?:all )?reals?(?: numbers?)?(?: x)? except (?:for )?(.{1,80})", re.IGNORECASE
-)
 _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
 _ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
 _EMPTY = r"(?:\\emptyset|\\varnothing|\u2205|\\\{\s*\\\})"
@@ -42,29 +31,24 @@ _HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
     rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
 )
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
-_TWICE = re.compile(
-    r"(\d[\d,]*)\$?(?:\s|\\[ ,;]|\\text\s*\{)*\(([A-Za-z][A-Za-z -]{1,60})\)\s*\}?"
-)  # 42 (forty-two)
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
 _ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
-_GOES_ON = re.compile(
-    r"(?:[-=+*/^<>&]|\\\\|\\(?:cdot|times|left|right|le|ge|ne|in|approx|pm))\s*\Z"
-)
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
 
 
-Parser.whole, Parser.items, Parser.relation = relations.whole, relations.items, relations.relation
-Parser.union, Parser.sum, Parser.product = relations.union, sums.sum_, sums.product
-Parser.factor, Parser.primary, Parser.argument = (
-    factors.factor, factors.primary, factors.argument
-)  # fmt: skip
+class Grammar(Parser):
+    whole, items, relation = relations.whole, relations.items, relations.relation
+    union, sum, product = relations.union, sums.sum_, sums.product
+    factor, primary, argument = factors.factor, factors.primary, factors.argument
+
+
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    node = Parser(tokenize(prepare(text))).whole()
+    node = Grammar(tokenize(prepare(text))).whole()
     if (deep := depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
@@ -101,17 +85,17 @@ def _read(text: str) -> tuple[Node, ...]:
             return (EMPTY,)
         if phrases.is_everything(bare):
             return (REALS,)
-        value = number_words.number_from_words(bare)
+        value = numerals.number_from_words(bare)
         if value is not None:
             return (number(value),)
-        twice = _TWICE.fullmatch(text.strip(" $"))
+        twice = _SAID.TWICE.fullmatch(text.strip(" $"))
         if twice is not None:
             digits = twice[1].replace(",", "")
-            if str(number_words.number_from_words(twice[2])) == digits:
+            if str(numerals.number_from_words(twice[2])) == digits:
                 return (number(int(digits)),)
-        if (named := number_words.read(bare)) is not None:
+        if (named := numerals.read(bare)) is not None:
             return (named,)
-        if text[:1].isalpha() and (digits := number_words.with_digits(text)) is not None:
+        if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
             text = digits
     if len(text) < 300 and (clause := sides.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
@@ -125,7 +109,7 @@ def _read(text: str) -> tuple[Node, ...]:
     if match := _ZERO_COMMA.fullmatch(with_comma):
         return (_decimal(match[1], match[2]),)
     grouped = _with_point_groups(bare.rstrip("€ "))
-    if match := _EXCEPT.fullmatch(text):
+    if match := _SAID.EXCEPT.fullmatch(text):
         left_out = parse(match[1])
         items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
         return (Node("setminus", (REALS, Node("set", items))),)
@@ -153,7 +137,7 @@ def _read(text: str) -> tuple[Node, ...]:
 
 def _is_formula(line: str) -> bool:
     """Whether a line is a formula that neither goes on nor was begun before it."""
-    if _OPERATES.match(line) or _GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
+    if _OPERATES.match(line) or _SAID.GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
         return False
     return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
 
@@ -195,7 +179,7 @@ def _decimal(whole: str, decimals: str) -> Node:
 
 def _with_point_groups(text: str) -> Node | None:
     """3.456,78: a decimal comma, and thousands set apart by points or spaces."""
-    match = _POINT_GROUPS.fullmatch(text)
+    match = _SAID.POINT_GROUPS.fullmatch(text)
     if match is None:
         return None
     whole = match[1].replace(".", "").replace(" ", "")

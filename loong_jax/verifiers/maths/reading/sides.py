@@ -6,6 +6,8 @@ calculates; after it what is said of its letters: "where k \in Z", "(n >= 1)".
 
 import re
 
+from loong_jax.verifiers.maths import names
+
 _CONCENTRATION = (
     r"(?:\\left)?\[\s*(?:\\(?:mathrm|text|ce)\s*\{[^=]{1,30}\}|[A-Z][A-Za-z\d_^{}+-]{0,20})\s*(?:\\right)?\]"
     r"(?:_\{?\\?\w{1,12}(?:\{\w+\})?\}?)?"
@@ -33,12 +35,7 @@ _LEFT = re.compile(
     r"\[[A-Z]{3,6}\]|\[[A-Z](?:\([^()=]{1,20}\))?\s*:\s*\\mathbb\{?Q\}?\]|"
     r"m?\\angle\s*[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|\|\\?[A-Za-z]+\{?[A-Z]*\}?\|)\s*\Z"
 )
-_CHANGES = re.compile(
-    r"\b(?:twice|half|double|triple|thrice|square|squared|cubed?|root|reciprocal|negative|minus|"
-    r"plus|times|not|never|if|or|odds|wrong|incorrect|number of digits|remainder|last|inverse|"
-    r"opposite)\b",
-    re.IGNORECASE,
-)
+_SAID = names.patterns("sides")
 _EQUALS = re.compile(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])")
 
 
@@ -49,15 +46,11 @@ def value_after(text: str) -> str | None:
     parts = _EQUALS.split(text)
     if not 2 <= len(parts) <= 3 or not parts[1].strip():
         return None
-    if not _LEFT.match(parts[0]) or _CHANGES.search(parts[0]):
+    if not _LEFT.match(parts[0]) or _SAID.CHANGES.search(parts[0]):
         return None
     return "=".join(parts[1:]).strip()
 
 
-_ONE_CONCENTRATION = re.compile(
-    r"(?:\\left)?\[\s*(?:\\(?:mathrm|text|ce)\s*\{)?([A-Z][A-Za-z\d_]{0,12}(?:\^\{?\d?[+-]\}?)?)\}?\s*"
-    r"(?:\\right)?\]"
-)
 _SIGNS = {"+": "plus", "-": "minus"}
 
 
@@ -65,9 +58,9 @@ def with_concentrations(text: str) -> str:
     """[A] and [OH^-] as letters with a subscript, where at least two stand in a formula."""
     if text.count("[") < 2 or len(text) > 300 or ("/" not in text and "\\frac" not in text):
         return text
-    if len(_ONE_CONCENTRATION.findall(text)) != text.count("["):
+    if len(_SAID.ONE_CONCENTRATION.findall(text)) != text.count("["):
         return text
-    return _ONE_CONCENTRATION.sub(lambda m: f" c_{{{_letters(m[1])}}} ", text)
+    return _SAID.ONE_CONCENTRATION.sub(lambda m: f" c_{{{_letters(m[1])}}} ", text)
 
 
 def _letters(name: str) -> str:
@@ -145,9 +138,6 @@ _DOMAIN = re.compile(  # where a formula holds: it says nothing else than the fo
     r"(?:an?|any|all|every|arbitrary|real|positive|natural|\s)*(?:real|integer|reals|numbers?)|(?P<all>(?<=[a-z])))"
     r"(?:\s+real)?[\s$)}.*]*\Z"
 )
-_HINT = re.compile(
-    r"[<>\u2208\u2260\u2264\u2265]|!=|\\(?:in|[gln]e|[gl]t|forall)|\b(?:all|any|every|real)\b"
-)
 _FORMULA_BEFORE = re.compile(r"(?:[\d)\]}!$'][a-z]?|[-=+*/^]\s*\\?\w|[A-Za-z]\w?\s*=[^=]*)\s*\Z")
 _OF_ARGUMENT = re.compile(r"[A-Za-z](?:'*\(|_)[^=]*=|(?<![A-Za-z\\])y\s*=")
 _LONE = re.compile(r"(?:\A|[$\s])[a-z]\$?\s*\Z")
@@ -182,7 +172,7 @@ def at_end(text: str) -> tuple[str, str] | None:
 
 
 def _without_domain(text: str, start: int) -> tuple[str, str] | None:
-    if _HINT.search(text, start) is None:
+    if _SAID.HINT.search(text, start) is None:
         return None
     for match in _DOMAIN.finditer(text, start):
         before, order = text[: match.start()], match["order"]

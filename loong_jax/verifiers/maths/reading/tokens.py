@@ -1,6 +1,5 @@
 """From text to tokens: LaTeX, plain text and Python notation become one stream, in linear time."""
 
-# ruff: noqa: RUF001 - look-alikes are what these tables are about
 import re
 import unicodedata
 from typing import NamedTuple
@@ -62,46 +61,16 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
     ),
 )
 _MAY_GROUP = re.compile(r"\d\s*[\\{,~'_]")  # some of it is in all of them
-_OTHER_GROUPS = re.compile(  # 25,00,000 and 2_500_000
-    r"(?<![\d.,])\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])|(?<![\w.])\d{1,3}(?:_\d{3})+(?!\w)"
-)
-_GLUED = re.compile(  # \\quadx, \\cdotx
-    r"\\(?:q?quad(?=[A-Za-z])|(?:cdot(?!s)|times|[lg]eq(?!q)|neq|div|pi|pm|cup|cap|approx)"
-    r"(?=[A-Za-z](?![A-Za-z])))"
-)
+_SAID = names.patterns("tokens")
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it
-_FRACTION_OF_UNITS = re.compile(  # \frac{\text{km}}{\text{h}}
-    r"\\[dt]?frac\s*\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}[^{}]*)\}\s*"
-    r"\{\s*(\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\d)?)\s*\}"
-)
 _FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
 _CONSTANT = re.compile(r"\+\s*(?:\\(?:text|mathrm)\{\s*)?const(?:ant)?\.?\s*\}?(?=[\s.$]*\Z)")
 _PER_SECOND = re.compile(r"(?<![A-Za-z])ms(?=\s*\^\s*\{?\s*-)")  # metres, not milliseconds
 _TEN_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=10 ?(?:\^|\*\*))")  # 6.02 x 10^23
-_OHM_COMMAND = re.compile(  # after a number: 5\\,\\text{k}\\Omega, 5\\mathrm{k\\Omega}
-    r"(?<=\d)((?:\s|\\[ ,;]|~)*)(?:\\(?:text|mathrm)\{([kM]?)\s*(?:\}\s*\\Omega|\\Omega\s*\})|"
-    r"\\Omega)(?![_^])"
-)
 _NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.(?!\d)")
-_BRACED_ARRAY = re.compile(  # \left\{ \begin{array}{ll} ... \end{array} \right.
-    r"\\left\s*(?:\\\{|\\lbrace)\s*\\begin\{array\}(?:\{[^{}]*\})?(.*?)\\end\{array\}\s*\\right\s*\.?",
-    re.DOTALL,
-)
 _ALIGNED = re.compile(r"\\begin\{(aligned|align\*?|split|gathered|gather\*?)\}.*?\\end", re.DOTALL)
 _GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begins with a sign
-_RESTRICTED = re.compile(  # x+1 \text{ for } x \ne 1, x+1 (x \ne 1)
-    r"\s*(?:\\text\s*\{\s*(?:for|if|when|where|with)\s*\}|\b(?:for|if|when|where|with)\b)\s*\$?"
-    r"(?=\s*[a-z]\s*(?:\\neq?(?![A-Za-z])|!=))|"
-    r"\(\s*(?P<bare>[a-z]\s*(?:\\neq?(?![A-Za-z])|!=)\s*[^()=]{1,30})\)(?=[\s$.]*\Z)"
-)
-_MICRO_UNIT = re.compile(
-    r"\\mu\s*\\(?:text|mathrm)\s*\{\s*([mgsAFLHCVWJM])\s*\}|"
-    r"\\(?:text|mathrm)\s*\{\s*\\mu\s*([mgsAFLHCVWJM])\s*\}"
-)
-_IN_WORDS = re.compile(
-    r"out of|squared|cubed| than|at least|at most| or [mglhafsb]|minus |negative |infinity"
-)
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[\d.\\]|infinity\b)", re.IGNORECASE)
 _PLUS = re.compile(r"\b(?:plus|positive)\s+(?=infinity\b)", re.IGNORECASE)
 _NOT = re.compile(r"\\not\s*(?:(=)|\\in\b)")
@@ -123,11 +92,6 @@ _BOUNDS = (  # words that make a bound of what follows, or of what stands before
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
 _ENVIRONMENT = re.compile(r"\\begin\b|&")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
-_LETTER_UNIT = re.compile(  # the only number, and one letter set apart from it or raised: 5 m, 5m²
-    r"([^-+*/^_\\({\[<>|=,;\d]*-?\d[\d,]*(?:\.\d+)?"
-    r"(?: ?(?:\\times|\\cdot|×|\*) ?10 ?\^ ?(?:\{-?\d{1,3}\}|-?\d))?\$?)"
-    r"(?: ([mghsLJNWVAKT])|(?=m[²³])(m))(\^[23]|[²³])?[.\s]*"
-)
 
 
 _TOKEN = re.compile(
@@ -154,17 +118,11 @@ _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
-_PIECES = re.compile(  # of words with one space between them
-    r"([^,;&]{1,80}?) ((?:if|when) [^,;&]{1,60})[,;] ?(?:and )?"
-    r"([^,;&]{1,80}?) ((?:if|when) [^,;&]{1,60}|otherwise)"
-)
-
-
 def _in_pieces(text: str) -> str:
     """ "1 if n is even, 0 otherwise" as a cases environment; other texts as they are."""
     if len(text) > 400 or "\\" in text or (" if " not in text and " when " not in text):
         return text
-    pieces = _PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
+    pieces = _SAID.PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
     if pieces is None:
         return text
     return r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
@@ -173,7 +131,7 @@ def _in_pieces(text: str) -> str:
 def prepare(text: str) -> str:
     """What the tokenizer reads: see `plain`, and digits of one number put together."""
     text = _in_pieces(text)
-    if len(text) < 400 and (unit := _LETTER_UNIT.fullmatch(text)) is not None:
+    if len(text) < 400 and (unit := _SAID.LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
     text = sides.spelled_out(plain(text).strip())
     if "!=" in text:
@@ -184,24 +142,24 @@ def prepare(text: str) -> str:
         text = _PER_SECOND.sub("m\\\\,s", text)
     if len(text) > MAX_CHARS:
         raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
-    if _IN_WORDS.search(text):
+    if _SAID.IN_WORDS.search(text):
         text = _PLUS.sub("", _MINUS.sub("-", text))
         text = _OUT_OF.sub("/", text)
         text = _SQUARED.sub(lambda m: "^2" if m[1] else "^3", text)
         for pattern, sign in _BOUNDS:
             text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
     if "\\ne" in text or "!=" in text:
-        text = _RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
+        text = _SAID.RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = _GLUED.sub(r"\g<0> ", sides.LAYOUT.sub(" ", text))
-        text = _BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
+        text = _SAID.GLUED.sub(r"\g<0> ", sides.LAYOUT.sub(" ", text))
+        text = _SAID.BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)
-        text = _MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
-        text = _OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
+        text = _SAID.MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
+        text = _SAID.OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
         text = _INFIX.sub(lambda m: f"{_BEFORE[m[2]]}{{{m[1]}}}{{{m[3]}}}", text)
         text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
-        text = _FRACTION_OF_UNITS.sub(r"\1/\2", text)
+        text = _SAID.FRACTION_OF_UNITS.sub(r"\1/\2", text)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
     if any(sign in text for sign in "\\{~_,"):
@@ -217,7 +175,7 @@ def with_groups(text: str) -> str:
         return text
     for pattern, replacement in _GROUPS:
         text = pattern.sub(replacement, text)
-    return _OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
+    return _SAID.OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
 
 
 def tokenize(text: str) -> list[Token]:

@@ -1,9 +1,11 @@
 """Words and commands in formulas: variables, operands, and just words."""
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.reading import integrals
+from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
+from loong_jax.verifiers.maths.reading import brackets, objects
 from loong_jax.verifiers.maths.reading.parser import Parser
 from loong_jax.verifiers.maths.reading.tokens import Token
+from loong_jax.verifiers.maths.units import UNITS
 
 _SHORT_WORDS = frozenset(
     str.split("is of in to or an at by if we be it so no do me go us as on am up he my ok vs sq")
@@ -70,10 +72,11 @@ def is_leading(token: Token, following: Token) -> bool:
     return word in names.LEADING_WORDS or (word == "either")
 
 
+BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 _STARTERS = frozenset(
-    (*FRACTIONS, *BINOMIALS, *integrals.BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
+    (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
      "\\lfloor",
      "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
      "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
@@ -101,3 +104,162 @@ def starts_operand(parser: Parser, token: Token) -> bool:
             token.text == "|" and not parser.bars
         )
     return token.kind == "command" and starts_command(token.text)
+
+
+def from_word(parser: Parser, token: Token) -> Node:
+    word = token.text
+    if word in OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
+        return objects.build(parser, word)
+    if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
+        parser.take()
+        token = parser.take()
+        if token.kind not in ("word", "text"):
+            raise ParseError(f"{token.text!r} is no name")
+        return from_word(parser, token)
+    if word in ("True", "False") and parser.at(",", ")"):
+        return symbol(word)  # a flag of sympy's
+    if word in names.CONSTANTS:
+        return constant(names.CONSTANTS[word])
+    bare = word.rstrip("0123456789")
+    if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
+        parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
+        return function(parser, bare)
+    if word in names.FUNCTIONS and (
+        parser.at("(", *(() if word == "zeta" else ("^", "_", "{")))
+        or word in names.PREFIX_FUNCTIONS
+    ):
+        return function(parser, word)
+    if token.kind == "text" and len(word) > 1:
+        if parser.at("=", "\\approx", ":", "(", "_", "^"):
+            return subscripted(parser, word)
+        raise ParseError(f"{word!r} is a word")
+    letters = tuple(word) if is_before_power(word, parser.token) else letters_of(word)
+    if letters is None:
+        if parser.at("=", "_") and word.isalpha():
+            return subscripted(parser, word)  # Area = 5
+        raise ParseError(f"{word!r} is a word")
+    if len(letters) > 1:
+        parser.replace(Token("word", letters[-1]), parser.token)
+        factors = [_letter(name) for name in letters[:-1]]
+        last = parser.factor()
+        return Node("mul", (*factors, last))
+    return subscripted(parser, "".join(letters))
+
+
+def _letter(name: str) -> Node:
+    if name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    return symbol(name)
+
+
+_POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
+
+
+def subscripted(parser: Parser, name: str) -> Node:
+    """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
+    if parser.at("_"):
+        parser.take()
+        below = brackets.raw_argument(parser)
+        if name in ("C", "P", "A") and parser.at("^") and _counts(below):
+            parser.take()
+            above = parser.argument()
+            lower = number(int(below)) if below.isdigit() else symbol(below)
+            return call("binomial" if name == "C" else "permutations", lower, above)
+        if name == "log":
+            raise ParseError("log without argument")
+        name = f"{name}_{below}"
+    elif name in names.CONSTANT_LETTERS:
+        return constant(names.CONSTANT_LETTERS[name])
+    if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
+        if parser.at("(") and not parser.token.spaced:
+            return Node("apply", (name, *in_brackets(parser)))
+        if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
+            mark = parser.mark()
+            parser.take()
+            if brackets.raw_argument(parser) == "-1" and parser.at("("):
+                return Node("apply", (name + "^-1", *in_brackets(parser)))
+            parser.reset(mark)
+    if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
+        mark = parser.mark()
+        arguments = in_brackets(parser)
+        if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
+            return Node("apply", (name, *arguments))
+        parser.reset(mark)
+    if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
+        mark = parser.mark()
+        arguments = in_brackets(parser)
+        if len(arguments) == 2:
+            return call("binomial" if name == "C" else "permutations", *arguments)
+        parser.reset(mark)
+    return symbol(name)
+
+
+def _counts(below: str) -> bool:
+    return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
+
+
+def in_brackets(parser: Parser) -> tuple[Node, ...]:
+    parser.expect("(")
+    if parser.accept(")"):
+        return ()
+    saved, parser.bars = parser.bars, 0
+    node = parser.nested(parser.items)
+    parser.bars = saved
+    parser.expect(")")
+    return node.args if node.head == "list" else (node,)
+
+
+def function(parser: Parser, spelled: str) -> Node:
+    name = names.FUNCTIONS[spelled]
+    power: Node | None = None
+    base: Node | None = None
+    while parser.at("^", "_", "**"):
+        if parser.take().text == "_":
+            base = parser.argument()
+        else:
+            power = parser.argument()
+    if power == Node("neg", (number(1),)) or power == number(-1):
+        if name not in names.INVERSES:
+            raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
+        name, power = names.INVERSES[name], None
+    if parser.at("(") or (parser.at("{") and name != "set"):
+        arguments = in_brackets(parser) if parser.at("(") else (parser.argument(),)
+        if parser.at("^", "**") and power is not None:
+            raise ParseError("two powers of one function")
+    elif parser.at("[") and name not in ("sqrt",):
+        parser.take()
+        arguments = (parser.nested(parser.sum),)
+        parser.expect("]")
+    else:
+        arguments = (_run(parser),)
+    if not arguments:
+        raise ParseError(f"{spelled}() without argument")
+    if base is not None:
+        if name not in ("log", "max", "min"):
+            raise ParseError(f"{spelled} with a subscript")
+        arguments = (*arguments, base) if name == "log" else arguments
+    if name in ("gcd", "lcm", "max", "min", "mod") and len(arguments) == 1:
+        inner = arguments[0]
+        arguments = inner.args if inner.head in ("list", "tuple", "bracket", "set") else arguments
+    node = objects.simple_call(name, arguments)
+    return node if power is None else Node("pow", (node, power))
+
+
+def _run(parser: Parser) -> Node:
+    """The argument of sin in "sin 2x cos x": factors up to a sign or another function."""
+    negative = parser.accept("-")
+    node = parser.nested(parser.factor)
+    while True:
+        token = parser.token
+        if token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
+            break
+        if token.kind == "word" and letters_of(token.text) and not _is_join(token):
+            pass
+        elif not (token.kind == "command" and starts_command(token.text)):
+            break
+        node = Node("mul", (node, parser.nested(parser.factor)))
+    return Node("neg", (node,)) if negative else node
+
+
+def _is_join(token: Token) -> bool:
+    return len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)

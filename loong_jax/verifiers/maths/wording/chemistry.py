@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
+from loong_jax.verifiers.maths import names
+
 _ELEMENTS = frozenset(
     str.split(
         "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As "
@@ -22,10 +24,7 @@ _RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "01234
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _COMMAND = re.compile(r"\\(?:ce|mathrm|text|textrm|mathsf|operatorname|rm|left|right|boldsymbol)\b|"
                       r"\\[,;:! ]|[$~\u200b]")  # fmt: skip
-_ARROW = re.compile(
-    r"\s*(?:<?-+>|\\(?:to|longrightarrow|rightarrow|rightleftharpoons|xrightarrow\{[^{}]*\})\b|"
-    r"[→⟶⇌])\s*"
-)
+_SAID = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
 _STATE = re.compile(r"\s*\((?:s|l|g|aq)\)\Z")
 _DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
@@ -73,7 +72,7 @@ def read(text: str) -> Chemical | None:
         return None
     plain = _COMMAND.sub(" ", text.translate(_LOWERED).replace("\u2212", "-"))
     plain = _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", plain).strip(" .")
-    sides = _ARROW.split(plain)
+    sides = _SAID.ARROW.split(plain)
     if len(sides) > 2:
         return None
     found = [_side(side, is_reaction=len(sides) == 2) for side in sides]

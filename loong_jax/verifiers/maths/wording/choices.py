@@ -6,22 +6,11 @@ import re
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.wording import phrases
 
-_PATTERNS = names.patterns("choices")
-_CHOICE = re.compile(_PATTERNS["CHOICE"])
-_WITH_TEXT = re.compile(_PATTERNS["WITH_TEXT"])
+_SAID = names.patterns("choices")
 _NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
-_SECOND_LETTER = re.compile(_PATTERNS["SECOND_LETTER"])
 _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
-_LETTERED = re.compile(_PATTERNS["LETTERED"])
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
-_CONCLUDED = re.compile(_PATTERNS["CONCLUDED"])
-_FOUND_RIGHT = re.compile(_PATTERNS["FOUND_RIGHT"])
-_CHOSEN = re.compile(_PATTERNS["CHOSEN"])
-_REFUSED = re.compile(_PATTERNS["REFUSED"])
-_ABOUT_STATEMENTS = re.compile(_PATTERNS["ABOUT_STATEMENTS"])
-_ABOUT_OPTIONS = re.compile(_PATTERNS["ABOUT_OPTIONS"])
-SIGN = re.compile(_PATTERNS["SIGN"])
-_OPTION = re.compile(_PATTERNS["OPTION"])
+SIGN = _SAID.SIGN
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
@@ -30,31 +19,31 @@ def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
     text = phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text)).replace("**", "")
     text = " ".join(re.sub(r"[{}$]", "", text).split())
-    for rule in (_CONCLUDED, _FOUND_RIGHT):
+    for rule in (_SAID.CONCLUDED, _SAID.FOUND_RIGHT):
         if (found := rule.search(text)) is not None:
             return found[1]
-    match = _CHOICE.match(text)
+    match = _SAID.CHOICE.match(text)
     if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text)):
         return small[1].upper()
-    match = match or _WITH_TEXT.match(text) or _NAMED.match(text) or _CHOSEN.match(text)
+    match = match or _SAID.WITH_TEXT.match(text) or _NAMED.match(text) or _SAID.CHOSEN.match(text)
     if match is None:
         return _only_letter_in_brackets(text)
     rest = text[match.end() :]
-    if _SECOND_LETTER.search(rest) or _REFUSED.match(rest):
+    if _SAID.SECOND_LETTER.search(rest) or _SAID.REFUSED.match(rest):
         return None  # "(D) is incorrect"
     return match[1]
 
 
 def chosen(sentence: str) -> str | None:
     """B of "So I choose B", the sentence that ends a response."""
-    found = _CHOSEN.match(sentence) or _CONCLUDED.search(sentence)
+    found = _SAID.CHOSEN.match(sentence) or _SAID.CONCLUDED.search(sentence)
     return None if found is None else found[1]
 
 
 def mentioned(clause: str) -> str | None:
     """B of "this matches option B": the only option that a clause names, denying nothing."""
     clause = re.sub(r"(?<![A-Za-z(])[A-H]\)", "", clause.removeprefix("A "))
-    named = _OPTION.search(clause)
+    named = _SAID.OPTION.search(clause)
     letters = set(_LONE_LETTER.findall(clause))
     rest = clause.lower().replace("only", "")
     is_denied = phrases.DENIAL.search(rest) or phrases.SUPPOSED.search(rest)
@@ -74,7 +63,7 @@ def choices(text: str) -> frozenset[str] | None:
     bare = phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text))
     for mark in "{}$().*":
         bare = bare.replace(mark, "")
-    bare = _ABOUT_OPTIONS.sub("", bare.strip())
+    bare = _SAID.ABOUT_OPTIONS.sub("", bare.strip())
     letters = re.sub(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+", "", bare.strip())
     ordered = re.fullmatch("[A-H]{2,8}", letters) is not None and len(set(letters)) == len(letters)
     is_run = bare.strip().isalpha()  # BAD is a word, ABD a run of letters
@@ -85,7 +74,9 @@ def choices(text: str) -> frozenset[str] | None:
 
 def statements(text: str) -> frozenset[str] | None:
     """The numerals of "I and III only" or "Statements I, III are true"; None for anything else."""
-    said = _ABOUT_STATEMENTS.sub(" ", phrases.bare(phrases.SPACES.sub(" ", text)).replace("$", " "))
+    said = _SAID.ABOUT_STATEMENTS.sub(
+        " ", phrases.bare(phrases.SPACES.sub(" ", text)).replace("$", " ")
+    )
     found = re.split(r"\s*(?:,|;|&|\band\b)\s*(?:and\b\s*)?|\s+", said.strip(" .()"))
     found = [one.strip("().") for one in found if one.strip("().")]
     if not found or not all(_NUMERAL.fullmatch(one) for one in found):
@@ -95,7 +86,7 @@ def statements(text: str) -> frozenset[str] | None:
 
 def lettered(text: str) -> tuple[str, str] | None:
     """("C", "12") of "(C) 12" and "C. 12"; None where no maths follows, or another letter."""
-    match = _LETTERED.fullmatch(text) if len(text) < phrases.MAX_CHARS else None
+    match = _SAID.LETTERED.fullmatch(text) if len(text) < phrases.MAX_CHARS else None
     if match is None or _ANOTHER_LETTER.search(match["rest"]):
         return None
     return match["bracketed"] or match["plain"], match["rest"]
@@ -133,14 +124,13 @@ _MENTION = re.compile(
     rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
     r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
 )
-_BESIDE = re.compile(_PATTERNS["BESIDE"])
 
 
 def last_mention(clause: str) -> str:
     """The last date or time of day that a clause names as its own; else nothing."""
     clause = phrases.normal(clause)
     found = list(_MENTION.finditer(clause))
-    if not found or _BESIDE.search(clause[: found[-1].start()]):
+    if not found or _SAID.BESIDE.search(clause[: found[-1].start()]):
         return ""
     half = {"in the morning": " am", "in the afternoon": " pm", "in the evening": " pm"}
     after = clause[found[-1].end() :].strip()

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
@@ -156,12 +156,7 @@ _FACTOR = re.compile(
 )
 _JOIN = re.compile(r"\s*(?:\\times|\\oplus|\u00d7|\u2295|\bx\b)\s*")
 _LEFT = re.compile(r"(?:\\(?:left|right|,|;|quad|!)|\$)")
-_NAMED = re.compile(
-    r"(?:[A-Z](?:/[A-Z])?|\\mathrm\{[A-Za-z]+\}\([^()]*\))\s*(?:\\cong|\\simeq|=|\u2245)\s*"
-)
-_CYCLIC = re.compile(
-    r"(?:the )?cyclic group (?:of order|with) \$?(?P<order>\d{1,6})\$?(?: elements)?", re.IGNORECASE
-)
+_SAID = names.patterns("notations")
 MAX_CHARS = 160
 
 
@@ -177,10 +172,10 @@ def read_group(text: str) -> Counter | None:
     if len(text) > MAX_CHARS:
         return None
     text = _LEFT.sub("", text).strip(" .")
-    cyclic = _CYCLIC.fullmatch(text)
+    cyclic = _SAID.CYCLIC.fullmatch(text)
     if cyclic is not None:
         return Counter(_prime_powers(int(cyclic["order"])))
-    text = _NAMED.sub("", text, count=1)
+    text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
     is_finite = False
     for part in _JOIN.split(text):
@@ -215,15 +210,37 @@ def _prime_powers(order: int) -> Iterator[int]:
         yield order
 
 
+_NOT = re.compile(r"(?:\\neg|\\lnot|\u00ac|\bnot)[\s$(]*\Z")
+_SIGNS_OF = {"\\exists": "\u2203", "\\forall": "\u2200"}
+
+
+class Proposition(NamedTuple):
+    quantifier: str  # with what it ranges over
+    name: str
+    body: Node  # an equation or inequality
+
+
+def read_proposition(text: str) -> Proposition | None:
+    """The statement with one quantifier that ends a text."""
+    found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
+    if found is None or _NOT.search(text[: found.start()]) or _QUANTIFIER.search(found["body"]):
+        return None
+    if _QUANTIFIER.search(text[: found.start()]):
+        return None
+    try:
+        name, body = (readings.of(found[part].strip())[0] for part in ("name", "body"))
+    except (ParseError, CostError):
+        return None
+    domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
+    sign = _SIGNS_OF.get(str(found["sign"]), str(found["sign"]))
+    is_one = name.head == "symbol" and body.head == "chain"
+    quantifier = sign + domain.replace("\u2208", "\\in")
+    return Proposition(quantifier, name.args[0], body) if is_one else None
+
+
+_QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
+MAX_QUANTIFIED = 400
 _AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|[$*]|\\[,;:! ]")
-_DIVIDED = re.compile(
-    r"(?:.*=\s*|.*\bis\s+)?(\d+)\s*(?:\.{3,}|…+|⋯+|(?:\\[lc]?dots\s*)+|[Rr]\.?|"
-    r"(?:with |and )?(?:an? )?remainder(?: of)?)\s*(\d+)[\s.]*"
-)
-_AMOUNT = re.compile(
-    r"(?P<name>[^\d,;.$=\\-]{0,24}?)\s*(?:is|are|was|has|=|:|[有为是])?\s*"
-    r"(?P<value>-?(?:\d[\d.]*(?:/\d+)?|\\d?frac\{\d+\}\{\d+\}))\s*"
-)
 _UNIT_WORD = re.compile(r"[a-z]*")
 _AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
 _BESIDE = re.compile(r"(?:[\s,;.]|\band\b|[和且])*")
@@ -236,13 +253,13 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
     text = _AROUND.sub(r"\1", text).strip()
     if len(text) > 200:
         return {}
-    if (divided := _DIVIDED.fullmatch(text)) is not None:
+    if (divided := _SAID.DIVIDED.fullmatch(text)) is not None:
         text = f"quotient {divided[1]}, remainder {divided[2]}"
     for kind, pattern in _AMOUNT_KINDS.items():
         text = re.sub(pattern, f" {kind} ", text)
     found: dict[str, Node] = {}
-    rest = _AMOUNT.sub(" ", text)
-    for match in _AMOUNT.finditer(text):
+    rest = _SAID.AMOUNT.sub(" ", text)
+    for match in _SAID.AMOUNT.finditer(text):
         name = _EDGES.sub("", _EDGES.sub("", match["name"].strip())).strip().lower()
         word = _UNIT_WORD.match(text, match.end())
         unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""

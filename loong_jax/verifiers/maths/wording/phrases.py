@@ -9,18 +9,11 @@ from loong_jax.verifiers.maths import languages, names
 COMMANDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*")
 SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
 _PUNCTUATION = re.compile(r"[^\w\s%+\-/().,:]|_", re.UNICODE)
-_PATTERNS = names.patterns("phrases")
-_ARTICLES = re.compile(_PATTERNS["ARTICLES"])
+_SAID = names.patterns("phrases")
 _ENDS = " \t\r\n.,;:!?\"'"
-DENIAL = re.compile(_PATTERNS["DENIAL"])
-_TRUTH = re.compile(_PATTERNS["TRUTH"])
-CONDITION = re.compile(_PATTERNS["CONDITION"])
-_OPENS_WITH = re.compile(_PATTERNS["OPENS_WITH"])
-_LIMITED = re.compile(
-    r"\Ayes\b.*\b(?:but only|in general no)\b|\Ayes,? (?:only )?(?:if|when)\b(?! and)"
-)
+DENIAL = _SAID.DENIAL
+CONDITION = _SAID.CONDITION
 _GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
-_JUDGED = re.compile(_PATTERNS["JUDGED"])
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
                    "increases", "decreases"))  # fmt: skip
@@ -46,7 +39,7 @@ def normal(text: str) -> str:
     text = text.replace("\u2212", "-").casefold().replace("'s", "s")
     text = _PUNCTUATION.sub(" ", text)
     text = " ".join(text.split()).strip(_ENDS)
-    text = _ARTICLES.sub("", text)
+    text = _SAID.ARTICLES.sub("", text)
     if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
         text = text[1:-1].strip(_ENDS)
     return text
@@ -72,15 +65,15 @@ def yes_or_no(text: str) -> str | None:
     """ "yes" or "no" where the text says so first and does not go on to doubt it."""
     said = normal(text.replace(";", ", ").replace("\u2014", ", "))
     clauses = [" ".join(part.split()) for part in _CLAUSE.split(said) if part.strip()]
-    stated = {_YES[match[1]] for part in clauses if (match := _TRUTH.fullmatch(part))}
+    stated = {_YES[match[1]] for part in clauses if (match := _SAID.TRUTH.fullmatch(part))}
     if len(stated) == 1:
         return stated.pop()
-    if not said.isascii() and (judged := _JUDGED.search(said)) is not None:
+    if not said.isascii() and (judged := _SAID.JUDGED.search(said)) is not None:
         return _YES[judged[1]]
     words = clauses[0].split() if clauses else []
     if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
         return None
-    if _LIMITED.search(said):
+    if _SAID.LIMITED.search(said):
         return None
     first = _YES[words[0]]
     later = [part.split()[0] for part in clauses[1:]]
@@ -91,7 +84,7 @@ def yes_or_no(text: str) -> str | None:
 
 def opened(paragraph: str) -> str | None:
     """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
-    said = _OPENS_WITH.match(paragraph)
+    said = _SAID.OPENS_WITH.match(paragraph)
     return None if said is None or _GOES_BACK.search(paragraph, said.end()) else said[1].lower()
 
 
@@ -130,14 +123,12 @@ def concludes(sentence: str, wanted: str) -> bool:
     return is_said is not None and SUPPOSED.search(before) is None
 
 
-SUPPOSED = re.compile(_PATTERNS["SUPPOSED"])
-_PREDICATE = re.compile(_PATTERNS["PREDICATE"])
+SUPPOSED = _SAID.SUPPOSED
 _ROWS = {
     form: {other: group.split("|")[0] for group in row.split() for other in group.split("|")}
     for row in names.TABLES["rows"].split(";")
     for form in row.replace("|", " ").split()
 }
-_NEIGHBOUR = re.compile(_PATTERNS["NEIGHBOUR"])
 
 
 def is_told(wanted: str, clause: str) -> bool:
@@ -158,19 +149,18 @@ def is_told(wanted: str, clause: str) -> bool:
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
     for number, part in enumerate(said.split(" and ")):
-        verbs = list(_PREDICATE.finditer(part))
+        verbs = list(_SAID.PREDICATE.finditer(part))
         start = verbs[-1].end() if verbs else 0
         for word in re.finditer(r"[a-z]+(?:-[a-z]+)?", part[start:]):
             is_verb = word[0].endswith("es") and word.start() > 0  # it converges
             if word[0] in row and (verbs or is_verb or number):
-                told.add("" if _NEIGHBOUR.search(part[: start + word.start()]) else row[word[0]])
+                told.add(
+                    "" if _SAID.NEIGHBOUR.search(part[: start + word.start()]) else row[word[0]]
+                )
     return told == {row.get(wanted)}
 
 
-_ABSENT = re.compile(_PATTERNS["ABSENT"])
-_PARTIAL = re.compile(_PATTERNS["PARTIAL"])
-_CONCLUDES = re.compile(_PATTERNS["CONCLUDES"])
-CONCLUDES_ONLY = re.compile(_PATTERNS["CONCLUDES_ONLY"])
+CONCLUDES_ONLY = _SAID.CONCLUDES_ONLY
 _HINTS = ("no", "empty", "exist", "inconsistent", "unsolvable", "solvable")
 MAX_SAID = 200
 
@@ -182,14 +172,14 @@ def is_said(words: str) -> bool:
     words = words.removeprefix("that ").removeprefix("there ").strip()
     if any(character.isdigit() for character in words):
         return False
-    if _PARTIAL.search(words):
+    if _SAID.PARTIAL.search(words):
         return False
-    return any(_ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
+    return any(_SAID.ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
 
 
 def conclusion(sentence: str) -> str:
     """What a sentence concludes: "it has no roots" of "The sum is 1 > 0, so it has no roots"."""
-    return _CONCLUDES.split(sentence[-2 * MAX_SAID :])[-1].strip()
+    return _SAID.CONCLUDES.split(sentence[-2 * MAX_SAID :])[-1].strip()
 
 
 _SYNONYMS = {
@@ -198,10 +188,7 @@ _SYNONYMS = {
     for word in group.split("|")
 }
 _IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
-_NAMED = re.compile(_PATTERNS["NAMED"])
 _NAME = re.compile(r"[A-Z][a-z]{1,14}")
-_OTHER_NAME = re.compile(_PATTERNS["OTHER_NAME"])
-_OPENS = re.compile(_PATTERNS["OPENS"])
 
 
 def synonyms_of(wanted: str) -> frozenset[str]:
@@ -211,13 +198,14 @@ def synonyms_of(wanted: str) -> frozenset[str]:
 
 def is_said_of(name: str, sentence: str) -> bool:
     """Whether a sentence says of a name, and of no other, that it stands out: "Emma won."."""
-    sentence = _OPENS.sub("", sentence.strip(" .!*"))
-    others = set(_OTHER_NAME.findall(sentence)) - {name}
+    sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
+    others = set(_SAID.OTHER_NAME.findall(sentence)) - {name}
     if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
         return False
     for part in re.split(r",\s+", sentence):
+        part = _SAID.OPENS.sub("", part)
         subject, _, rest = part.partition(" ")
-        if subject.strip("*") == name and _NAMED.fullmatch(rest) is not None:
+        if subject.strip("*") == name and _SAID.NAMED.fullmatch(rest) is not None:
             return True
     found = _IT_IS.search(sentence)
     return found is not None and found[1] == name and not SUPPOSED.search(sentence)
