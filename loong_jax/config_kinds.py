@@ -13,7 +13,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "llama3_scaling": "models.rope:Llama3Scaling",
     "dense_config": "models.dense.config:DenseConfig",
     "ngram_embedding": "models.moe.config:NgramEmbedding",
-    "whole_scores": "models.moe.attend:WholeScores",
+    "whole_scores": "models.moe.core_attention:WholeScores",
     "blockwise": "models.moe.kernels.blockwise:Blockwise",
     "splash": "models.moe.kernels.splash:Splash",
     "cudnn": "models.moe.kernels.cudnn:Cudnn",

@@ -17,9 +17,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.models import parameters
-from loong_jax.models.moe import attend
-from loong_jax.models.moe.attend import AttendLatents
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.core_attention import AttendLatents
 from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import in_chunks, project, project_weight_first, rms_norm, scaled
 from loong_jax.models.rope import halves, rotate, rotate_halves
@@ -177,7 +177,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
     def _expanded(self, x, position, *attention_mask):
         new = self.compress(x, position)
         operands = self._operands(x, position, new)
-        mixed_BTNU = attend.whole(
+        mixed_BTNU = core_attention.whole(
             operands, AttentionMask(*attention_mask), self.rules, self.config.mixing
         )
         return self._project_out(mixed_BTNU, x), new
@@ -195,9 +195,11 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         rope, rank = config.qk_rope_head_dim, config.kv_lora_rank
         expanded = num_queries * (head + rope) + rank * head  # half of those per head and key
         if num_queries * (2 * rank + rope) < expanded:  # 560B: for up to 170 tokens
-            return self.absorbed(x, position, attend.over_latents(attention_mask.pairs(), *cached))
+            return self.absorbed(
+                x, position, core_attention.over_latents(attention_mask.pairs(), *cached)
+            )
         operands = self._operands(x, position, cached)
-        mixed_BTNU = attend.cached(operands, attention_mask, self.rules, config.mixing)
+        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.mixing)
         return self._project_out(mixed_BTNU, x)
 
     def _operands(self, x, position, keys: Latent) -> Operands:

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import checking
-from loong_jax.models.moe.attend import AttentionKind
+from loong_jax.models.moe.core_attention import AttentionKind
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
 from loong_jax.models.moe.kernels.expert_gemm import ExpertGemm
 from loong_jax.models.rope import YarnScaling

@@ -7,6 +7,7 @@ experts never become rows: they only add their gates to the weight of the identi
 send its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -153,7 +154,7 @@ class Experts(nnx.Module):
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
         arrived = on_mesh(chunk.rows, chunk.round)
         packed = jax.tree.map(_kept_as_bits, arrived.packed)
-        return chunk._replace(rows=arrived._replace(packed=packed))
+        return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
     def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
         """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""

@@ -18,7 +18,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import decoder, parameters
 from loong_jax.models.decoder import Weights
 from loong_jax.models.entry import entry
-from loong_jax.models.moe import context, ngram
+from loong_jax.models.moe import context, core_attention, ngram
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
@@ -405,7 +405,7 @@ class LongcatFlash(nnx.Module):
                 nonlocal cache
                 new = attention.compress(normed, position_BT)
                 cache = cache.write(index, i, new, position_BT, rules)
-                over_entries = attend.over_cache(
+                over_entries = core_attention.over_cache(
                     cache.latent, cache.rope_key, index, i, position_BT, rules
                 )
                 return attention.absorbed(normed, position_BT, over_entries)

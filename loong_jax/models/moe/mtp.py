@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models import parameters
 from loong_jax.models.ffn import DenseFFN
-from loong_jax.models.moe import attend
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.attention import Latent, LatentAttention
 from loong_jax.models.moe.cache import put_entries
 from loong_jax.models.moe.config import MoEConfig
@@ -86,7 +86,9 @@ class MtpHead(nnx.Module):
         attention = _only_layer(self.attention)
         cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
         latent, rope_key = (a[None, None] for a in cache)  # the first attention of one layer
-        over_entries = attend.over_cache(latent, rope_key, jnp.int32(0), 0, position_BT, self.rules)
+        over_entries = core_attention.over_cache(
+            latent, rope_key, jnp.int32(0), 0, position_BT, self.rules
+        )
         attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 

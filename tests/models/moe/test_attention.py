@@ -14,9 +14,9 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import attend, context
-from loong_jax.models.moe.attend import WholeScores
+from loong_jax.models.moe import context, core_attention
 from loong_jax.models.moe.attention import LatentAttention
+from loong_jax.models.moe.core_attention import WholeScores
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
@@ -46,7 +46,7 @@ def in_both_forms(graphdef, weights, x):
         attention.absorbed(
             x[:, t : t + 1],
             index[:, t : t + 1],
-            attend.over_latents((index <= index[:, t : t + 1])[:, None], *cached),
+            core_attention.over_latents((index <= index[:, t : t + 1])[:, None], *cached),
         )
         for t in range(length)
     ]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import attend
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.kernels import blockwise, cudnn, cudnn_kernels
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.cudnn import Cudnn
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.models.moe.test_mixing import in_order, random_operands
+from tests.models.moe.test_core_attention import in_order, random_operands
 from tests.sweeps import thinned
 
 LENGTH = 12
@@ -109,7 +109,9 @@ def by_kernels_and_by_whole_scores():
         return jax.jit(jax.value_and_grad(loss))
 
     kernels = dict(sizes=SIZES, kernel=causal, packed_kernel=by_sequences)
-    return of_tokens(functools.partial(cudnn.attend, **kernels)), of_tokens(attend.whole_scores)
+    return of_tokens(functools.partial(cudnn.attend, **kernels)), of_tokens(
+        core_attention.whole_scores
+    )
 
 
 @pytest.mark.parametrize(("segments", "way"), CASES.values(), ids=CASES)
@@ -158,15 +160,15 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     mesh = make_mesh(data=4, tensor=2)
     is_token = (segments[:, :length] > 0)[..., None, None]
 
-    def loss_of(mix, rules):
+    def loss_of(attend, rules):
         def loss(operands):
-            return jnp.sum(jnp.where(is_token, attend.whole(operands, mask, rules, SIZES) ** 2, 0))
+            return jnp.sum(jnp.where(is_token, attend(operands, mask, rules, SIZES) ** 2, 0))
 
         return jax.jit(jax.value_and_grad(loss))(operands)
 
     with jax.set_mesh(mesh):
-        found = loss_of(attend.whole, ShardingRules(mesh=mesh))
-    wanted = loss_of(lambda operands, mask, *_: attend.whole_scores(operands, mask), None)
+        found = loss_of(core_attention.whole, ShardingRules(mesh=mesh))
+    wanted = loss_of(lambda operands, mask, *_: core_attention.whole_scores(operands, mask), None)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 
@@ -201,15 +203,15 @@ def test_it_fits_heads_that_the_device_has_kernels_for(capability, dtype, head, 
 
 
 def test_long_rows_on_a_gpu_that_fits_are_given_to_it():
-    assert attend.choose(1024, 1024, "gpu", fused=True) == Cudnn()
-    assert attend.choose(1024, 1024, "gpu") == Blockwise()
-    assert attend.choose(512, 1024, "gpu", fused=True) == Blockwise()  # a part of a row
-    assert attend.choose(64, 64, "gpu", fused=True) == attend.WholeScores()
+    assert core_attention.choose(1024, 1024, "gpu", fused=True) == Cudnn()
+    assert core_attention.choose(1024, 1024, "gpu") == Blockwise()
+    assert core_attention.choose(512, 1024, "gpu", fused=True) == Blockwise()  # a part of a row
+    assert core_attention.choose(64, 64, "gpu", fused=True) == core_attention.WholeScores()
 
 
 def test_asked_for_where_it_does_not_fit_it_is_refused():
     with pytest.raises(ConfigError, match=r"mixing=Cudnn\(\).*float32 and heads of 9 and 6.*Use"):
-        attend.whole(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+        core_attention.whole(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
 
 
 def test_kernels_for_packed_rows_and_narrow_values_are_those_of_hopper(monkeypatch):
@@ -237,7 +239,7 @@ def test_numbers_of_sequences_that_make_no_sense_are_refused(packed):
 
 def test_over_a_cache_blocks_replace_it(monkeypatch):
     ran = watch_blocks(monkeypatch)
-    attend.cached(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+    core_attention.cached(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
     assert ran == [SIZES.others]
 
 
@@ -269,7 +271,7 @@ def test_what_fits_a_device_can_be_traced_for_it(monkeypatch, capability):
     mask = in_order(np.ones((1, 512)))
 
     def loss(operands):
-        return attend.whole(operands, mask, ShardingRules()).astype(jnp.float32).sum()
+        return core_attention.whole(operands, mask, ShardingRules()).astype(jnp.float32).sum()
 
     text = str(jax.make_jaxpr(jax.grad(loss))(operands))
     assert "dot_product_attention_bwd" in text
@@ -339,7 +341,7 @@ def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, lim
     sizes = {1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (1, 4), 9: (2, 4), 16: (4, 4)}[at_once]
     assert taken[0] == {16: (4, 4), 3: (1, 2)}[limit]  # there
     assert taken[-1] == sizes  # and back
-    wanted = loss_of(lambda operands: attend.whole_scores(operands, mask))
+    wanted = loss_of(lambda operands: core_attention.whole_scores(operands, mask))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 

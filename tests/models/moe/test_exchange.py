@@ -1,4 +1,4 @@
-"""Every exchange on every kind of mesh against one device; rounds; envelopes; the emulation."""
+"""Every exchange on every kind of mesh against one device; rounds; buffers; the emulation."""
 
 import dataclasses
 import functools
@@ -183,7 +183,7 @@ def test_rows_of_eight_bits_are_finite_however_small_the_values():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn], ids=str)
-def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
+def test_a_buffer_gives_back_every_bit_of_its_numbers(dtype):
     eight_bit = "float8_e4m3fn" if dtype == jnp.float8_e4m3fn else None
     cover = buffers.BufferLayout.fitting(3, 50, 40, 2, eight_bit)
     assert cover.rows >= 50

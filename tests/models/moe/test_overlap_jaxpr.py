@@ -34,8 +34,8 @@ def layer_jaxpr(config=CONFIG, **sizes):
         position = jnp.zeros((8, 4), jnp.int32)
         position = rules.place(position, "act_batch")
         one = jnp.ones_like(position)
-        mask = AttentionMask(one, position, one, position)
-        return layer(x, mask, lambda i, attention, x: attention(x, position, mask)[0])
+        attention_mask = AttentionMask(one, position, one, position)
+        return layer(x, mask, lambda i, attention, x: attention(x, position, attention_mask)[0])
 
     if not sizes:
         return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
@@ -207,9 +207,9 @@ def test_a_gradient_leaves_after_what_it_is_to_wait_for():
     def waits(before):
         def pull(there, shadow, x, before, grads):
             def run(shadow, x):
-                rows = transport.Sealed(there, shadow)
-                (_, shadow), x = overlap.together(rows, x, before_gradient=before)
-                return shadow, x
+                rows = transport.InTransit(there, shadow)
+                rows, x = overlap.together(rows, x, before_gradient=before)
+                return rows.shadow, x
 
             return jax.vjp(run, shadow, x)[1](grads)
 

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.experimental import topologies
 
 from loong_jax.models import moe
-from loong_jax.models.moe import attend
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.sharding import ShardingRules, make_mesh
 
@@ -41,7 +41,7 @@ def attention(rules, length, differentiate, heads=2):
     mask = AttentionMask(spread, spread, whole, whole)
 
     def value(operands, mask):
-        return attend.whole(operands, mask, rules)
+        return core_attention.whole(operands, mask, rules)
 
     def gradient(operands, mask):
         return jax.grad(lambda o: jnp.sum(value(o, mask).astype(jnp.float32)))(operands)

@@ -5,7 +5,7 @@ Everything here runs inside `shard_map` and is written for one device. Gradients
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +132,9 @@ def on_device(exchange: Exchange, sizes: Sizes) -> DeviceExchange:
     return Gathered(exchange, sizes)
 
 
-class InTransit(NamedTuple, Generic[Buffer, GradientBuffer]):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InTransit(Generic[Buffer, GradientBuffer]):
     """Packed rows, and where their gradient comes back.
 
     Packed rows hold whole numbers and may have eight bits, so no gradient can reach them. Their

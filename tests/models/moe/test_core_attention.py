@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import attend, context
-from loong_jax.models.moe.attend import WholeScores, choose
+from loong_jax.models.moe import context, core_attention
+from loong_jax.models.moe.core_attention import WholeScores, choose
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.splash import Splash
 from loong_jax.models.moe.mask import AttentionMask, Operands
@@ -96,9 +96,9 @@ def test_the_equation_and_its_derivatives(way):
     @jax.jit
     @jax.grad
     def gradient(operands):
-        return jnp.sum(attend.whole(operands, mask, ALONE, way) * direction)
+        return jnp.sum(core_attention.whole(operands, mask, ALONE, way) * direction)
 
-    mixed = jax.jit(lambda operands: attend.whole(operands, mask, ALONE, way))(operands)
+    mixed = jax.jit(lambda operands: core_attention.whole(operands, mask, ALONE, way))(operands)
     np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
     for name, got in gradient(operands)._asdict().items():
         along = np.random.default_rng(3).normal(size=got.shape)
@@ -113,7 +113,7 @@ def test_the_equation_and_its_derivatives(way):
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_queries_over_a_cache_and_zeros_where_nothing_is_seen(way):
     operands, mask = random_operands(2, 9, 29), unwritten()
-    mixed = jax.jit(lambda o: attend.cached(o, mask, ALONE, way))(operands)
+    mixed = jax.jit(lambda o: core_attention.cached(o, mask, ALONE, way))(operands)
     np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
     assert not np.any(mixed[:, -1])
 
@@ -122,11 +122,11 @@ def test_blocks_that_nothing_sees_are_not_touched():
     way = Blockwise(query_block=4, key_block=6)
     operands, mask = random_operands(1, 9, 29), unwritten(batch=1)
     operands.latent[:, 12:] = np.nan  # the last written entry is 10, in the block that ends at 12
-    mixed = jax.jit(lambda o: attend.cached(o, mask, ALONE, way))(operands)
+    mixed = jax.jit(lambda o: core_attention.cached(o, mask, ALONE, way))(operands)
     np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
     operands, mask = random_operands(1, 23, 23), in_order(np.ones((1, 23)))
     operands.latent[:, 12:] = np.nan  # the future of the first three blocks of queries
-    mixed = jax.jit(lambda o: attend.whole(o, mask, ALONE, way))(operands)
+    mixed = jax.jit(lambda o: core_attention.whole(o, mask, ALONE, way))(operands)
     np.testing.assert_allclose(mixed[:, :12], oracle(operands, mask)[:, :12], rtol=0, atol=1e-5)
 
 
@@ -138,7 +138,7 @@ def test_bfloat16_is_as_exact_in_blocks_as_at_once():
 
     def mixed_and_gradient(operands, way):
         def loss(operands):
-            mixed = attend.whole(operands, mask, ALONE, way)
+            mixed = core_attention.whole(operands, mask, ALONE, way)
             assert mixed.dtype == operands.query.dtype
             return jnp.sum(mixed.astype(jnp.float32) * direction), mixed
 
@@ -169,7 +169,7 @@ def temporary_bytes(way, length, differentiate):
     mask = jax.eval_shape(lambda: in_order(np.ones((1, length))))
 
     def value(operands, mask):
-        return attend.whole(operands, mask, ALONE, way)
+        return core_attention.whole(operands, mask, ALONE, way)
 
     def through_two_layers(operands, mask):
         def layer(query, _):
@@ -208,7 +208,9 @@ def test_sizes_of_blocks_are_checked():
         with pytest.raises(ConfigError, match=next(iter(change))):
             Splash(**{name: 64 for name in change})
     with pytest.raises(ConfigError, match="100 tokens"):
-        attend.whole(random_operands(1, 100, 100), in_order(np.ones((1, 100))), ALONE, Splash())
+        core_attention.whole(
+            random_operands(1, 100, 100), in_order(np.ones((1, 100))), ALONE, Splash()
+        )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def check_on_mesh(operands, mask, rules, way):
     direction = direction.astype(np.float32)
 
     def loss(operands, mask, direction, rules, way):
-        mixed = attend.whole(operands, mask, rules, way)
+        mixed = core_attention.whole(operands, mask, rules, way)
         return jnp.sum(mixed * direction), mixed
 
     run = jax.jit(jax.grad(loss, has_aux=True), static_argnums=(3, 4))
