@@ -229,23 +229,23 @@ def test_every_choice_rides_once_and_shares_its_row_with_its_token_only(per_row)
         axes=("expert",), num_devices=2, num_tokens=len(target), num_chosen=3, num_local=2,
         mean_chosen=2.0, width=32, platform="cpu",
     )  # fmt: skip
-    device = padded.Padded(
+    fitted = padded.Padded(
         exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes
     )
-    plan = device.plan(jnp.asarray(target), jnp.asarray(kept))
-    num_rounds, rows = int(device.num_rounds(plan)), device.layout.rows
+    plan = fitted.plan(jnp.asarray(target), jnp.asarray(kept))
+    num_rounds, rows = int(fitted.num_rounds(plan)), fitted.layout.rows
     assert num_rounds > 1
     ridden = []
     for i in range(num_rounds):
-        round = device.take_round(plan, i)
+        round = fitted.take_round(plan, i)
         choice, place = np.asarray(round.choice), np.asarray(round.place).reshape(-1)
         rides = choice < target.size
         ridden += [*choice[rides]]
         at = np.nonzero(rides)
         np.testing.assert_array_equal(place[choice[rides]], at[0])
-        device = at[0] // device.layout.stride
+        device = at[0] // fitted.layout.stride
         np.testing.assert_array_equal(target.reshape(-1)[choice[rides]] // 2, device)
-        assert (at[0] % device.layout.stride < rows).all()
+        assert (at[0] % fitted.layout.stride < rows).all()
         token = np.where(rides, choice // 3, -1)
         assert all(len(set(row[row >= 0])) <= 1 for row in token)
     np.testing.assert_array_equal(np.sort(ridden), np.flatnonzero(kept))
