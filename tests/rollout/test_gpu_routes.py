@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.models.moe import latent_split
+from loong_jax.models.moe.kernels import latent_split
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules

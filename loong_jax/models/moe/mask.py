@@ -40,7 +40,7 @@ def expand(
     return key_BNSh, jnp.swapaxes(project(latent, value_up), 1, 2)
 
 
-class Sight(NamedTuple):
+class AttentionMask(NamedTuple):
     """A query sees the keys of its own segment whose index is not above its own.
 
     Segment 0 is padding, which therefore sees padding alone. A query that sees nothing mixes

@@ -17,11 +17,12 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import blockwise, context, cudnn, latent_kernel, latent_split, splash
-from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.cudnn import Cudnn
-from loong_jax.models.moe.sight import Operands, Sight
-from loong_jax.models.moe.splash import Splash
+from loong_jax.models.moe import context
+from loong_jax.models.moe.kernels import blockwise, cudnn, latent_kernel, latent_split, splash
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.kernels.cudnn import Cudnn
+from loong_jax.models.moe.kernels.splash import Splash
+from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules
 
@@ -31,17 +32,17 @@ class WholeScores:
     """The scores of all pairs at once, T * S per head: quickest for short sequences."""
 
 
-Mixing: TypeAlias = WholeScores | Blockwise | Splash | Cudnn
+AttentionKind: TypeAlias = WholeScores | Blockwise | Splash | Cudnn
 
 # From absorbed queries [B, N, T, C] and their rotary parts [B, N, T, R] to mixed latents.
-MixLatents: TypeAlias = Callable[
+AttendLatents: TypeAlias = Callable[
     [Float[Array, "B N T C"], Float[Array, "B N T R"]], Float[Array, "B N T C"]
 ]
 
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 
 
-def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> Mixing:
+def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> AttentionKind:
     """What suits the lengths on one device and its platform; `fused` where `cudnn.fits`."""
     if num_queries * num_keys <= _MOST_PAIRS:
         return WholeScores()
@@ -59,12 +60,15 @@ def _cpu_block(num_tokens: int) -> int:
     return 256 if num_tokens >= 2048 else 128
 
 
-def mix(
-    operands: Operands, sight: Sight, rules: ShardingRules, mixing: Mixing | None = None
+def whole(
+    operands: Operands,
+    mask: AttentionMask,
+    rules: ShardingRules,
+    kind: AttentionKind | None = None,
 ) -> Float[Array, "B T N U"]:
-    """softmax(query key) value among the tokens of whole sequences; `mixing` None chooses.
+    """softmax(query key) value among the tokens of whole sequences; `kind` None chooses.
 
-    Tokens stand in the order of `context.order`, and `sight` gives queries in that order and keys
+    Tokens stand in the order of `context.order`, and `mask` gives queries in that order and keys
     in the order of the sequence.
 
     Raises:
@@ -74,36 +78,39 @@ def mix(
     platform = rules.platform
     head, width = operands.query.shape[-1], operands.value_up.shape[-1]
     fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
-    mixing = mixing or choose(num_tokens // parts, num_tokens, platform, fused=fused)
-    if isinstance(mixing, Cudnn) and not fused:
+    kind = kind or choose(num_tokens // parts, num_tokens, platform, fused=fused)
+    if isinstance(kind, Cudnn) and not fused:
         raise ConfigError(
             f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
             f"{operands.query.dtype} and heads of {head} and {width}: its kernels are for NVIDIA "
             "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
             "on) that are at least as wide as values. Use None, which chooses."
         )
-    if isinstance(mixing, Cudnn):
-        mixing = mixing.on(rules.compute_capability)
+    if isinstance(kind, Cudnn):
+        kind = kind.on(rules.compute_capability)
     kernel = None
-    if isinstance(mixing, Splash):
+    if isinstance(kind, Splash):
         kernel = splash.make_kernel(
-            mixing,
+            kind,
             operands.query.shape[2] // rules.parts("heads"),
             tuple(context.order(num_tokens, rules).tolist()),
             parts,
             interpret=platform != "tpu",
         )
 
-    def on_one_device(operands, sight, kernel):
+    def on_one_device(operands, mask, kernel):
         latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
         operands = operands._replace(latent=latent, rope_key=rope_key)
-        return _attend(operands, sight, mixing, kernel)
+        return _attend(operands, mask, kind, kernel)
 
-    return _on_mesh(on_one_device, "act_length", rules)(operands, sight, kernel)
+    return _on_mesh(on_one_device, "act_length", rules)(operands, mask, kernel)
 
 
-def mix_cached(
-    operands: Operands, sight: Sight, rules: ShardingRules, mixing: Mixing | None = None
+def cached(
+    operands: Operands,
+    mask: AttentionMask,
+    rules: ShardingRules,
+    kind: AttentionKind | None = None,
 ) -> Float[Array, "B T N U"]:
     """The same for queries anywhere over the latents of a cache.
 
@@ -111,31 +118,31 @@ def mix_cached(
     """
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
     num_queries = num_queries // rules.parts("act_length")
-    mixing = mixing or choose(num_queries, num_keys, rules.platform)
-    if isinstance(mixing, Splash):
-        mixing = Blockwise(query_block=mixing.query_block, key_block=mixing.key_block)
-    if isinstance(mixing, Cudnn):
-        mixing = mixing.others
+    kind = kind or choose(num_queries, num_keys, rules.platform)
+    if isinstance(kind, Splash):
+        kind = Blockwise(query_block=kind.query_block, key_block=kind.key_block)
+    if isinstance(kind, Cudnn):
+        kind = kind.others
 
-    def on_one_device(operands, sight, _):
-        return _attend(operands, sight, mixing, None)
+    def on_one_device(operands, mask, _):
+        return _attend(operands, mask, kind, None)
 
-    return _on_mesh(on_one_device, "act_keys", rules)(operands, sight, None)
+    return _on_mesh(on_one_device, "act_keys", rules)(operands, mask, None)
 
 
 def over_latents(
     allowed: Bool[Array, "B T S"], latent: Float[Array, "B S C"], rope_key: Float[Array, "B S R"]
-) -> MixLatents:
+) -> AttendLatents:
     """Mixes latents as they are cached; query t of sequence b sees those where `allowed[b, t]`."""
 
-    def mix_latents(query_BNTC, rope_query_BNTR):
+    def attend_latents(query_BNTC, rope_query_BNTR):
         score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, latent)
         score_BNTS += accumulate("BNTR,BSR->BNTS", rope_query_BNTR, rope_key)
         weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
         mixed_BNTC = accumulate("BNTS,BSC->BNTC", weight_BNTS.astype(latent.dtype), latent)
         return (mixed_BNTC / total_BNT[..., None]).astype(query_BNTC.dtype)
 
-    return mix_latents
+    return attend_latents
 
 
 def over_cache(
@@ -145,7 +152,7 @@ def over_cache(
     sub_layer: int,
     position: Int[Array, "B T"],
     rules: ShardingRules,
-) -> MixLatents:
+) -> AttendLatents:
     """The same for one attention of a whole cache; queries see entries up to their positions."""
     capacity, rank = latent.shape[3:]
     if rules.platform == "tpu" and latent_kernel.fits(capacity, rank):
@@ -165,7 +172,7 @@ def over_cache(
     caches = rules.partition(None, None, "act_batch", "act_keys", None)
     specs = queries, queries, caches, caches, rules.partition(), rules.partition("act_batch", None)
 
-    def mix_latents(query_BNTC, rope_query_BNTR):
+    def attend_latents(query_BNTC, rope_query_BNTR):
         arguments = query_BNTC, rope_query_BNTR, latent, rope_key, layer, position
         if rules.mesh is None:
             return on_one_device(*arguments)
@@ -175,23 +182,23 @@ def over_cache(
         )
         return on_mesh(*arguments)
 
-    return mix_latents
+    return attend_latents
 
 
-def _attend(operands: Operands, sight: Sight, mixing: Mixing, kernel: Any) -> Any:
-    match mixing:
+def _attend(operands: Operands, mask: AttentionMask, kind: AttentionKind, kernel: Any) -> Any:
+    match kind:
         case WholeScores():
-            return whole_scores(operands, sight)
+            return whole_scores(operands, mask)
         case Blockwise():
-            return blockwise.attend(operands, sight, mixing)
+            return blockwise.attend(operands, mask, kind)
         case Splash():
-            return splash.attend(operands, sight, kernel)
+            return splash.attend(operands, mask, kernel)
         case Cudnn():
-            return cudnn.attend(operands, sight, mixing)
+            return cudnn.attend(operands, mask, kind)
 
 
 def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):
-    """`on_one_device(operands, sight, kernel)` on every device; `keys` names the keys' axis."""
+    """`on_one_device(operands, mask, kernel)` on every device; `keys` names the keys' axis."""
     mesh = rules.mesh
     if mesh is None:
         return on_one_device
@@ -200,13 +207,13 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
     up = rules.partition(None, "heads", None)
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
     operand_specs = Operands._make((queries, latents, latents, up, up))
-    sight_specs = Sight._make((per_query, per_query, per_key, per_key))
+    mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key))
 
-    def run(operands: Operands, sight: Sight, kernel: Any) -> Array:
-        specs = operand_specs, sight_specs, splash.specs(kernel, rules)
+    def run(operands: Operands, mask: AttentionMask, kernel: Any) -> Array:
+        specs = operand_specs, mask_specs, splash.specs(kernel, rules)
         arguments = jax.tree.map(
             lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
-            (operands, sight, kernel),
+            (operands, mask, kernel),
             specs,
         )
         # The splash kernel does not say along which axes its results vary, so it is not checked.
@@ -218,11 +225,11 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
     return run
 
 
-def whole_scores(operands: Operands, sight: Sight) -> Float[Array, "B T N U"]:
+def whole_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T N U"]:
     """The equation as it stands, with all scores in memory."""
     key_BSNh, value_BSNU = operands.expanded()
     score_BNTS = accumulate("BTNh,BSNh->BNTS", operands.query, key_BSNh)
-    weight_BNTS, total_BNT = attention_weights(score_BNTS, sight.pairs())
+    weight_BNTS, total_BNT = attention_weights(score_BNTS, mask.pairs())
     weight_BNTS = weight_BNTS.astype(value_BSNU.dtype)
     mixed_BNTU = accumulate("BNTS,BSNU->BNTU", weight_BNTS, value_BSNU)
     mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(operands.query.dtype)

@@ -1,4 +1,4 @@
-"""`RaggedExchange` at work on one device, inside `shard_map`: as many rows as there are.
+"""`RaggedExchange` on one device, inside `shard_map`: as many rows as there are.
 
 A device sends from a buffer of N = T K rows, one for each choice, and receives into one of R.
 `form` is how the D numbers of a row lie in either (`_folded`).
@@ -6,31 +6,32 @@ A device sends from a buffer of N = T K rows, one for each choice, and receives 
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models.moe.envelope import round_up, to_eight_bits
 from loong_jax.models.moe.exchange import RaggedExchange, Sizes
-from loong_jax.models.moe.parcels import (
-    Journey,
-    Parcels,
+from loong_jax.models.moe.exchange.buffers import round_up, to_eight_bits
+from loong_jax.models.moe.exchange.dispatch import (
+    DispatchPlan,
+    Round,
     Rows,
     load,
-    make_journey,
-    sort_by_destination,
+    make_round,
+    plan_dispatch,
     token_of,
     unload,
+    zeros_alike,
 )
-from loong_jax.models.moe.rows import zeros_alike
 
 
-class Voyage(NamedTuple):
-    """A journey whose rows lie without gaps, and where each pair's rows begin and end."""
+class RaggedRound(NamedTuple):
+    """A round whose rows lie without gaps, and where each pair's rows begin and end."""
 
-    journey: Journey
+    sending: Round
     count: Int[Array, "P P"]  # rows of this round from each device to each
     departure: Int[Array, "P P"]  # where they begin among the rows of the device that sends them
     arrival: Int[Array, "P P"]  # and of the device that receives them
@@ -38,7 +39,7 @@ class Voyage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """`RaggedExchange` at work on one device."""
+    """`RaggedExchange` on one device."""
 
     exchange: RaggedExchange
     sizes: Sizes
@@ -55,27 +56,27 @@ class Ragged:
         sizes = self.sizes
         return self.num_rows < sizes.num_devices * sizes.num_tokens * sizes.most_per_device
 
-    def sort(
+    def plan(
         self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]
-    ) -> tuple[Parcels, Int[Array, "P P"]]:
-        """The parcels of this device and how many rows each device has for each."""
-        parcels = sort_by_destination(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
-        return parcels, jax.lax.all_gather(parcels.count, self.sizes.axes)
+    ) -> tuple[DispatchPlan, Int[Array, "P P"]]:
+        """The plan of this device and how many rows each device has for each."""
+        plan = plan_dispatch(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
+        return plan, jax.lax.all_gather(plan.count, self.sizes.axes)
 
-    def num_rounds(self, parcels: tuple[Parcels, Int[Array, "P P"]]) -> Int[Array, ""]:
+    def num_rounds(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
         """That the device which receives the most rows needs for them."""
-        return -(-jnp.max(jnp.sum(parcels[1], axis=0)) // self.num_rows)
+        return -(-jnp.max(jnp.sum(plan[1], axis=0)) // self.num_rows)
 
-    def num_waiting(self, parcels: tuple[Parcels, Int[Array, "P P"]]) -> Int[Array, ""]:
+    def num_waiting(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
         """Choices of this device that do not travel in round 0."""
-        now = self.journey(parcels, 0).count[jax.lax.axis_index(self.sizes.axes)]
-        return jnp.sum(parcels[0].count) - jnp.sum(now)
+        now = self.take_round(plan, 0).count[jax.lax.axis_index(self.sizes.axes)]
+        return jnp.sum(plan[0].count) - jnp.sum(now)
 
-    def journey(
-        self, parcels: tuple[Parcels, Int[Array, "P P"]], i: Int[Array, ""] | int
-    ) -> Voyage:
+    def take_round(
+        self, plan: tuple[DispatchPlan, Int[Array, "P P"]], i: Int[Array, ""] | int
+    ) -> RaggedRound:
         """Round i: what falls into rows i * num_rows and following of all that a device gets."""
-        own, count_PP = parcels
+        own, count_PP = plan
         before_PP = jnp.cumsum(count_PP, axis=0) - count_PP  # of senders with lower numbers
         first_PP = jnp.clip(i * self.num_rows - before_PP, 0, count_PP)
         end_PP = jnp.clip((i + 1) * self.num_rows - before_PP, 0, count_PP)
@@ -85,115 +86,119 @@ class Ragged:
         row_N = jnp.where(row_N < jnp.sum(own.count), row_N, -1)
         place_TK = own.first.at[own.destination].get(mode="clip") + own.rank
         place_TK = jnp.where(own.expert >= 0, place_TK, row_N.size)
-        return Voyage(
-            make_journey(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
+        return RaggedRound(
+            make_round(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
         )
 
     def load(
         self,
         x: Float[Array, "T D"],
         gate: Float[Array, "T K"],
-        parcels: tuple[Parcels, Int[Array, "P P"]],
-        voyage: Voyage,
+        plan: tuple[DispatchPlan, Int[Array, "P P"]],
+        round: RaggedRound,
     ) -> Rows:
-        return load(x, gate, parcels[0], voyage.journey)
+        return load(x, gate, plan[0], round.sending)
 
-    def unload(self, back: Float[Array, "N *form"], voyage: Voyage) -> Float[Array, "T D"]:
-        return unload(_flat(back), voyage.journey)
+    def unload(self, back: Float[Array, "N *form"], round: RaggedRound) -> Float[Array, "T D"]:
+        return unload(_flat(back), round.sending)
 
     def pack(
         self,
         x: Float[Array, "T D"],
         gate: Float[Array, "T K"],
-        parcels: tuple[Parcels, Int[Array, "P P"]],
-        voyage: Voyage,
+        plan: tuple[DispatchPlan, Int[Array, "P P"]],
+        round: RaggedRound,
     ) -> tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]]:
         """The rows that `load` makes and their numbers; eight bits are found once for a token."""
         scale: tuple[Array, ...] = ()
         if self.exchange.dispatch_dtype is not None:
             x, scale_T1 = to_eight_bits(x, jnp.dtype(self.exchange.dispatch_dtype))
-            scale_N1 = scale_T1.at[token_of(voyage.journey)].get(mode="clip")
+            scale_N1 = scale_T1.at[token_of(round.sending)].get(mode="clip")
             scale = (jax.lax.bitcast_convert_type(scale_N1, jnp.int32),)
-        rows = self.load(x, gate, parcels, voyage)
+        rows = self.load(x, gate, plan, round)
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
         return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1, *scale], axis=1)
 
-    def open(
-        self, sealed: tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]], dtype: Any
+    def unpack(
+        self, packed: tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]], dtype: DTypeLike
     ) -> Rows:
-        x, (gate, expert, *scale) = _flat(sealed[0]), jnp.split(sealed[1], sealed[1].shape[1], 1)
+        x, (gate, expert, *scale) = _flat(packed[0]), jnp.split(packed[1], packed[1].shape[1], 1)
         for bits in scale:
             x = x.astype(jnp.float32) * jax.lax.bitcast_convert_type(bits, jnp.float32)
         gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
         return Rows(x.astype(dtype), gate, expert - 1)
 
-    def seal_gradient(
+    def pack_gradient(
         self, x: Float[Array, "R D"], gate: Float[Array, "R 1"]
     ) -> tuple[Float[Array, "R *form"], Float[Array, "R 1"]]:
         return _folded(x), gate
 
-    def open_gradient(
-        self, sealed: tuple[Float[Array, "N *form"], Float[Array, "N 1"]]
+    def unpack_gradient(
+        self, packed: tuple[Float[Array, "N *form"], Float[Array, "N 1"]]
     ) -> tuple[Float[Array, "N D"], Float[Array, "N 1"]]:
-        return _flat(sealed[0]), sealed[1]
+        return _flat(packed[0]), packed[1]
 
-    def carry(
-        self, sealed: tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]], voyage: Voyage
+    def send(
+        self, packed: tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]], round: RaggedRound
     ) -> tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]]:
-        return self._rows_last(self._forth, sealed, voyage)
+        return self._rows_last(self._forth, packed, round)
 
-    def carry_gradient(
-        self, sealed: tuple[Float[Array, "R *form"], Float[Array, "R 1"]], voyage: Voyage
+    def send_gradient(
+        self, packed: tuple[Float[Array, "R *form"], Float[Array, "R 1"]], round: RaggedRound
     ) -> tuple[Float[Array, "N *form"], Float[Array, "N 1"]]:
-        return self._rows_last(self._back, sealed, voyage)
+        return self._rows_last(self._back, packed, round)
 
-    def _rows_last(self, move, sealed: tuple[Array, Array], voyage: Voyage) -> tuple[Array, Array]:
+    def _rows_last(
+        self, move, packed: tuple[Array, Array], round: RaggedRound
+    ) -> tuple[Array, Array]:
         """Rows set off when their numbers have arrived: one exchange is under way at a time, and
         the long one is to be beside other work.
         """
-        rows, numbers = sealed
-        rows, numbers = jax.lax.optimization_barrier((rows, move(numbers, voyage)))
-        return move(rows, voyage), numbers
+        rows, numbers = packed
+        rows, numbers = jax.lax.optimization_barrier((rows, move(numbers, round)))
+        return move(rows, round), numbers
 
-    def send_back(self, made: Float[Array, "R D"], voyage: Voyage) -> Float[Array, "N *form"]:
-        return _return(self, _folded(made), voyage)
+    def send_back(self, made: Float[Array, "R D"], round: RaggedRound) -> Float[Array, "N *form"]:
+        return _return(self, _folded(made), round)
 
-    def _forth(self, rows: Shaped[Array, "N *form"], voyage: Voyage) -> Shaped[Array, "R *form"]:
+    def _forth(
+        self, rows: Shaped[Array, "N *form"], round: RaggedRound
+    ) -> Shaped[Array, "R *form"]:
         me = jax.lax.axis_index(self.sizes.axes)
         return ragged_all_to_all(
             rows,
             zeros_alike(rows, (self.num_rows, *rows.shape[1:]), rows.dtype),
-            voyage.departure[me],
-            voyage.count[me],
-            voyage.arrival[me],
-            voyage.count[:, me],
+            round.departure[me],
+            round.count[me],
+            round.arrival[me],
+            round.count[:, me],
             axes=self.sizes.axes,
             emulated=self.sizes.platform == "cpu",
         )
 
-    def _back(self, rows: Shaped[Array, "R *form"], voyage: Voyage) -> Shaped[Array, "N *form"]:
+    def _back(self, rows: Shaped[Array, "R *form"], round: RaggedRound) -> Shaped[Array, "N *form"]:
         me = jax.lax.axis_index(self.sizes.axes)
         num_rows = self.sizes.num_tokens * self.sizes.num_chosen
         return ragged_all_to_all(
             rows,
             zeros_alike(rows, (num_rows, *rows.shape[1:]), rows.dtype),
-            voyage.arrival[:, me],
-            voyage.count[:, me],
-            voyage.departure[:, me],
-            voyage.count[me],
+            round.arrival[:, me],
+            round.count[:, me],
+            round.departure[:, me],
+            round.count[me],
             axes=self.sizes.axes,
             emulated=self.sizes.platform == "cpu",
         )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _return(work: Ragged, made, voyage):
-    return work._back(made, voyage)
+def _return(work: Ragged, made, round):
+    return work._back(made, round)
 
 
 _return.defvjp(
-    lambda work, made, voyage: (work._back(made, voyage), voyage),
-    lambda work, voyage, grad: (work._forth(grad, voyage), None),
+    lambda work, made, round: (work._back(made, round), round),
+    lambda work, round, grad: (work._forth(grad, round), None),
 )
 
 

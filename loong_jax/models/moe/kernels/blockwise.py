@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.sight import Operands, Sight, expand
+from loong_jax.models.moe.mask import AttentionMask, Operands, expand
 from loong_jax.models.products import accumulate
 
 
@@ -59,16 +59,16 @@ _HIDDEN = float(jnp.finfo(jnp.float32).min)  # the score of a pair that may not 
 _NONE = _HIDDEN / 2  # exp(_HIDDEN - _NONE) is 0
 
 
-def attend(operands: Operands, sight: Sight, sizes: Blockwise) -> Float[Array, "B T N U"]:
+def attend(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> Float[Array, "B T N U"]:
     """softmax(query key) value for every query and head, accumulated in float32."""
-    return _whole_softmax(operands, sight, sizes)[0]
+    return _whole_softmax(operands, mask, sizes)[0]
 
 
 def _forward(
-    operands: Operands, sight: Sight, sizes: Blockwise
+    operands: Operands, mask: AttentionMask, sizes: Blockwise
 ) -> tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]]:
     """The result and the logarithm of what each softmax divided by, which has no gradient."""
-    queries_I, keys_J = _cut(operands, sight, sizes)
+    queries_I, keys_J = _cut(operands, mask, sizes)
     shape = queries_I.query.shape[:-1]
     none = _Running(
         jnp.full(shape, _NONE, jnp.float32),
@@ -95,7 +95,7 @@ def _forward(
 
         def step(_, block):
             running, queries = block
-            here = _sight(queries, keys)
+            here = _mask_of(queries, keys)
             met = jax.lax.cond(
                 here.any_pair(),
                 lambda: meet(running, queries.query, here.pairs()),
@@ -106,7 +106,7 @@ def _forward(
         return jax.lax.scan(step, None, (running_I, queries_I))[1]
 
     def step(running_I, keys):
-        seen = sight._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
+        seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         return jax.lax.cond(seen, lambda: meet_all(keys, running_I), lambda: running_I), None
 
     running_I, _ = jax.lax.scan(step, none, keys_J)
@@ -117,11 +117,11 @@ def _forward(
     return _join(mixed_IBNTU, operands.query.shape[1]), log_total_IBNT
 
 
-def _forward_and_residuals(operands, sight, sizes):
+def _forward_and_residuals(operands, mask, sizes):
     # Called with its rule and all, it stays one equation. Written out here, a scan over layers
     # would make all masks before it, which are the same in each layer: T * S of them.
-    mixed, log_total_IBNT = _whole_softmax(operands, sight, sizes)
-    return (mixed, log_total_IBNT), (operands, sight, mixed, log_total_IBNT)
+    mixed, log_total_IBNT = _whole_softmax(operands, mask, sizes)
+    return (mixed, log_total_IBNT), (operands, mask, mixed, log_total_IBNT)
 
 
 def _backward(sizes, residuals, grads):
@@ -130,9 +130,9 @@ def _backward(sizes, residuals, grads):
     Scores stand key by query here, [S, T], so that of the three products they enter only that of
     d_query contracts their rows, which is slow on CPU.
     """
-    operands, sight, mixed, log_total_IBNT = residuals
+    operands, mask, mixed, log_total_IBNT = residuals
     d_mixed, _ = grads
-    queries_I, keys_J = _cut(operands, sight, sizes)
+    queries_I, keys_J = _cut(operands, mask, sizes)
     product_BTN = d_mixed.astype(jnp.float32) * mixed.astype(jnp.float32)
     drift_BTN = jnp.sum(product_BTN, axis=-1)  # sum of weight d_weight over all keys
     drift_IBNT = jnp.swapaxes(_split(drift_BTN, sizes.query_block), 2, 3)
@@ -160,7 +160,7 @@ def _backward(sizes, residuals, grads):
 
         def step(sums, block):
             queries, d_mixed, log_total, drift, d_query = block
-            here = _sight(queries, keys)
+            here = _mask_of(queries, keys)
             return jax.lax.cond(
                 here.any_pair(),
                 lambda: meet(sums, queries, d_mixed, log_total, drift, d_query, here.pairs()),
@@ -176,7 +176,7 @@ def _backward(sizes, residuals, grads):
         return (d_query_I, d_up), (d_latent, d_rope_key)
 
     def step(carry, keys):
-        seen = sight._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
+        seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         nothing = jnp.zeros_like(keys.latent), jnp.zeros_like(keys.rope_key)
         return jax.lax.cond(seen, lambda: meet_all(keys, *carry), lambda: (carry, nothing))
 
@@ -207,23 +207,23 @@ def _scores(
     return jnp.where(pair_BTS[:, None], score_BNTS, _HIDDEN)
 
 
-def _sight(queries: _Queries, keys: _Keys) -> Sight:
-    return Sight(queries.segment, queries.index, keys.segment, keys.index)
+def _mask_of(queries: _Queries, keys: _Keys) -> AttentionMask:
+    return AttentionMask(queries.segment, queries.index, keys.segment, keys.index)
 
 
-def _cut(operands: Operands, sight: Sight, sizes: Blockwise) -> tuple[_Queries, _Keys]:
+def _cut(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple[_Queries, _Keys]:
     """All blocks; what fills up the last ones stands before all keys and after all queries."""
     num_rows, num_keys = sizes.query_block, sizes.key_block
     queries = _Queries(
         jnp.swapaxes(_split(operands.query, num_rows), 2, 3),
-        _split(sight.query_segment, num_rows),
-        _split(sight.query_index, num_rows, fill=-1),
+        _split(mask.query_segment, num_rows),
+        _split(mask.query_index, num_rows, fill=-1),
     )
     keys = _Keys(
         _split(operands.latent, num_keys),
         _split(operands.rope_key, num_keys),
-        _split(sight.key_segment, num_keys),
-        _split(sight.key_index, num_keys, fill=jnp.iinfo(jnp.int32).max),
+        _split(mask.key_segment, num_keys),
+        _split(mask.key_index, num_keys, fill=jnp.iinfo(jnp.int32).max),
     )
     return queries, keys
 

@@ -1,11 +1,14 @@
-"""config.json of Llama, Qwen2 and Qwen3, read into a DenseConfig and written back.
+"""How Llama, Qwen2 and Qwen3 are published: their config.json and the names of their tensors.
 
 A missing key has the default that transformers gives it for the architecture. Keys that would
 change what the model computes in a way that is not built here are refused; all others are kept
 aside and written again. Source: transformers' LlamaConfig, Qwen2Config and Qwen3Config.
 """
 
-from collections.abc import Mapping
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +16,11 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense.config import DenseConfig
-from loong_jax.models.hf import rotary, values
-from loong_jax.models.hf.rotary import Rotary
-from loong_jax.models.hf.values import Json
+from loong_jax.models.dense.model import abstract_weights
+from loong_jax.models.hf import config_json, publication
+from loong_jax.models.hf.config_json import Json, Rotary
+from loong_jax.models.hf.files import Opened
+from loong_jax.models.hf.publication import Place, Publication, Table, Tensors
 
 
 class Architecture(NamedTuple):
@@ -50,7 +55,7 @@ _KEYS: dict[str, tuple[str, Any]] = {
     "max_position": ("max_position_embeddings", 2048),
 }
 _FLAGS = ("attention_bias", "mlp_bias", "tie_word_embeddings")
-_KINDS: tuple[rotary.Kind, ...] = ("linear", "llama3", "yarn")
+_KINDS: tuple[config_json.Kind, ...] = ("linear", "llama3", "yarn")
 # Key -> the values under which the model is the one that is built here.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
@@ -81,11 +86,11 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> DenseConfig:
         if key in _FLAGS:
             _check_flag(key, value)
         elif key == "rms_norm_eps":
-            values.check_number(key, value)
+            config_json.check_number(key, value)
         elif not (value is None and default is None) and not (
             value is None and key in ("num_key_value_heads", "head_dim")
         ):
-            values.check_whole(key, value)
+            config_json.check_whole(key, value)
         found[field] = value
     if found["num_kv_heads"] is None:
         found["num_kv_heads"] = found["num_heads"]
@@ -97,14 +102,11 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> DenseConfig:
             )
         found["head_dim"] = found["hidden_size"] // found["num_heads"]
     length = found["max_position"]
-    found["rope_theta"], found["rope"] = rotary.read(record, _KINDS, theta=1e4, length=length)
+    found["rope_theta"], found["rope"] = config_json.read_rotary(
+        record, _KINDS, theta=1e4, length=length
+    )
     found |= _biases(architecture, record)
-    try:
-        return DenseConfig(**(found | changes))
-    except ConfigError as error:
-        called = [f"{f} is {key} there" for f, (key, _) in _KEYS.items() if f in str(error)]
-        known_as = f" ({'; '.join(called)})" if called else ""
-        raise ConfigError(f"config.json: {error}{known_as}") from error
+    return config_json.built(DenseConfig, found | changes, _KEYS)
 
 
 def write_config(
@@ -123,7 +125,7 @@ def write_config(
     if original is None:
         record = {"torch_dtype": np.dtype(config.param_dtype).name, **_kind_of(config)}
         record |= {key: getattr(config, field) for field, (key, _) in _KEYS.items()}
-        return record | {"hidden_act": "silu"} | rotary.write(_rotary(config))
+        return record | {"hidden_act": "silu"} | config_json.write_rotary(_rotary(config))
     record, known = dict(original), read_config(original)
     if changes_kind := _kind_of(config) != _kind_of(known):
         record |= _kind_of(config)
@@ -131,13 +133,10 @@ def write_config(
         if changes_kind or getattr(config, field) != getattr(known, field):
             record[key] = getattr(config, field)
     if _rotary(config) != _rotary(known):
-        for key in rotary.KEYS:
+        for key in config_json.KEYS:
             record.pop(key, None)
-        record |= rotary.write(_rotary(config))
-    if stored_dtype is None or np.dtype(stored_dtype) != np.dtype(config.param_dtype):
-        for key in ("torch_dtype", "dtype"):
-            if record.get(key) is not None:
-                record[key] = np.dtype(config.param_dtype).name
+        record |= config_json.write_rotary(_rotary(config))
+    config_json.write_dtype(record, config.param_dtype, stored_dtype)
     return record
 
 
@@ -196,13 +195,7 @@ def _check_flag(key: str, value: Any) -> None:
 
 
 def _refuse_other_models(record: Mapping[str, Any]) -> None:
-    for key, allowed in _REQUIRED.items():
-        value = record.get(key)
-        if value is not None and value not in allowed:
-            raise ConfigError(
-                f"config.json has {key}={value!r}; only {allowed[0]!r} is built here. Choose a "
-                "checkpoint without it, or remove the key if it is wrong."
-            )
+    config_json.refuse_values(record, _REQUIRED)
     if slides := _sliding_window(record):
         raise ConfigError(
             f"config.json has {slides}: some layers see the last tokens only, which is not built "
@@ -220,9 +213,95 @@ def _sliding_window(record: Mapping[str, Any]) -> str | None:
     in_use = record.get("use_sliding_window", not qwen)
     if kinds or window is None or not in_use:
         return None
-    values.check_whole("sliding_window", window)
+    config_json.check_whole("sliding_window", window)
     num_layers = record.get("num_hidden_layers", 32)
     first = record.get("max_window_layers", 28) if qwen else 0
     if window >= record.get("max_position_embeddings", 2048) or first >= num_layers:
         return None
     return f"sliding_window={window}"
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+_ATTENTION: Table = {
+    "q_proj.weight": ("query", 1),
+    "k_proj.weight": ("key", 1),
+    "v_proj.weight": ("value", 1),
+    "o_proj.weight": ("out", 3),
+}
+_ATTENTION_VECTORS = {
+    "q_proj.bias": "query_bias",
+    "k_proj.bias": "key_bias",
+    "v_proj.bias": "value_bias",
+    "o_proj.bias": "out_bias",
+    "q_norm.weight": "query_norm",
+    "k_norm.weight": "key_norm",
+}
+_FFN: Table = {
+    "gate_proj.weight": ("gate", 1),
+    "up_proj.weight": ("up", 1),
+    "down_proj.weight": ("down", 1),
+}
+_FFN_VECTORS = {f"{name}_proj.bias": f"{name}_bias" for name in ("gate", "up", "down")}
+_NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+
+_log = logging.getLogger(__name__)
+
+
+def places(config: DenseConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
+    """Every tensor of the published layout, in its order; `leaves` is by path, with shapes."""
+    yield publication.place(leaves, EMBEDDING, "embedding", 0)
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        for room, leaf, matrices, vectors in (
+            ("self_attn", "layers/attention", _ATTENTION, _ATTENTION_VECTORS),
+            ("mlp", "layers/ffn", _FFN, _FFN_VECTORS),
+        ):
+            yield from publication.table(leaves, f"{prefix}.{room}", leaf, matrices, layer)
+            for name, ours in vectors.items():
+                if f"{leaf}/{ours}" in leaves:
+                    yield _vector(leaves, f"{prefix}.{room}.{name}", f"{leaf}/{ours}", layer)
+        for name, ours in _NORMS.items():
+            yield publication.place(leaves, f"{prefix}.{name}.weight", f"layers/{ours}", 0, layer)
+    yield publication.place(leaves, "model.norm.weight", "final_norm", 0)
+    if not config.tied:
+        yield publication.place(leaves, HEAD, "head", 1)
+
+
+def _vector(leaves: Mapping[str, Any], name: str, leaf: str, layer: int) -> Place:
+    """A bias or norm, which is published without axes for its heads."""
+    place = publication.place(leaves, name, leaf, 0, layer)
+    return place._replace(shape=(math.prod(place.shape),))
+
+
+def _select(found: Tensors, opened: Opened, record: Json) -> tuple[Json, Tensors]:
+    """Without tables that older files hold, and with one tensor where embedding and head are one.
+
+    A head that differs from the embedding is a head of its own, whatever config.json says.
+    """
+    kept = {name: t for name, t in found.items() if not re.search(r"rotary_emb\.inv_freq$", name)}
+    if record.get("tie_word_embeddings") is not True or HEAD not in kept:
+        return {}, kept
+    if EMBEDDING in kept and publication.bits_differ(kept, opened, EMBEDDING, HEAD):
+        _log.warning(
+            "%s differs from %s, and config.json has tie_word_embeddings=true: the model is loaded "
+            "with both",
+            HEAD,
+            EMBEDDING,
+        )
+        return {"tied": False}, kept
+    head = kept.pop(HEAD)
+    return {}, {EMBEDDING: head} | kept
+
+
+PUBLICATION = Publication(
+    architectures=tuple(ARCHITECTURES),
+    model_types=tuple(one.model_type for one in ARCHITECTURES.values()),
+    config_type=DenseConfig,
+    read_config=read_config,
+    write_config=write_config,
+    abstract_weights=abstract_weights,
+    places=places,
+    embedding=EMBEDDING,
+    select=_select,
+)

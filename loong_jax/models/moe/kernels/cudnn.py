@@ -16,10 +16,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import blockwise, cudnn_kernels
-from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.cudnn_kernels import Kernel, PackedKernel, recomputed, sequences_of
-from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.moe.kernels import blockwise, cudnn_kernels
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.kernels.cudnn_kernels import (
+    Kernel,
+    PackedKernel,
+    recomputed,
+    sequences_of,
+)
+from loong_jax.models.moe.mask import AttentionMask, Operands
 
 # What `MoEConfig.remat` calls what goes into the kernels, and what comes out.
 EXPANDED, KEPT_AS = "expanded", "attention"
@@ -78,62 +83,62 @@ def is_forward_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
 
 def attend(
     operands: Operands,
-    sight: Sight,
+    mask: AttentionMask,
     sizes: Cudnn,
     kernel: Kernel | None = None,
     packed_kernel: PackedKernel | None = None,
 ) -> Float[Array, "B T N U"]:
     """softmax(query key) value for every query and head."""
-    if sight.query_index.shape != sight.key_index.shape:
-        return blockwise.attend(operands, sight, sizes.others)
+    if mask.query_index.shape != mask.key_index.shape:
+        return blockwise.attend(operands, mask, sizes.others)
     whole = kernel or functools.partial(cudnn_kernels.causal_attention, narrow=sizes.narrow)
     packed = packed_kernel or cudnn_kernels.packed_attention
 
     def of_packed(most):
-        packed_kernel = recomputed(packed, sequences_of(_even(sight.query_segment), most))
+        packed_kernel = recomputed(packed, sequences_of(_even(mask.query_segment), most))
         return lambda operands: checkpoint_name(_fused(operands, packed_kernel), KEPT_AS)
 
     ways = [
         lambda operands: _fused(operands, whole),
         *(of_packed(most) for most in sizes.packed),
-        lambda operands: blockwise.attend(operands, sight, sizes.others),
+        lambda operands: blockwise.attend(operands, mask, sizes.others),
     ]
-    return jax.lax.switch(way_of(sight, sizes), ways, operands)
+    return jax.lax.switch(way_of(mask, sizes), ways, operands)
 
 
-def way_of(sight: Sight, sizes: Cudnn) -> Int[Array, ""]:
+def way_of(mask: AttentionMask, sizes: Cudnn) -> Int[Array, ""]:
     """0 for rows of one sequence each, 1 + i for those that `packed[i]` takes, else one more."""
     way = jnp.int32(1 + len(sizes.packed))
     for i, most in reversed(list(enumerate(sizes.packed))):
-        way = jnp.where(few_sequences_each(sight, most), 1 + i, way)
-    return jnp.where(one_sequence_each(sight), 0, way)
+        way = jnp.where(few_sequences_each(mask, most), 1 + i, way)
+    return jnp.where(one_sequence_each(mask), 0, way)
 
 
-def one_sequence_each(sight: Sight) -> Bool[Array, ""]:
+def one_sequence_each(mask: AttentionMask) -> Bool[Array, ""]:
     """Whether every row is one sequence in its order, with padding on its right or none."""
-    segment_BT = sight.query_segment
+    segment_BT = mask.query_segment
     goes_on = segment_BT[:, 1:] == segment_BT[:, :-1]
-    return jnp.all(goes_on | (segment_BT[:, 1:] == 0)) & _in_order(sight)
+    return jnp.all(goes_on | (segment_BT[:, 1:] == 0)) & _in_order(mask)
 
 
-def few_sequences_each(sight: Sight, most: int) -> Bool[Array, ""]:
+def few_sequences_each(mask: AttentionMask, most: int) -> Bool[Array, ""]:
     """Whether every row is at most so many sequences in their order, with padding anywhere."""
-    segment_BT = sight.query_segment
+    segment_BT = mask.query_segment
     _, start_BM, length_BM = sequences_of(segment_BT, most)
     all_in = jnp.all(jnp.sum(length_BM, axis=1) == jnp.sum(segment_BT > 0, axis=1))
     # Where a segment goes on after a hole, its tokens see those before it.
     segment_BM = jnp.take_along_axis(segment_BT, start_BM, axis=1, mode="clip")
     in_row_BM = jnp.sum(segment_BT[..., None] == segment_BM[:, None], axis=1)
     in_one_piece = jnp.all((in_row_BM == length_BM) | (length_BM == 0))
-    return all_in & in_one_piece & _in_order(sight)
+    return all_in & in_one_piece & _in_order(mask)
 
 
-def _in_order(sight: Sight) -> Bool[Array, ""]:
-    index_1T = jnp.arange(sight.key_index.shape[1])[None]
+def _in_order(mask: AttentionMask) -> Bool[Array, ""]:
+    index_1T = jnp.arange(mask.key_index.shape[1])[None]
     return (
-        jnp.all(sight.query_segment == sight.key_segment)
-        & jnp.all(sight.query_index == index_1T)
-        & jnp.all(sight.key_index == index_1T)
+        jnp.all(mask.query_segment == mask.key_segment)
+        & jnp.all(mask.query_index == index_1T)
+        & jnp.all(mask.key_index == index_1T)
     )
 
 

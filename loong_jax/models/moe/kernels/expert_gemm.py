@@ -24,8 +24,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import grouped, hopper
-from loong_jax.models.moe.rows import later_rounds, sum_rows, take_rows
+from loong_jax.models.moe.exchange.dispatch import later_rounds, sum_rows, take_rows
+from loong_jax.models.moe.kernels import grouped, hopper
 from loong_jax.models.products import accumulate
 
 PRODUCTS = "experts"  # the name under which a checkpoint policy finds those of gate and up

@@ -1,17 +1,17 @@
-"""Rows, gates and experts in one array of the dtype of rows, so that one exchange carries them."""
+"""All-to-all buffers: rows, gates and experts in one array, which one exchange carries."""
 
 import dataclasses
-from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Envelope:
-    """Rows with their gates and experts in one array, so that one exchange carries it all.
+class BufferLayout:
+    """Where rows, their gates and their experts lie in a buffer.
 
     Each of `num_blocks` blocks of `stride` rows ends in `number_rows` rows that hold the numbers of
     the others, cut into whole numbers so small that every dtype of rows holds them exactly. Nothing
@@ -23,12 +23,17 @@ class Envelope:
     number_rows: int
     width: int  # D
     choices_per_row: int  # J
-    dispatch_dtype: Literal["float8_e4m3fn"] | None
+    dispatch_dtype: str | None
 
     @classmethod
     def fitting(
-        cls, num_blocks: int, rows: int, width: int, choices_per_row: int, dispatch_dtype: Any
-    ) -> "Envelope":
+        cls,
+        num_blocks: int,
+        rows: int,
+        width: int,
+        choices_per_row: int,
+        dispatch_dtype: str | None,
+    ) -> "BufferLayout":
         """With room for at least `rows` rows per block; blocks are whole tiles.
 
         A tile of TPU memory has 8 rows, and those of eight bits are packed by two tiles.
@@ -47,7 +52,7 @@ class Envelope:
         )
 
     @staticmethod
-    def _numbers_per_row(choices_per_row: int, dispatch_dtype: Any) -> int:
+    def _numbers_per_row(choices_per_row: int, dispatch_dtype: str | None) -> int:
         """Bytes of gates and experts; with eight-bit rows also of the scale, in halves."""
         num_bytes = 6 * choices_per_row
         return num_bytes if dispatch_dtype is None else 2 * (num_bytes + 4)
@@ -57,7 +62,7 @@ class Envelope:
         """Rows of a block that may carry a token."""
         return self.stride - self.number_rows
 
-    def seal(self, x: Float[Array, "R D"], *numbers: Array) -> Float[Array, "blocks stride D"]:
+    def pack(self, x: Float[Array, "R D"], *numbers: Array) -> Float[Array, "blocks stride D"]:
         """`numbers`, each [R, ...], take the places that rows past the first `rows` had."""
         digits = jnp.concatenate([_bytes_of(a.reshape(len(a), -1)) for a in numbers], axis=1)
         if x.dtype.itemsize == 1:
@@ -70,12 +75,14 @@ class Envelope:
         blocks = x.reshape(self.num_blocks, self.stride, self.width)
         return jax.lax.dynamic_update_slice_in_dim(blocks, digits, self.rows, axis=1)
 
-    def open(self, sealed: Float[Array, "blocks stride D"], *dtypes_and_widths: tuple[Any, int]):
+    def unpack(
+        self, packed: Float[Array, "blocks stride D"], *dtypes_and_widths: tuple[DTypeLike, int]
+    ):
         """The rows and the numbers again; numbers of the last rows are zero."""
-        halves = sealed.dtype.itemsize == 1
+        halves = packed.dtype.itemsize == 1
         sizes = [jnp.dtype(dtype).itemsize * width for dtype, width in dtypes_and_widths]
         num_digits = sum(sizes) * (2 if halves else 1)
-        lines = sealed.reshape(-1, self.width)
+        lines = packed.reshape(-1, self.width)
         # By their places: to slice every block, TPU would first move all rows to suit the slice.
         at = np.arange(len(lines)).reshape(self.num_blocks, self.stride)[:, self.rows :]
         digits = lines.at[at.reshape(-1)].get(mode="promise_in_bounds")
@@ -98,11 +105,11 @@ def _bytes_of(a: Array) -> Array:
     return jax.lax.bitcast_convert_type(a, jnp.uint8).reshape(len(a), -1)
 
 
-def _numbers_of(digits: Array, dtype: Any, width: int) -> Array:
+def _numbers_of(digits: Array, dtype: DTypeLike, width: int) -> Array:
     return jax.lax.bitcast_convert_type(digits.reshape(len(digits), width, -1), dtype)
 
 
-def to_eight_bits(x: Float[Array, "R D"], dtype: Any):
+def to_eight_bits(x: Float[Array, "R D"], dtype: DTypeLike):
     """Rows over their scale, and the float32 scale that brings the largest value to the limit."""
     largest = jnp.max(jnp.abs(x), axis=1, keepdims=True).astype(jnp.float32)
     limit = float(jnp.finfo(dtype).max)

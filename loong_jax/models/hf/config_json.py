@@ -1,17 +1,82 @@
-"""Rotary positions in a config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`.
+"""Values of a config.json: numbers that are numbers, objects that are objects, rotary positions.
 
-Source: transformers' modeling_rope_utils.
+These are `rope_theta` and `rope_scaling`, or `rope_parameters`. Source: transformers'
+modeling_rope_utils.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.hf import values
-from loong_jax.models.hf.values import Json
 from loong_jax.models.rope import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+
+Json = dict[str, Any]
+Config = TypeVar("Config")
+
+
+def check_number(key: str, value: Any) -> None:
+    """Not nan, infinite, or an integer that is too large for a float either."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and -1e300 < value < 1e300):
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no finite number. Correct it, or take "
+            "config.json from the checkpoint again."
+        )
+
+
+def check_whole(key: str, value: Any, smallest: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no whole number >= {smallest}. Correct it, "
+            "or take config.json from the checkpoint again."
+        )
+
+
+def refuse_values(record: Mapping[str, Any], required: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises ConfigError where a key has a value under which the model is not built here."""
+    for key, allowed in required.items():
+        value = record.get(key)
+        if value is not None and value not in allowed:
+            raise ConfigError(
+                f"config.json has {key}={value!r}; only {allowed[0]!r} is built here. Choose a "
+                f"checkpoint with {key}={allowed[0]!r}, or remove the key if it is wrong."
+            )
+
+
+def built(config_type: Callable[..., Config], fields: Json, keys: Mapping[str, Any]) -> Config:
+    """The config of these fields; `keys` gives what config.json calls them, for its errors."""
+    try:
+        return config_type(**fields)
+    except ConfigError as error:
+        called = [
+            f"{field} is {key} there" for field, (key, _) in keys.items() if field in str(error)
+        ]
+        known_as = f" ({'; '.join(called)})" if called else ""
+        raise ConfigError(f"config.json: {error}{known_as}") from error
+
+
+def write_dtype(record: Json, dtype: DTypeLike, stored: DTypeLike | None) -> None:
+    """Names the dtype of the weights where a key does, unless files of it came with the record."""
+    if stored is None or np.dtype(stored) != np.dtype(dtype):
+        for key in ("torch_dtype", "dtype"):
+            if record.get(key) is not None:
+                record[key] = np.dtype(dtype).name
+
+
+def json_object(record: Mapping[str, Any], key: str) -> Json:
+    """The object under `key`, empty where there is none."""
+    value = record.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(
+            f"config.json has {key}={value!r}, which is no JSON object. Correct it or remove it."
+        )
+    return value or {}
+
 
 Kind = Literal["linear", "llama3", "yarn"]
 
@@ -47,7 +112,7 @@ class Rotary(NamedTuple):
     scaling: RopeScaling | None
 
 
-def read(
+def read_rotary(
     record: Mapping[str, Any], kinds: tuple[Kind, ...], *, theta: float, length: int
 ) -> Rotary:
     """The base of the rotary frequencies and how they are stretched.
@@ -57,7 +122,7 @@ def read(
     """
     rope: Json = {}
     for key in ("rope_scaling", "rope_parameters"):
-        for name, value in values.json_object(record, key).items():
+        for name, value in json_object(record, key).items():
             if rope.setdefault(name, value) != value:
                 raise ConfigError(
                     f"config.json gives {name} twice, as {rope[name]!r} in rope_scaling and "
@@ -71,12 +136,12 @@ def read(
             f"config.json has rope_theta={record['rope_theta']} and {found} in rope_parameters. "
             "Remove one of the two."
         )
-    values.check_number("rope_theta", found)
+    check_number("rope_theta", found)
     return Rotary(float(found), _scaling(record, rope, kinds, length))
 
 
-def write(rotary: Rotary) -> Json:
-    """The keys that `read` reads so."""
+def write_rotary(rotary: Rotary) -> Json:
+    """The keys that `read_rotary` reads so."""
     theta, scaling = rotary
     rope: Json
     match scaling:
@@ -120,7 +185,7 @@ def _scaling(
         return None
     for key in _NUMBERS & set(rope):
         if rope[key] is not None:
-            values.check_number(key, rope[key])
+            check_number(key, rope[key])
     if kind != "yarn" and rope.get("factor") is None:
         raise ConfigError(
             f'config.json stretches rotary positions by "{kind}" and gives no factor. Add it.'
@@ -181,7 +246,7 @@ def _original_length(record: Mapping[str, Any], rope: Json) -> Any:
     """Of the key inside the rope record or beside it, which transformers takes before the other."""
     inner, outer = rope.get(_ORIGINAL_LENGTH), record.get(_ORIGINAL_LENGTH)
     if outer is not None:
-        values.check_number(_ORIGINAL_LENGTH, outer)
+        check_number(_ORIGINAL_LENGTH, outer)
         if inner not in (None, outer):
             raise ConfigError(
                 f"config.json has {_ORIGINAL_LENGTH}={outer} and {inner} among its rotary "

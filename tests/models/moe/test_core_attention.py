@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import context
-from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.mixing import WholeScores, choose, mix, mix_cached
-from loong_jax.models.moe.sight import Operands, Sight
-from loong_jax.models.moe.splash import Splash
+from loong_jax.models.moe import context, core_attention
+from loong_jax.models.moe.core_attention import WholeScores, choose
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.kernels.splash import Splash
+from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.sweeps import thinned
@@ -47,7 +47,7 @@ def random_operands(batch, num_queries, num_keys, heads=3, seed=0, widths=(5, 4,
 def in_order(segments):
     segments = np.asarray(segments, np.int32)
     index = np.broadcast_to(np.arange(segments.shape[1], dtype=np.int32), segments.shape)
-    return Sight(*map(jnp.asarray, (segments, index, segments, index)))
+    return AttentionMask(*map(jnp.asarray, (segments, index, segments, index)))
 
 
 def packed(batch=2, length=23):
@@ -64,21 +64,21 @@ def unwritten(batch=2, num_queries=9, num_keys=29):
     key_segment = (key_index <= first + last).astype(np.int32)
     query_segment = (np.arange(num_queries) <= last).astype(np.int32)[None]
     query_segment = np.broadcast_to(query_segment, query_index.shape)
-    return Sight(*map(jnp.asarray, (query_segment, query_index, key_segment, key_index)))
+    return AttentionMask(*map(jnp.asarray, (query_segment, query_index, key_segment, key_index)))
 
 
-def oracle(operands, sight):
+def oracle(operands, mask):
     """One query after the other in float64; a query that sees nothing mixes zeros."""
     query, latent, rope_key, key_up, value_up = (np.asarray(a, np.float64) for a in operands)
-    sight = Sight(*map(np.asarray, sight))
+    mask = AttentionMask(*map(np.asarray, mask))
     batch, num_queries, heads, _ = query.shape
     out = np.zeros((batch, num_queries, heads, value_up.shape[-1]))
     for b, t, n in np.ndindex(batch, num_queries, heads):
         seen = [
             s
             for s in range(latent.shape[1])
-            if sight.key_segment[b, s] == sight.query_segment[b, t]
-            and sight.key_index[b, s] <= sight.query_index[b, t]
+            if mask.key_segment[b, s] == mask.query_segment[b, t]
+            and mask.key_index[b, s] <= mask.query_index[b, t]
         ]
         if seen:
             keys = np.concatenate([latent[b, seen] @ key_up[:, n], rope_key[b, seen]], axis=1)
@@ -90,20 +90,20 @@ def oracle(operands, sight):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_the_equation_and_its_derivatives(way):
-    operands, sight = random_operands(2, 23, 23), packed()
+    operands, mask = random_operands(2, 23, 23), packed()
     direction = np.random.default_rng(2).normal(size=(2, 23, 3, 6)).astype(np.float32)
 
     @jax.jit
     @jax.grad
     def gradient(operands):
-        return jnp.sum(mix(operands, sight, ALONE, way) * direction)
+        return jnp.sum(core_attention.whole(operands, mask, ALONE, way) * direction)
 
-    mixed = jax.jit(lambda operands: mix(operands, sight, ALONE, way))(operands)
-    np.testing.assert_allclose(mixed, oracle(operands, sight), rtol=0, atol=1e-5)
+    mixed = jax.jit(lambda operands: core_attention.whole(operands, mask, ALONE, way))(operands)
+    np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
     for name, got in gradient(operands)._asdict().items():
         along = np.random.default_rng(3).normal(size=got.shape)
         ahead, behind = (
-            oracle(operands._replace(**{name: getattr(operands, name) + step * along}), sight)
+            oracle(operands._replace(**{name: getattr(operands, name) + step * along}), mask)
             for step in (1e-5, -1e-5)
         )
         expected = ((ahead - behind) * direction).sum() / 2e-5
@@ -112,33 +112,33 @@ def test_the_equation_and_its_derivatives(way):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_queries_over_a_cache_and_zeros_where_nothing_is_seen(way):
-    operands, sight = random_operands(2, 9, 29), unwritten()
-    mixed = jax.jit(lambda o: mix_cached(o, sight, ALONE, way))(operands)
-    np.testing.assert_allclose(mixed, oracle(operands, sight), rtol=0, atol=1e-5)
+    operands, mask = random_operands(2, 9, 29), unwritten()
+    mixed = jax.jit(lambda o: core_attention.cached(o, mask, ALONE, way))(operands)
+    np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
     assert not np.any(mixed[:, -1])
 
 
 def test_blocks_that_nothing_sees_are_not_touched():
     way = Blockwise(query_block=4, key_block=6)
-    operands, sight = random_operands(1, 9, 29), unwritten(batch=1)
+    operands, mask = random_operands(1, 9, 29), unwritten(batch=1)
     operands.latent[:, 12:] = np.nan  # the last written entry is 10, in the block that ends at 12
-    mixed = jax.jit(lambda o: mix_cached(o, sight, ALONE, way))(operands)
-    np.testing.assert_allclose(mixed, oracle(operands, sight), rtol=0, atol=1e-5)
-    operands, sight = random_operands(1, 23, 23), in_order(np.ones((1, 23)))
+    mixed = jax.jit(lambda o: core_attention.cached(o, mask, ALONE, way))(operands)
+    np.testing.assert_allclose(mixed, oracle(operands, mask), rtol=0, atol=1e-5)
+    operands, mask = random_operands(1, 23, 23), in_order(np.ones((1, 23)))
     operands.latent[:, 12:] = np.nan  # the future of the first three blocks of queries
-    mixed = jax.jit(lambda o: mix(o, sight, ALONE, way))(operands)
-    np.testing.assert_allclose(mixed[:, :12], oracle(operands, sight)[:, :12], rtol=0, atol=1e-5)
+    mixed = jax.jit(lambda o: core_attention.whole(o, mask, ALONE, way))(operands)
+    np.testing.assert_allclose(mixed[:, :12], oracle(operands, mask)[:, :12], rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_as_exact_in_blocks_as_at_once():
-    operands, sight = random_operands(2, 64, 64), in_order(np.ones((2, 64)))
+    operands, mask = random_operands(2, 64, 64), in_order(np.ones((2, 64)))
     rounded = Operands(*(jnp.asarray(a, jnp.bfloat16) for a in operands))
     exact = Operands(*(np.asarray(a, np.float32) for a in rounded))
     direction = np.random.default_rng(2).normal(size=(2, 64, 3, 6)).astype(np.float32)
 
     def mixed_and_gradient(operands, way):
         def loss(operands):
-            mixed = mix(operands, sight, ALONE, way)
+            mixed = core_attention.whole(operands, mask, ALONE, way)
             assert mixed.dtype == operands.query.dtype
             return jnp.sum(mixed.astype(jnp.float32) * direction), mixed
 
@@ -166,20 +166,20 @@ def test_products_of_bfloat16_add_up_and_arrive_in_float32():
 
 def temporary_bytes(way, length, differentiate):
     shapes = jax.eval_shape(lambda: random_operands(1, length, length, heads=2))
-    sight = jax.eval_shape(lambda: in_order(np.ones((1, length))))
+    mask = jax.eval_shape(lambda: in_order(np.ones((1, length))))
 
-    def value(operands, sight):
-        return mix(operands, sight, ALONE, way)
+    def value(operands, mask):
+        return core_attention.whole(operands, mask, ALONE, way)
 
-    def through_two_layers(operands, sight):
+    def through_two_layers(operands, mask):
         def layer(query, _):
-            return query + jnp.mean(value(operands._replace(query=query), sight)), None
+            return query + jnp.mean(value(operands._replace(query=query), mask)), None
 
         return jnp.sum(jax.lax.scan(layer, operands.query, length=2)[0])
 
     gradient = jax.grad(through_two_layers)  # a loop may keep what is the same in every layer
 
-    compiled = jax.jit(gradient if differentiate else value).lower(shapes, sight).compile()
+    compiled = jax.jit(gradient if differentiate else value).lower(shapes, mask).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -208,7 +208,9 @@ def test_sizes_of_blocks_are_checked():
         with pytest.raises(ConfigError, match=next(iter(change))):
             Splash(**{name: 64 for name in change})
     with pytest.raises(ConfigError, match="100 tokens"):
-        mix(random_operands(1, 100, 100), in_order(np.ones((1, 100))), ALONE, Splash())
+        core_attention.whole(
+            random_operands(1, 100, 100), in_order(np.ones((1, 100))), ALONE, Splash()
+        )
 
 
 @pytest.mark.parametrize(
@@ -217,10 +219,10 @@ def test_sizes_of_blocks_are_checked():
     ids=str,
 )
 def test_splash_attention_is_the_same_function(sizes, zigzag):
-    operands, sight = random_operands(1, 256, 256, heads=2), packed(1, 256)
+    operands, mask = random_operands(1, 256, 256, heads=2), packed(1, 256)
     way = Splash(query_block=128, key_block=128)
     rules = ShardingRules(mesh=make_mesh(**sizes) if sizes else None, zigzag=zigzag)
-    check_on_mesh(operands, sight, rules, way)
+    check_on_mesh(operands, mask, rules, way)
 
 
 @pytest.mark.parametrize("way", WAYS[:2], ids=str)
@@ -239,28 +241,28 @@ def test_splash_attention_is_the_same_function(sizes, zigzag):
     ids=str,
 )
 def test_a_mesh_changes_nothing(sizes, zigzag, way):
-    operands, sight = random_operands(4, 16, 16, heads=4), packed(4, 16)
-    check_on_mesh(operands, sight, ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag), way)
+    operands, mask = random_operands(4, 16, 16, heads=4), packed(4, 16)
+    check_on_mesh(operands, mask, ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag), way)
 
 
-def check_on_mesh(operands, sight, rules, way):
+def check_on_mesh(operands, mask, rules, way):
     direction = np.random.default_rng(2).normal(size=(*operands.query.shape[:3], 6))
     direction = direction.astype(np.float32)
 
-    def loss(operands, sight, direction, rules, way):
-        mixed = mix(operands, sight, rules, way)
+    def loss(operands, mask, direction, rules, way):
+        mixed = core_attention.whole(operands, mask, rules, way)
         return jnp.sum(mixed * direction), mixed
 
     run = jax.jit(jax.grad(loss, has_aux=True), static_argnums=(3, 4))
-    expected = run(operands, sight, direction, ALONE, WholeScores())
+    expected = run(operands, mask, direction, ALONE, WholeScores())
     order = context.order(operands.query.shape[1], rules)
-    moved = [operands.query, sight.query_segment, sight.query_index, direction]
+    moved = [operands.query, mask.query_segment, mask.query_index, direction]
     query, segment, index, direction = (np.asarray(a)[:, order] for a in moved)
     operands = operands._replace(query=query)
-    sight = sight._replace(query_segment=segment, query_index=index)
+    mask = mask._replace(query_segment=segment, query_index=index)
     latent, rope_key = (np.asarray(a)[:, order] for a in (operands.latent, operands.rope_key))
     operands = operands._replace(latent=latent, rope_key=rope_key)
-    gradient, mixed = run(*place(operands, sight, direction, rules), rules, way)
+    gradient, mixed = run(*place(operands, mask, direction, rules), rules, way)
     back = np.argsort(order)
     for name in ("query", "latent", "rope_key"):
         gradient = gradient._replace(**{name: np.asarray(getattr(gradient, name))[:, back]})
@@ -270,7 +272,7 @@ def check_on_mesh(operands, sight, rules, way):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, np.abs(a).max()))
 
 
-def place(operands, sight, direction, rules):
+def place(operands, mask, direction, rules):
     """The arguments where they lie while the model runs."""
     tokens = "act_batch", "act_length"
     names = Operands(tokens, tokens, tokens, (None, "heads"), (None, "heads"))
@@ -279,13 +281,13 @@ def place(operands, sight, direction, rules):
     )
     operands = operands._replace(query=put(operands.query, rules.spec(*tokens, "heads")))
     whole = "act_batch", None
-    sight = Sight(
+    mask = AttentionMask(
         *(
             put(a, rules.spec(*axes))
-            for a, axes in zip(sight, (tokens, tokens, whole, whole), strict=True)
+            for a, axes in zip(mask, (tokens, tokens, whole, whole), strict=True)
         )
     )
-    return operands, sight, put(direction, rules.spec(*tokens, "heads"))
+    return operands, mask, put(direction, rules.spec(*tokens, "heads"))
 
 
 def put(a, sharding):

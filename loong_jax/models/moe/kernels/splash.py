@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.sight import Operands, Sight, expand
+from loong_jax.models.moe.mask import AttentionMask, Operands, expand
 from loong_jax.sharding import ShardingRules
 
 _LANES = 128
@@ -96,12 +96,12 @@ def specs(kernel: Any, rules: ShardingRules) -> Any:
     return kernel.manual_sharding_spec(spec)
 
 
-def attend(operands: Operands, sight: Sight, kernel: Any) -> Float[Array, "B T N U"]:
+def attend(operands: Operands, mask: AttentionMask, kernel: Any) -> Float[Array, "B T N U"]:
     """softmax(query key) value for every query and head; the kernel has the indices already."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
     key_BNSh, value_BNSU = expand(*operands[1:])
     query_BNTh = jnp.swapaxes(operands.query, 1, 2)
-    segments = splash.SegmentIds(sight.query_segment, sight.key_segment)
+    segments = splash.SegmentIds(mask.query_segment, mask.key_segment)
     mixed_BNTU = jax.vmap(kernel)(query_BNTh, key_BNSh, value_BNSU, segments)
     return jnp.swapaxes(mixed_BNTU, 1, 2)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe.rows import zeros_alike
+from loong_jax.models.moe.exchange.dispatch import zeros_alike
 
 
 class Plan(NamedTuple):

@@ -1,23 +1,29 @@
-"""config.json of the published layout, read into a MoEConfig and written back.
+"""How LongCat-Flash is published: its config.json, its tensors, and what only values tell.
 
-A missing key has the default that transformers gives it, the published 560B model's. Keys that
-would change what the model computes in a way that is not built here are refused; all others are
-kept aside and written again. What config.json has no key for lives under the key `loong_jax`.
-Source: the published config.json files; transformers' LongcatFlashConfig.
+A missing key of config.json has the default that transformers gives it, the published 560B model's.
+Keys that would change what the model computes in a way that is not built here are refused; all
+others are kept aside and written again. What config.json has no key for lives under the key
+`loong_jax`. Zero-computation experts have no tensors. Source: the published checkpoints;
+transformers' LongcatFlashConfig.
 """
 
+import functools
+import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
 
-from loong_jax.errors import ConfigError
-from loong_jax.models.hf import rotary, values
-from loong_jax.models.hf.rotary import Rotary
-from loong_jax.models.hf.values import Json
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models.hf import config_json, publication
+from loong_jax.models.hf.config_json import Json, Rotary
+from loong_jax.models.hf.files import Opened
+from loong_jax.models.hf.publication import Place, Publication, Table, Tensors
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.model import abstract_weights
 
 # Field of MoEConfig -> (published key, default where it is missing).
 _KEYS: dict[str, tuple[str, Any]] = {
@@ -104,20 +110,15 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
     fields = {field: record.get(key, default) for field, (key, default) in _KEYS.items()}
     fields["num_zero_experts"] = fields["num_zero_experts"] or 0
     length = fields["max_position"]
-    fields["rope_theta"], fields["yarn"] = rotary.read(record, ("yarn",), theta=1e7, length=length)
+    fields["rope_theta"], fields["yarn"] = config_json.read_rotary(
+        record, ("yarn",), theta=1e7, length=length
+    )
     fields["ngram"] = _read_ngram(record, fields["vocab_size"])
-    own = values.json_object(record, OWN)
+    own = config_json.json_object(record, OWN)
     _check_own(own)
     fields |= {"target_ffn_experts": _published_ratio(fields)}
     fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
-    try:
-        return MoEConfig(**(fields | changes))
-    except ConfigError as error:
-        called = [
-            f"{field} is {key} there" for field, (key, _) in _KEYS.items() if field in str(error)
-        ]
-        known_as = f" ({'; '.join(called)})" if called else ""
-        raise ConfigError(f"config.json: {error}{known_as}") from error
+    return config_json.built(MoEConfig, fields | changes, _KEYS)
 
 
 def write_config(
@@ -142,9 +143,9 @@ def write_config(
     if config.num_layers != known.num_layers:
         record.pop("num_hidden_layers", None)
     if original is None or (config.rope_theta, config.yarn) != (known.rope_theta, known.yarn):
-        for key in rotary.KEYS:
+        for key in config_json.KEYS:
             record.pop(key, None)
-        record |= rotary.write(Rotary(config.rope_theta, config.yarn))
+        record |= config_json.write_rotary(Rotary(config.rope_theta, config.yarn))
     if config.ngram != known.ngram:
         for key in _NGRAM_KEYS:
             record.pop(key, None)
@@ -157,10 +158,7 @@ def write_config(
         record.pop(OWN, None)
         if kept | own:
             record[OWN] = kept | own
-    if stored_dtype is None or np.dtype(stored_dtype) != np.dtype(config.param_dtype):
-        for key in ("torch_dtype", "dtype"):
-            if record.get(key) is not None:
-                record[key] = np.dtype(config.param_dtype).name
+    config_json.write_dtype(record, config.param_dtype, stored_dtype)
     return record
 
 
@@ -210,7 +208,7 @@ def _published_names(record: Mapping[str, Any]) -> Json:
     sub_layers = named.get("num_hidden_layers")  # each logical layer holds two attentions
     if sub_layers is None:
         return named
-    values.check_whole("num_hidden_layers", sub_layers)
+    config_json.check_whole("num_hidden_layers", sub_layers)
     if named.get("num_layers") is None:
         if sub_layers % 2:
             raise ConfigError(
@@ -219,7 +217,7 @@ def _published_names(record: Mapping[str, Any]) -> Json:
             )
         named["num_layers"] = sub_layers // 2
     layers = named["num_layers"]
-    values.check_whole("num_layers", layers)
+    config_json.check_whole("num_layers", layers)
     if sub_layers not in (layers, 2 * layers):
         raise ConfigError(
             f"config.json has num_layers={layers} and num_hidden_layers={sub_layers}, which must "
@@ -235,15 +233,15 @@ def _check_numbers(record: Json) -> None:
         if value is None and key in _MAY_BE_NULL:
             continue
         if isinstance(default, int):
-            values.check_whole(key, value, smallest=int(key not in _MAY_BE_NULL))
+            config_json.check_whole(key, value, smallest=int(key not in _MAY_BE_NULL))
         else:
-            values.check_number(key, value)
+            config_json.check_number(key, value)
 
 
 def _check_own(own: Json) -> None:
     for name in _OWN_FIELDS:
         if name in own and not (name in _MAY_BE_NULL and own[name] is None):
-            check = values.check_whole if name == "chunk_tokens" else values.check_number
+            check = config_json.check_whole if name == "chunk_tokens" else config_json.check_number
             check(f"{OWN}.{name}", own[name])
 
 
@@ -256,13 +254,7 @@ def _refuse_other_models(record: Json) -> None:
         )
     zero_experts = record.get("zero_expert_num", _KEYS["num_zero_experts"][1])
     kinds = {"zero_expert_type": ("identity",) if zero_experts else ("identity", "")}
-    for key, allowed in (_REQUIRED | kinds).items():
-        value = record.get(key)
-        if value is not None and value not in allowed:
-            raise ConfigError(
-                f"config.json has {key}={value!r}; only {allowed[0]!r} is built here. Convert the "
-                f"weights to a model with {key}={allowed[0]!r}, or remove the key if it is wrong."
-            )
+    config_json.refuse_values(record, _REQUIRED | kinds)
     foreign = [k for k in record if k.startswith(_FOREIGN) and k not in _NGRAM_KEYS]
     foreign = [key for key in foreign if record[key] not in (None, False)]
     if foreign:
@@ -300,10 +292,10 @@ def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
         )
     eos: Any = record.get("eos_token_id", 2)
     eos = eos[0] if isinstance(eos, list) and eos else eos
-    values.check_whole("eos_token_id", eos, smallest=0)
-    values.check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])
+    config_json.check_whole("eos_token_id", eos, smallest=0)
+    config_json.check_number("ngram_vocab_size_ratio", record["ngram_vocab_size_ratio"])
     for key in ("emb_neighbor_num", "emb_split_num"):
-        values.check_whole(key, record[key])
+        config_json.check_whole(key, record[key])
     return NgramEmbedding(
         max_order=record["emb_neighbor_num"],
         num_splits=record["emb_split_num"],
@@ -330,3 +322,170 @@ def _write_ngram(config: MoEConfig) -> Json:
 def _published_ratio(fields: Json) -> float:
     targets = fields["num_experts"] + fields["num_zero_experts"]
     return fields["num_chosen"] * fields["num_experts"] / max(targets, 1)
+
+
+_ATTENTION: Table = {
+    "q_a_proj.weight": ("query_down", 1),
+    "q_a_layernorm.weight": ("query_norm", 0),
+    "q_b_proj.weight": ("query_up", 1),
+    "kv_a_proj_with_mqa.weight": ("latent_down", 1),
+    "kv_a_layernorm.weight": ("latent_norm", 0),
+    "kv_b_proj.weight": ("latent_up", 1),
+    "o_proj.weight": ("out", 2),
+}
+_DENSE: Table = {
+    "gate_proj.weight": ("gate", 1),
+    "up_proj.weight": ("up", 1),
+    "down_proj.weight": ("down", 1),
+}
+_ROUTER: Table = {
+    "classifier.weight": ("kernel", 1),
+    "e_score_correction_bias": ("bias", 0),
+}
+_MTP: Table = {
+    "norm.weight": ("final_norm", 0),
+    "layers.0.enorm.m.weight": ("embedding_norm", 0),
+    "layers.0.hnorm.m.weight": ("hidden_norm", 0),
+    "layers.0.eh_proj.weight": ("projection", 1),
+    "layers.0.input_layernorm.weight": ("attention_norm", 0),
+    "layers.0.post_attention_layernorm.weight": ("ffn_norm", 0),
+}
+MTP = "model.mtp."
+EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING_COPY = "model.mtp.embed_tokens.weight"
+
+
+def places(config: MoEConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
+    """Every tensor of the published layout, in its order; `leaves` is by path, with shapes.
+
+    The copy of the embedding that comes with a drafting head has the same region as the embedding.
+    """
+    place = functools.partial(publication.place, leaves)
+    table = functools.partial(publication.table, leaves)
+    yield place(EMBEDDING, "embedding", 0)
+    if config.ngram is not None:
+        first = 0
+        for index, rows in enumerate(config.ngram.rows):
+            prefix = "model.ngram_embeddings"
+            among = slice(first, first + rows)
+            yield place(f"{prefix}.embedders.{index}.weight", "ngram/table", 0, among)
+            yield place(f"{prefix}.post_projs.{index}.weight", "ngram/projection", 1, index)
+            first += rows
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        for i in (0, 1):
+            for norm, leaf in (("input", "attention"), ("post_attention", "ffn")):
+                name = f"{prefix}.{norm}_layernorm.{i}.weight"
+                yield place(name, f"layers/{leaf}_norm_{i}", 0, layer)
+            yield from table(f"{prefix}.self_attn.{i}", f"layers/attention_{i}", _ATTENTION, layer)
+            yield from table(f"{prefix}.mlps.{i}", f"layers/ffn_{i}", _DENSE, layer)
+        yield from table(f"{prefix}.mlp.router", "layers/router", _ROUTER, layer)
+        for expert in range(config.num_experts):
+            own, among = f"{prefix}.mlp.experts.{expert}", slice(None)
+            for half, name in enumerate(("gate_proj", "up_proj")):
+                at = (layer, expert, among, half)
+                yield place(f"{own}.{name}.weight", "layers/experts/gate_up", 1, *at)
+            yield place(f"{own}.down_proj.weight", "layers/experts/down", 1, layer, expert)
+    yield place("model.norm.weight", "final_norm", 0)
+    yield place("lm_head.weight", "head", 1)
+    if config.num_mtp_layers:
+        yield place(EMBEDDING_COPY, "embedding", 0)
+        yield from table(MTP[:-1], "mtp", _MTP)
+        yield from table(f"{MTP}layers.0.self_attn", "mtp/attention", _ATTENTION, 0)
+        yield from table(f"{MTP}layers.0.transformer_layer.mlp", "mtp/ffn", _DENSE, 0)
+
+
+_log = logging.getLogger(__name__)
+
+
+def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
+    """The drafting head is a part of the model where it shares the model's embedding.
+
+    One that was published, or has grown apart, with an embedding of its own is left out: it drafts
+    tokens and changes none.
+    """
+    if not any(name.startswith(MTP) for name in found):
+        return {"num_mtp_layers": 0}, found
+    names = EMBEDDING, EMBEDDING_COPY
+    if not set(names) <= set(found) or not publication.bits_differ(found, opened, *names):
+        return {"num_mtp_layers": 1}, found
+    _log.warning(
+        "%s differs from %s: the drafting head is left out, and decoding drafts nothing",
+        EMBEDDING_COPY,
+        EMBEDDING,
+    )
+    kept = {name: tensor for name, tensor in found.items() if not name.startswith(MTP)}
+    return {"num_mtp_layers": 0}, kept
+
+
+def _explain(missing: set[str], extra: set[str], config: MoEConfig) -> str | None:
+    """What is wrong with names that are missing or too many, and the remedy."""
+    fused = [name for name in extra if re.search(r"experts\.(gate_up_proj|down_proj)$", name)]
+    dummies = [name for name in extra if _expert_of(name) >= config.num_experts]
+    if fused:
+        return (
+            f"{fused[0]} holds all experts of a layer, as transformers does in memory. Write one "
+            "tensor per expert and projection, as in the published checkpoints."
+        )
+    if dummies:
+        return (
+            f"{sorted(dummies)[0]} belongs to an expert past the {config.num_experts} with weights "
+            f"(n_routed_experts={config.num_experts}): transformers' save_pretrained writes such "
+            "tensors for zero-computation experts, which have none. Delete them, or set "
+            "n_routed_experts to what the files hold."
+        )
+    return None
+
+
+def _expert_of(name: str) -> int:
+    found = re.match(r"model\.layers\.\d+\.mlp\.experts\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
+def _refuse_folded_alphas(
+    expected: Sequence[Place], found: Tensors, opened: Opened, record: Json, config: MoEConfig
+) -> None:
+    """Raises CheckpointError where alpha_q or alpha_kv is already in the norms on latents.
+
+    Serving engines put them there when they load; here they are applied in every call, and a
+    checkpoint saved from such an engine would be scaled twice. A fold is told by the mean weight
+    of these norms, which is near 1 otherwise: within a quarter of the way from 1 to alpha, in
+    logarithms, from alpha. An alpha between 0.78 and 1.28 tells nothing.
+    """
+    if (record.get(OWN) or {}).get("alpha_folded") is False:
+        return
+    norms = (
+        ("query_norm", "q_a_layernorm", config.q_scale),
+        ("latent_norm", "kv_a_layernorm", config.kv_scale),
+    )
+    folded: list[tuple[str, float, float]] = []
+    for leaf, name, alpha in norms:
+        own = [found[place.name] for place in expected if place.leaf.endswith(leaf)]
+        mean = float(np.mean([tensor.view(opened).astype(np.float64).mean() for tensor in own]))
+        way = math.log(alpha)
+        if abs(way) > 0.25 and mean > 0 and abs(math.log(mean) - way) < abs(way) / 4:
+            folded.append((name, mean, alpha))
+    if folded:
+        means = " and ".join(f"{n} have mean {m:.3g} with alpha {a:.3g}" for n, m, a in folded)
+        raise CheckpointError(
+            f"the weights of {means}: alpha is folded into them, as serving engines do when they "
+            "load, and would be applied twice. Divide these weights by alpha, or take the "
+            'published ones. If they were trained to this, add "loong_jax": {"alpha_folded": '
+            "false} to config.json."
+        )
+
+
+PUBLICATION = Publication(
+    architectures=ARCHITECTURES,
+    model_types=MODEL_TYPES,
+    config_type=MoEConfig,
+    read_config=read_config,
+    write_config=write_config,
+    abstract_weights=abstract_weights,
+    places=places,
+    embedding=EMBEDDING,
+    select=_select,
+    is_float32=lambda leaf: leaf.startswith("layers/router/"),
+    explain=_explain,
+    check_values=_refuse_folded_alphas,
+)

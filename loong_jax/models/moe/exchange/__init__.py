@@ -18,7 +18,7 @@ import math
 from typing import Literal, TypeAlias
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.envelope import round_up
+from loong_jax.models.moe.exchange.buffers import round_up
 
 # What rows travel to the experts in; None for the dtype of activations.
 DispatchDtype: TypeAlias = Literal["float8_e4m3fn"] | None
