@@ -139,7 +139,7 @@ def translated(text: str) -> str:
 
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
     rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
-    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?)\))?",
+    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?|\d+/\d+)\))?",
     re.IGNORECASE,
 )
 
@@ -148,6 +148,9 @@ def _amount(match: re.Match[str]) -> str:
     """The amount in digits, unless those behind it in brackets are others."""
     whole, word, cents, again = match.groups()
     is_money = word.lower() == "dollars"
+    if again is not None and "/" in again:  # fourteen thirds (14/3)
+        is_same = numerals.number_from_words(f"{whole} {word}") == Fraction(again)
+        return again if is_same else match[0]
     value = Fraction(numerals.number_from_words(whole) or 0)
     value += Fraction(numerals.number_from_words(cents or "zero") or 0, 100)
     is_other = again is not None and Fraction(again.replace(",", "")) != value

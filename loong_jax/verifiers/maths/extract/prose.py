@@ -199,6 +199,9 @@ _AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", r
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 
 
+_REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
+
+
 def without_remarks(body: str) -> str:
     """The text up to what it states, where remarks follow that."""
     for _ in range(4):
@@ -234,6 +237,8 @@ def _cut(sentence: str) -> int | None:
         if (_TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
             continue  # "and since x is real, x = 2"
         ends = _ENDS_ON_VALUE.search(head) is not None
+        if kind == "bare" and "," in rest and _REASON_FIRST.match(head):
+            continue  # "since 2 is left when divided by 4, it is 7"
         if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
             continue
         if kind != "bare" or (ends and _may_stand(tail[0], head, rest)):

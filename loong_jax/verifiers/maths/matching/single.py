@@ -160,6 +160,9 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
         if exact.symbols == frozenset():
             return exact if _equal_or_none(matcher, gold, exact) else rounded
     last = operands[-1].unlabelled
+    if gold.head == "quantity" and (amount := ladder.as_quantity(last)) is not None:
+        last = amount if amount.args[1].dimensions == gold.args[1].dimensions else last
+        operands = [last]  # 3.5 * 100 g = 350 g
     first = operands[0].unlabelled
     if len(operands) == 2 and kinds.is_multiple(first) and not last.symbols:
         matcher.note = f"{render(answer)} is not solved"

@@ -47,6 +47,7 @@ def plain(text: str) -> str:
 
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+    (re.compile(r"(?<=\d)\{,\}(?=\d{1,2}(?![\d{]))"), "."),  # 3{,}5
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
     (
         re.compile(
