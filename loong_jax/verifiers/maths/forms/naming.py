@@ -148,20 +148,6 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
     return None
 
 
-def with_name_of(gold: Node, answer: Node) -> Node:
-    """y = ... for y(x) = ..., read as a product, where the gold says y = ..."""
-    if any(node.head != "chain" or node.args[0] != ("=",) for node in (gold, answer)):
-        return answer
-    left, right = answer.args[1:]
-    if left.head != "mul" or len(left.args) != 2 or left.args[0] != gold.args[1]:
-        return answer
-    name, variable = left.args
-    is_argument = variable.head == "symbol" and variable.args[0] in ("x", "t", "s")
-    if name.head != "symbol" or not is_argument or not variable.symbols <= right.symbols:
-        return answer
-    return Node("chain", (("=",), name, right))
-
-
 def is_term(node: Node, name: Node) -> bool:
     """Whether a(n), read as a product, is the a_n of a sequence."""
     is_pair = node.head == "mul" and len(node.args) == 2

@@ -56,7 +56,7 @@ class Matcher(Comparison):
             answer = naming.as_values(answer)
         if gold.head == "chain":
             gold, answer = map(families.as_function, (gold, answer))
-            return relations.relation(self, gold, naming.with_name_of(gold, answer))
+            return relations.relation(self, gold, answer)
         if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
             return relations.system(self, gold, answer)
         if real_sets.is_set(gold):

@@ -238,9 +238,6 @@ def function(parser: Parser, spelled: str) -> Node:
         if name not in ("log", "max", "min"):
             raise ParseError(f"{spelled} with a subscript")
         arguments = (*arguments, base) if name == "log" else arguments
-    if name in ("gcd", "lcm", "max", "min", "mod") and len(arguments) == 1:
-        inner = arguments[0]
-        arguments = inner.args if inner.head in ("list", "tuple", "bracket", "set") else arguments
     node = objects.simple_call(name, arguments)
     return node if power is None else Node("pow", (node, power))
 
