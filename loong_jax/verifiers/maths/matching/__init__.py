@@ -4,9 +4,16 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, residues, vectors
+from loong_jax.verifiers.maths.comparing import (
+    ellipses,
+    families,
+    kinds,
+    naming,
+    real_sets,
+    residues,
+    vectors,
+)
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
-from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import real_sets
+from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
 from loong_jax.verifiers.maths.expression import ONE, Node, number
-from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 

@@ -1,7 +1,7 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
+from loong_jax.verifiers.maths.comparing import kinds, naming, piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -10,7 +10,6 @@ from loong_jax.verifiers.maths.expression import (
     number,
     render,
 )
-from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import kinds
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -13,7 +14,6 @@ from loong_jax.verifiers.maths.expression import (
     render,
     symbol,
 )
-from loong_jax.verifiers.maths.forms import kinds
 
 
 def names_something(node: Node) -> bool:
