@@ -133,7 +133,7 @@ def translated(text: str) -> str:
         text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
-        text = _FOREIGN_DATE.sub(_foreign_date, text)
+        text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
 
 
@@ -165,10 +165,6 @@ def _rewritten(text: str, table: str) -> str:
         if hint in text:
             text = pattern.sub(new, text)
     return text
-
-
-def _foreign_date(match: re.Match[str]) -> str:
-    return f"{_MONTH_NAMES[match[2].lower()]} {match[1]}, {match[3]}"
 
 
 def _time(match: re.Match[str]) -> str:

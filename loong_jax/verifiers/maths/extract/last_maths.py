@@ -99,7 +99,7 @@ def spans(body: str) -> Iterator[Span]:
         return
     if matches[-1][5] and is_mentioned(body, start, end):
         return
-    if matches[-1][5] and prose.looks_like_code(prose.last_sentence(body)):
+    if matches[-1][5] and prose.SAID.CODE.search(prose.last_sentence(body)):
         return
     run = [matches[-1]]
     for match in reversed(matches[:-1]):
