@@ -106,7 +106,7 @@ $(VENV)/base.stamp: pyproject.toml constraints.txt tools/make_venv.sh
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
 	@echo "Installing what development needs into $(VENV) ..."
-	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]'
+	@$(VENV)/bin/python $(PIP_INSTALL) --editable '.[dev,docs]'
 	@touch $@
 
 $(PEERS)/peers.stamp: pyproject.toml constraints.txt tools/make_venv.sh

@@ -223,37 +223,18 @@ def train_help_text() -> str:
 
 # ---- merge
 
-METHODS = {  # name on the command line -> class in loong_jax.merge
-    "longcat": "LongcatFusion",
-    "linear": "Linear",
-    "task-arithmetic": "TaskArithmetic",
-    "ties": "Ties",
-    "dare": "Dare",
-    "della": "Della",
-    "breadcrumbs": "Breadcrumbs",
-    "sce": "Sce",
-    "ram": "Ram",
-    "slerp": "Slerp",
-    "nuslerp": "NuSlerp",
-    "karcher": "Karcher",
-    "fisher": "Fisher",
-    "fisher-deltas": "FisherDeltas",
-}
-
 
 def merge(arguments: Arguments) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(merge_help_text())
         return 0
+    from loong_jax import options
+    from loong_jax.merge import METHODS, checkpoints
+
     name, *rest = arguments
     if name not in METHODS:
         raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
-    import loong_jax.merge
-    from loong_jax import options
-    from loong_jax.merge import checkpoints
-
-    method = getattr(loong_jax.merge, METHODS[name])()
-    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=METHODS[name]())
     chosen = options.parse(config_type, f"loong merge {name}", rest)
     from loong_jax.run import merging
 
@@ -261,6 +242,8 @@ def merge(arguments: Arguments) -> int:
 
 
 def merge_help_text() -> str:
+    from loong_jax.merge import METHODS
+
     return "\n".join(
         [
             "usage: loong merge METHOD --base DIR --experts DIR ... --output DIR [options]",
@@ -406,7 +389,7 @@ def launch_help_text() -> str:
             ),
             "",
             "`loong launch tpu-vm --dry-run` prints what this example would do, and",
-            "`loong launch tpu-vm --help` lists every option. See launch/README.md.",
+            "`loong launch tpu-vm --help` lists every option. See docs/tutorials/pod.md.",
         ]
     )
 
@@ -496,7 +479,7 @@ def verify_help_text(names: Iterable[str]) -> str:
             "`loong verify admission [VERIFIER ...]` tries verifiers with answers that none may",
             "reward, and says which are admitted.",
             "",
-            "docs/verifiers.md says what each verifier reads, and where it errs.",
+            "docs/reference/verifiers.md says what each verifier reads, and where it errs.",
         ]
     )
 
@@ -551,8 +534,8 @@ def synth_help_text() -> str:
             "  loong synth resyn --keywords words.txt --out runs/envs \\",
             "    --endpoint http://127.0.0.1:8000/v1 --model NAME",
             "",
-            "`loong synth NAME --help` says more; docs/synthesis.md is the tutorial, and",
-            "docs/formal_loop.md is about formal.",
+            "`loong synth NAME --help` says more; docs/how-to/synthesis.md explains both, and",
+            "docs/how-to/formal_loop.md is about formal.",
         ]
     )
 

@@ -90,7 +90,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "pass_rates": "orchestrator.curriculum:PassRates",
     "growing_context": "orchestrator.curriculum:GrowingContext",
     "fusion_stage": "recipes.stages:FusionStage",
-    "longcat_fusion": "merge.methods.settings:LongcatFusion",
+    "longcat_fusion": "merge.methods.longcat:LongcatFusion",
     "evaluation_stage": "recipes.stages:EvaluationStage",
     "sample_stage": "recipes.stages:SampleStage",
 }

@@ -181,7 +181,7 @@ def check_isolation() -> Check:
 
     isolation = sandbox.isolation(None)
     if isolation.tier == "namespaces":
-        return Check(name="isolation", status="ok", found="namespaces (bubblewrap)")
+        return Check(name="isolation", status="ok", found=f"namespaces ({isolation.name})")
     remedy = (
         "Programs run with limits only. Install bubblewrap (apt-get install bubblewrap) and allow "
         "user namespaces for the wall that holds against attacks."

@@ -13,7 +13,7 @@ import pytest
 
 from loong_jax import cli, options, process, recipes
 from loong_jax.errors import ConfigError
-from loong_jax.merge import checkpoints
+from loong_jax.merge import METHODS, checkpoints
 from loong_jax.run import merging, run
 from tests.doubles import nested_config
 from tests.doubles.nested_config import Adam, Inner
@@ -205,9 +205,8 @@ def test_every_recipe_loads_and_its_config_survives_json_and_the_command_line(na
     assert f"loong train {name}" in (recipe.__doc__ or ""), "say the command in the docstring"
 
 
-@pytest.mark.parametrize("name", cli.METHODS)
+@pytest.mark.parametrize("name", METHODS)
 def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
-    import loong_jax.merge
 
     seen = []
     monkeypatch.setattr(merging, "merge", lambda config: seen.append(config) or 0)
@@ -218,7 +217,7 @@ def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
     assert cli.main(["merge", name, *words.split()]) == 0
     (config,) = seen
     assert isinstance(config, checkpoints.MergeConfig)
-    assert type(config.method) is getattr(loong_jax.merge, cli.METHODS[name])
+    assert type(config.method) is METHODS[name]
     assert config.experts == (a, b)
     assert config.weights == (1.0, 2.0)
 

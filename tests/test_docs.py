@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMED = sorted(set(re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", (ROOT / "docs/model.md").read_text())))
+MODEL = (ROOT / "docs/explanation/model.md").read_text()
+NAMED = sorted(set(re.findall(r"`([a-z_]+)\.([A-Za-z_]+)`", MODEL)))
 
 
 @pytest.mark.parametrize("name", [".".join(name) for name in NAMED])
@@ -22,7 +23,7 @@ def test_every_object_of_the_tour_exists(name):
 
 
 def test_the_tour_runs_in_a_notebook():
-    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/model.md").read_text(), re.S)
+    (cell,) = re.findall(r"```python\n(.*?)```", MODEL, re.S)
     found = {}
     exec(cell, found)
     whole = jnp.concatenate([jnp.asarray(found["tokens"]), jnp.stack(found["written"], 1)], axis=1)

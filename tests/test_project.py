@@ -143,7 +143,7 @@ def test_every_module_says_what_it_is():
 
 
 def test_importing_asks_for_no_device_and_brings_no_adapter():
-    names = [module_name(path) for path in MODULES if path.stem not in {"zygote", "__main__"}]
+    names = [module_name(path) for path in MODULES if path.stem not in {"__main__"}]
     adapters = ("ray", "jetstream", "torch")
     names = [name for name in names if not set(re.split(r"[._]", name)) & set(adapters)]
     code = (

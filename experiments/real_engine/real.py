@@ -37,7 +37,6 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import objectives, optimizers
 from loong_jax.rl.grading import Disposition
 from loong_jax.rl.local_trainer import TrainerSettings
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings
@@ -126,10 +125,6 @@ class Bench:
             replicas=replicas,
             verifiers=InstantVerifiers(),
             tickets=TicketSource(simulated_problem, max_issues=1_000_000),
-            buffer=Buffer(
-                max_staleness=policy.max_staleness,
-                mixes_versions=policy.mixes_versions,
-            ),
             versions=versions,
             grade=_grade,
             log=log,

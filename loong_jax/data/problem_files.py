@@ -5,9 +5,9 @@
      "arguments": {"language": "python"}, "tests": [{"stdin": "1", "stdout": "2"}], "level": 3}
 
 `prompt` or `messages` is required; without `gold` a verifier must be named that needs none.
-`arguments` are the verifier's own, see docs/verifiers.md; `tests` are those of a code verifier. A
-`solution` is a worked one: thinking and answer in their tags (data/response.py), or the thinking
-alone where `gold` is the answer.
+`arguments` are the verifier's own (docs/reference/verifiers.md); `tests` are those of a code
+verifier. A `solution` is a worked one: thinking and answer in their tags (data/response.py), or the
+thinking alone where `gold` is the answer.
 """
 
 import dataclasses

@@ -29,8 +29,7 @@ from loong_jax.environments.environment import Style
 from loong_jax.environments.problem import Domain, Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.runner import SandboxLost, SandboxRunner
-from loong_jax.verifiers.sandbox import Limits, Program
+from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner
 from loong_jax.verifiers.verdict import IsolationTier, Verdict
 
 REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters

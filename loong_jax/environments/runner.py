@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from loong_jax.verifiers.runner import SandboxRunner
+from loong_jax.verifiers.sandbox import SandboxRunner
 
 Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[int] | str]]
 """Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""

@@ -19,7 +19,8 @@ import numpy as np
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
-from loong_jax.merge.methods import LongcatFusion, Method
+from loong_jax.merge.methods import Method
+from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.merge.tree import BatchAxes, PathRules, Weights
 from loong_jax.models import parameters
 from loong_jax.models.hf import HfCheckpoint, files, unfinished

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge import across, on_device, on_host, pieces, tree
+from loong_jax.merge import pieces, streaming, tree
 from loong_jax.merge import plan as plan_lib
 from loong_jax.merge.methods import Method
 from loong_jax.merge.plan import Experts, LeafTask, Plan
@@ -71,29 +71,11 @@ def fuse(
     return jax.tree_util.tree_unflatten(plan.structure, [leaf.value for leaf in merge_leaves(plan)])
 
 
-def prepare(
-    base: Weights | None,
-    experts: Experts,
-    *,
-    method: Method | None = None,
-    weights: Mapping[str, float] | Sequence[float] | None = None,
-    batch_axes: tree.BatchAxes = 0,
-    masks: Experts | None = None,
-    importances: Experts | None = None,
-    rules: PathRules | None = None,
-) -> Plan:
+def prepare(base: Weights | None, experts: Experts, **settings: Any) -> Plan:
     """Checks the inputs of `fuse` and takes what the method must know of the whole model."""
-    plan = plan_lib.make(
-        base,
-        experts,
-        method=method,
-        weights=weights,
-        batch_axes=batch_axes,
-        masks=masks,
-        importances=importances,
-        rules=rules,
-    )
-    return dataclasses.replace(plan, across=across.measure(plan))
+    plan = plan_lib.make(base, experts, **settings)
+    of_model = plan.method.measure_model(streaming.WholeModel(plan))
+    return dataclasses.replace(plan, of_model=of_model)
 
 
 def merge_leaves(plan: Plan) -> Iterator[MergedLeaf]:
@@ -105,42 +87,35 @@ def merge_leaves(plan: Plan) -> Iterator[MergedLeaf]:
 def merge_leaf(
     plan: Plan, path: str, *, count: bool = True, into: pieces.WritableLeaf | None = None
 ) -> MergedLeaf:
-    """Merges one leaf: on the devices that hold it, or in host memory from there or from disk.
+    """Merges one leaf, on the host; the value lies where the base's leaf does.
 
-    Without `count` the shares kept and erased of a leaf on the host are not looked at, and 1 and 0.
-    A leaf on the host is merged into `into` where given, and is never held whole.
+    Without `count` the shares kept and erased are not looked at, and 1 and 0. A leaf is merged into
+    `into` where given, and then never held whole.
     """
     task = plan.task(path)
-    first, names = task.first, list(task.experts)
+    first, names = plan.first[path], list(task.experts)
     value: Any = copied(task, plan.rules)
     counts = np.ones((3, len(names)))
     if value is None:
-        if across.is_on_device(task):
-            value, finite, counts = on_device.merge(task)
-        else:
-            if into is None:
-                value, write = _in_memory(first.shape, first.dtype)
-            else:
-                value, write = into, into.write
-            finite, found = on_host.merge(task, write, count=count)
-            counts = found if count else counts
+        if into is None:
+            value = np.empty(first.shape, first.dtype)
+            flat = value.reshape(-1)
+
+        def write(start: int, vector: np.ndarray) -> None:
+            flat[start : start + len(vector)] = vector
+
+        finite, found = streaming.merge(task, into.write if into else write, count=count)
+        counts = found if count else counts
         if not finite:
             raise ConfigError(
                 f"The merge of {path} is not finite. Look for NaN or inf in the weights, or"
                 f" lower the scale if {first.dtype} overflows."
             )
+        value = value if into is None else into
+    if isinstance(first, jax.Array):
+        value = jax.device_put(value, first.sharding)
     kept, erased = _shares(counts, names)
     return MergedLeaf(path, task.role, task.base, task.experts, value, kept, erased)
-
-
-def _in_memory(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, on_host.Write]:
-    leaf = np.empty(shape, dtype)
-    flat = leaf.reshape(-1)
-
-    def write(start: int, vector: np.ndarray) -> None:
-        flat[start : start + len(vector)] = vector
-
-    return leaf, write
 
 
 def copied(task: LeafTask, rules: PathRules) -> tree.Leaf | None:

@@ -6,12 +6,10 @@ hash of a 64-bit key and the position in the matrix, not from `jax.random`: the 
 release of JAX, and compiled for a CPU in a twentieth of the time.
 """
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, UInt32
@@ -27,7 +25,7 @@ def leaf_key(seed: int, path: str, expert: str) -> UInt32[np.ndarray, "2"]:
 
 
 def fold(first: Any, second: Any, index: Any) -> tuple[Any, Any]:
-    """The key (first, second) of matrix `index` of a stack; for NumPy and JAX arrays alike."""
+    """The key (first, second) of matrix `index` of a stack."""
     return scramble(first, second, 2 * index), scramble(first, second, 2 * index + 1)
 
 
@@ -43,25 +41,16 @@ def _mix(x: Any) -> Any:
     return x ^ (x >> np.uint32(16))
 
 
-def keep_mask(
-    key: UInt32[Array, "2"], keep_rate: Array | float, like: Array, batch_axes: int
-) -> Bool[Array, "..."]:
-    """True with probability `keep_rate`, in the shape of `like`, a stack of matrices.
-
-    Uniform numbers have 24 bits, so a rate of 1 keeps everything.
-    """
-    first, second = key[0], key[1]
-    for axis in range(batch_axes):
-        first, second = fold(first, second, _places(like, axis))
-    return _survives(scramble(first, second, _positions(like, batch_axes)), keep_rate)
-
-
 def keep_run(
     key: UInt32[Array, "2"], keep_rate: Array | float, start: Array | int, length: int
 ) -> Bool[Array, " n"]:
-    """Part of `keep_mask` of one matrix: `length` entries from position `start` on."""
+    """True with probability `keep_rate`: `length` entries of a matrix from position `start` on.
+
+    Uniform numbers have 24 bits, so a rate of 1 keeps everything.
+    """
     position = jnp.arange(length, dtype=jnp.uint32) + jnp.asarray(start, jnp.uint32)
-    return _survives(scramble(key[0], key[1], position), keep_rate)
+    bits = scramble(key[0], key[1], position)
+    return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24) < keep_rate
 
 
 def matrix_key(key: UInt32[np.ndarray, "2"], place: tuple[int, ...]) -> UInt32[np.ndarray, "2"]:
@@ -70,25 +59,6 @@ def matrix_key(key: UInt32[np.ndarray, "2"], place: tuple[int, ...]) -> UInt32[n
     for index in place:
         first, second = fold(first, second, np.full(1, index, np.uint32))
     return np.concatenate([first, second])
-
-
-def _survives(bits: UInt32[Array, "..."], keep_rate: Array | float) -> Bool[Array, "..."]:
-    return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24) < keep_rate
-
-
-def _places(like: Array, axis: int) -> UInt32[Array, "..."]:
-    """The index along `axis` of every entry, sharded like the array."""
-    return jax.lax.broadcasted_iota(
-        jnp.uint32, like.shape, axis, out_sharding=jax.typeof(like).sharding
-    )
-
-
-def _positions(like: Array, batch_axes: int) -> UInt32[Array, "..."]:
-    """The position of every entry in its matrix, row by row, modulo 2^32."""
-    position = jnp.zeros_like(like, dtype=jnp.uint32)
-    for axis in range(batch_axes, like.ndim):
-        position = position * jnp.uint32(like.shape[axis] % 2**32) + _places(like, axis)
-    return position
 
 
 def fingerprint(leaves: Mapping[str, tree.Leaf], batch_axes: tree.BatchAxes) -> str:
@@ -103,7 +73,7 @@ def fingerprint(leaves: Mapping[str, tree.Leaf], batch_axes: tree.BatchAxes) -> 
             continue
         num_axes = tree.num_batch_axes(batch_axes, path, leaf.ndim)
         name, indices = tree.identity(path)
-        sums = np.asarray(_checksum(jnp.asarray(leaf), num_axes))
+        sums = _checksums(tree.on_host(leaf), num_axes)
         for place in np.ndindex(sums.shape):
             text = f"{name}{indices + place}{int(sums[place])}"
             digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -111,10 +81,10 @@ def fingerprint(leaves: Mapping[str, tree.Leaf], batch_axes: tree.BatchAxes) -> 
     return f"{total % 2**64:016x}"
 
 
-@functools.partial(jax.jit, static_argnames="batch_axes")
-def _checksum(leaf: Array, batch_axes: int) -> UInt32[Array, "..."]:
-    """Sum modulo 2^32 of the bits of each entry times an odd number made of its position."""
-    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}"))
-    odd = _positions(leaf, batch_axes) * jnp.uint32(2654435768) + jnp.uint32(1)
-    axes = tuple(range(batch_axes, leaf.ndim))
-    return jnp.sum(bits.astype(jnp.uint32) * odd, axis=axes, dtype=jnp.uint32)
+def _checksums(leaf: np.ndarray, batch_axes: int) -> UInt32[np.ndarray, "..."]:
+    """Of every matrix: sum modulo 2^32 of entries' bits times odd numbers of their positions."""
+    leaf = np.ascontiguousarray(leaf)
+    leaf = leaf.astype(np.float32) if leaf.dtype.itemsize > 4 else leaf
+    bits = leaf.view(f"u{leaf.dtype.itemsize}").reshape(*leaf.shape[:batch_axes], -1)
+    odd = np.arange(bits.shape[-1], dtype=np.uint32) * np.uint32(2654435768) + np.uint32(1)
+    return np.asarray(np.sum(bits.astype(np.uint32) * odd, axis=-1, dtype=np.uint32))

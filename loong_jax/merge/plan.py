@@ -10,8 +10,9 @@ import numpy as np
 
 from loong_jax.errors import ConfigError
 from loong_jax.merge import masks as mask_lib
-from loong_jax.merge import methods, tree
-from loong_jax.merge.methods import LongcatFusion, Method
+from loong_jax.merge import tree
+from loong_jax.merge.methods import Method, means
+from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.merge.tree import PathRules, Weights
 
 Experts = Mapping[str, Weights] | Sequence[Weights]
@@ -30,7 +31,7 @@ class LeafTask:
     importances: tuple[tree.Leaf, ...] | None
     method: Method
     weights: tuple[float, ...]
-    across: dict[str, tuple[Any, ...]]  # statistics of the whole model, one number per expert
+    of_model: dict[str, Any]  # what the method measured of the whole model
     batch_axes: int
 
     @property
@@ -40,8 +41,7 @@ class LeafTask:
 
     @property
     def draws_masks(self) -> bool:
-        method = self.method
-        is_thinned = isinstance(method, methods.Dropout) and method.keep_rate < 1
+        is_thinned = self.method.drops_out and getattr(self.method, "keep_rate") < 1  # noqa: B009
         return is_thinned and self.masks is None and self.role == "merged"
 
     @property
@@ -52,13 +52,8 @@ class LeafTask:
         """The key of each expert's mask, where masks are drawn."""
         if not self.draws_masks:
             return None
-        seed = self.method.seed  # pyright: ignore[reportAttributeAccessIssue]
+        seed = getattr(self.method, "seed")  # noqa: B009
         return [mask_lib.leaf_key(seed, self.path, name) for name in self.experts]
-
-    @property
-    def of_deltas(self) -> bool:
-        """Whether a method on the sphere goes from delta to delta, or from model to model."""
-        return isinstance(self.method, methods.NuSlerp) and self.base is not None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +67,7 @@ class Plan:
     structure: Any
     method: Method
     weights: dict[str, float]
-    across: dict[str, tuple[Any, ...]]  # see LeafTask; empty until `across.measure` fills it
+    of_model: dict[str, Any]  # see LeafTask; empty until `fusion.prepare` fills it
     batch_axes: tree.BatchAxes
     rules: PathRules
 
@@ -86,22 +81,22 @@ class Plan:
         method, weights = self.method, tuple(self.weights.values())
         masks = importances = None
         if role == "controller":
-            method, weights = methods.Linear(), (1.0,) * len(weights)
+            method, weights = means.Linear(), (1.0,) * len(weights)
         elif role != "exact":
             if self.masks is not None and path in next(iter(self.masks.values())):
-                masks = tuple(leaves[path] for leaves in self.masks.values())
+                masks = tuple(tree.on_host(leaves[path]) for leaves in self.masks.values())
             if self.importances is not None:
-                importances = tuple(leaves[path] for leaves in self.importances.values())
+                importances = tuple(tree.on_host(t[path]) for t in self.importances.values())
         return LeafTask(
             path=path,
             role=role,
-            base=None if self.base is None else first,
-            experts={name: leaves[path] for name, leaves in self.experts.items()},
+            base=None if self.base is None else tree.on_host(first),
+            experts={name: tree.on_host(leaves[path]) for name, leaves in self.experts.items()},
             masks=masks,
             importances=importances,
             method=method,
             weights=weights,
-            across=self.across,
+            of_model=self.of_model,
             batch_axes=tree.num_batch_axes(self.batch_axes, path, len(first.shape)),
         )
 
@@ -115,20 +110,20 @@ def make(
     base: Weights | None,
     experts: Experts,
     *,
-    method: Method | None,
-    weights: Mapping[str, float] | Sequence[float] | None,
-    batch_axes: tree.BatchAxes,
-    masks: Experts | None,
-    importances: Experts | None,
-    rules: PathRules | None,
+    method: Method | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    batch_axes: tree.BatchAxes = 0,
+    masks: Experts | None = None,
+    importances: Experts | None = None,
+    rules: PathRules | None = None,
 ) -> Plan:
     """Checks the inputs of `fuse`; see there. Reads no weights, but to name unnamed experts."""
     method = LongcatFusion() if method is None else method
-    if base is None and not isinstance(method, methods.WITHOUT_BASE):
+    if base is None and method.needs_base:
         raise ConfigError(f"{type(method).__name__} merges deltas. Give the base they start from.")
     if not experts:
         raise ConfigError("There are no experts to merge. Give at least one.")
-    if isinstance(method, methods.Slerp | methods.NuSlerp) and len(experts) != 2:
+    if method.num_experts not in (None, len(experts)):
         raise ConfigError(
             f"{type(method).__name__} goes from one model to another and was given"
             f" {len(experts)} experts. Give two, or take Karcher for more."
@@ -150,7 +145,7 @@ def make(
         structure=structure,
         method=method,
         weights=_check_weights(method, {name: given_weights.get(name, 1.0) for name in flat}),
-        across={},
+        of_model={},
         batch_axes=batch_axes,
         rules=PathRules() if rules is None else rules,
     )
@@ -212,16 +207,14 @@ def _name(
 
 def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float]:
     total = sum(weights.values())
-    kind = type(method).__name__
     if not all(map(math.isfinite, weights.values())):
         raise ConfigError(f"weights={weights} are not all finite.")
-    if isinstance(method, LongcatFusion | methods.OnSphere | methods.Fisher) and (
-        min(weights.values()) < 0 or total <= 0
-    ):
-        raise ConfigError(f"weights={weights} must be non-negative with a positive sum.")
-    if isinstance(method, LongcatFusion):
+    if method.weights_are == "shares":
+        if min(weights.values()) < 0 or total <= 0:
+            raise ConfigError(f"weights={weights} must be non-negative with a positive sum.")
         return {name: weight / total for name, weight in weights.items()}
-    if isinstance(method, methods.Sce | methods.Ram) and len(set(weights.values())) > 1:
+    if method.weights_are == "none" and len(set(weights.values())) > 1:
+        kind = type(method).__name__
         raise ConfigError(f"{kind} calculates its weights from the deltas. Leave weights out.")
     if getattr(method, "normalise", False) and total == 0:
         raise ConfigError(f"weights={weights} sum to 0 and cannot be normalised. Change them.")
@@ -231,7 +224,7 @@ def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float
 def _check_masks(plan: Plan) -> None:
     if plan.masks is None:
         return
-    if not isinstance(plan.method, methods.Dropout):
+    if not plan.method.drops_out:
         raise ConfigError(f"{type(plan.method).__name__} drops nothing out. Leave masks out.")
     first = next(iter(plan.masks.values())).keys()
     for name, leaves in plan.masks.items():
@@ -244,7 +237,7 @@ def _check_masks(plan: Plan) -> None:
 
 
 def _check_importances(plan: Plan) -> None:
-    needed, kind = isinstance(plan.method, methods.Weighed), type(plan.method).__name__
+    needed, kind = plan.method.takes_importances, type(plan.method).__name__
     if plan.importances is None and needed:
         raise ConfigError(
             f"{kind} weighs every entry and was given no importances. Give those of each expert"

@@ -1,6 +1,6 @@
 """Merging directories of safetensors files, from disk to disk.
 
-Nothing is held but what one leaf needs (`on_host` says what), so memory depends on the largest
+Nothing is held but what one leaf needs (`streaming` says what), so memory depends on the largest
 tensor alone.
 """
 
@@ -74,7 +74,7 @@ class TensorOnDisk:
 
 
 class TensorByRows:
-    """A float8 matrix with its scales, as what it means, or a tensor of a URL: `pieces.Leaf`."""
+    """A stored leaf: a float8 matrix with its scales, as what it means, or a tensor of a URL."""
 
     def __init__(self, tensor: quantised.Tensor):
         self.shape, self.dtype = tensor.shape, tensor.dtype
@@ -160,7 +160,6 @@ def write(
             entries = [(name, base.stored[name].dtype, base.stored[name].shape) for name in names]
             _write_file(export.aside / file.name, entries, plan, on_leaf)
             written.append(file.name)
-        pieces.free_memory()
         for file in sorted(base.directory.iterdir()):
             is_beside = file.suffix in _BESIDES and file.is_file() and file.name != REPORT
             if is_beside and not (output / file.name).exists():

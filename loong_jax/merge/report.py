@@ -4,8 +4,6 @@ All values are JSON: numbers, lists and dicts; None where a quotient has no mean
 zero). Products are summed in float32 over a matrix and in float64 over matrices and leaves.
 """
 
-import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from jaxtyping import Array
 from loong_jax.errors import ConfigError
 from loong_jax.merge import fusion, pieces, tree
 from loong_jax.merge.fusion import MergedLeaf
-from loong_jax.merge.methods import sphere
+from loong_jax.merge.methods import measures
 from loong_jax.merge.plan import Experts, Plan
 from loong_jax.merge.tree import Weights
 
@@ -72,15 +70,14 @@ class Report:
     def add(self, leaf: MergedLeaf) -> None:
         if leaf.role not in ("merged", "no_dropout") or not leaf.value.size:
             return
-        num_axes = tree.num_batch_axes(self._plan.batch_axes, leaf.path, leaf.value.ndim)
-        sums = measure(leaf, num_axes)
+        sums = measure(leaf)
         self._records[leaf.path] = {"role": leaf.role} | describe(sums, self._plan)
         self._total = sums if self._total is None else _add(self._total, sums)
 
     def to_json(self) -> dict[str, Any]:
         plan, total = self._plan, self._total
         return {
-            "method": {"kind": type(plan.method).__name__} | dataclasses.asdict(plan.method),
+            "method": {"kind": type(plan.method).__name__} | plan.method.settings(),
             "weights": plan.weights,
             "experts": list(plan.experts),
             "global": describe(total, plan) if total is not None else None,
@@ -88,17 +85,14 @@ class Report:
         }
 
 
-def measure(leaf: MergedLeaf, batch_axes: int) -> Sums:
-    """The sums of one leaf, every expert against every other; piece by piece on the host."""
+def measure(leaf: MergedLeaf) -> Sums:
+    """The sums of one leaf, every expert against every other, piece by piece."""
     num_experts = len(leaf.experts)
-    if isinstance(leaf.base, jax.Array):
-        experts = tuple(jnp.asarray(expert) for expert in leaf.experts.values())
-        parts = iter([_sums(leaf.base, experts, jnp.asarray(leaf.value), batch_axes)])
-    else:
-        parts = _sums_of_pieces(leaf)
-    columns = zip(*(map(_total, part) for part in parts), strict=True)
+    parts = _sums_of_pieces(leaf)
+    exact = ([np.asarray(row, np.float64) for row in part] for part in parts)
+    columns = zip(*exact, strict=True)
     gram, both, same, cross, rest = (np.sum(column, axis=0) for column in columns)
-    gram, both, same = (sphere.tables(values, num_experts) for values in (gram, both, same))
+    gram, both, same = (measures.tables(values, num_experts) for values in (gram, both, same))
     moved = np.diagonal(both)
     kept = np.asarray(list(leaf.kept.values())) * moved
     return Sums(
@@ -115,12 +109,12 @@ def measure(leaf: MergedLeaf, batch_axes: int) -> Sums:
 
 
 def _sums_of_pieces(leaf: MergedLeaf) -> Iterator[tuple[Array, ...]]:
-    read_base, read_value = pieces.reader(leaf.base), pieces.reader(leaf.value)
+    read_base, read_value = pieces.reader(leaf.base), pieces.reader(tree.on_host(leaf.value))
     readers = [pieces.reader(expert) for expert in leaf.experts.values()]
     for at in pieces.ranges(leaf.value.size, 1):
         base, value = (pieces.padded(read(*at)) for read in (read_base, read_value))
         experts = tuple(pieces.padded(read(*at)) for read in readers)
-        yield _sums(base, experts, value, 0)
+        yield _sums(base, experts, value)
 
 
 def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
@@ -150,34 +144,27 @@ def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
     }
 
 
-@functools.partial(jax.jit, static_argnames="batch_axes")
+@jax.jit
 def _sums(
-    base: Array, experts: tuple[Array, ...], fused: Array, batch_axes: int
+    base: Array, experts: tuple[Array, ...], fused: Array
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Per matrix: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
+    """Of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
     start = base.astype(jnp.float32)
     deltas = [expert.astype(jnp.float32) - start for expert in experts]
     signs = [jnp.sign(delta) for delta in deltas]
     step = fused.astype(jnp.float32) - start
-    axes = tuple(range(batch_axes, base.ndim))
 
     def over_pairs(rows: list[Array], combine: Any, dtype: Any) -> Array:
         pairs = itertools.combinations_with_replacement(rows, 2)
-        return jnp.stack([jnp.sum(combine(x, y), axis=axes, dtype=dtype) for x, y in pairs])
+        return jnp.stack([jnp.sum(combine(x, y), dtype=dtype) for x, y in pairs])
 
     return (
         over_pairs(deltas, lambda x, y: x * y, jnp.float32),
         over_pairs(signs, lambda x, y: x * y != 0, jnp.int32),
         over_pairs(signs, lambda x, y: x * y > 0, jnp.int32),
-        jnp.stack([jnp.sum(step * delta, axis=axes) for delta in deltas]),
-        jnp.stack([jnp.sum(jnp.square(x), axis=axes) for x in (step, start)]),
+        jnp.stack([jnp.sum(step * delta) for delta in deltas]),
+        jnp.stack([jnp.sum(jnp.square(x)) for x in (step, start)]),
     )
-
-
-def _total(rows: Array) -> np.ndarray:
-    """Each row summed over the stack in float64."""
-    exact = np.asarray(rows, np.float64)
-    return exact.reshape(len(exact), -1).sum(axis=-1)
 
 
 def _add(left: Sums, right: Sums) -> Sums:

@@ -68,6 +68,14 @@ def _entry_name(entry: Any) -> str:
     return str(entry)
 
 
+def on_host(leaf: Any) -> Any:
+    """A leaf that can be read piece by piece: what lies on devices is copied, to be let go after.
+
+    Not by `np.asarray` of the leaf itself, which would keep its host copy as long as it lives.
+    """
+    return np.asarray(jnp.copy(leaf)) if isinstance(leaf, jax.Array) else leaf
+
+
 def check_alike(base: Mapping[str, Leaf], expert: Mapping[str, Leaf], name: str) -> None:
     """Raises ConfigError unless `expert` has the paths and shapes of `base`."""
     if base.keys() != expert.keys():

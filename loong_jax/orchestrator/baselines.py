@@ -1,6 +1,6 @@
 """What others do, as policies of the same scheduler: the bench compares DORA with these.
 
-Where the trainer's devices are elastic (see `state.ReplicaState`), a policy generates on all of
+Where the trainer's devices are elastic (see `view.ReplicaState`), a policy generates on all of
 them and trains on all of them in turns; where the trainer has devices of its own, both go on at
 once, as far as the policy allows. Sources: RollPacker (arXiv:2509.21009) for tail batching,
 Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practice.
@@ -9,11 +9,9 @@ Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practic
 import dataclasses
 
 from loong_jax.orchestrator import choices
-from loong_jax.orchestrator.actions import Action, EndStale, Issue
+from loong_jax.orchestrator.changes import Action, EndStale, Issue
+from loong_jax.orchestrator.ledger import UNFINISHED, Ledger
 from loong_jax.orchestrator.protocols import SwapsWeights
-from loong_jax.orchestrator.state import RunState
-
-_UNFINISHED = ("queued", "decoding", "verifying", "scoring")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,19 +30,19 @@ class SynchronousPolicy:
     def max_staleness(self) -> int:
         return 0
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
-        if state.trainer != "idle" or state.newest_version < state.step:
+        if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = choices.oldest_batch(state, self.groups_per_step)
+        batch = choices.oldest_batch(view, self.groups_per_step)
         if batch is not None:
-            return choices.train(state, batch)
-        if actions := choices.lend_all(state) + choices.assign_empty(state, state.newest_version):
+            return choices.train(view, batch)
+        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
             return actions
-        missing = self.groups_per_step - len(state.tickets)
+        missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
-            return [Issue(missing, state.newest_version)]
-        return choices.dispatch(state, groups_per_replica)
+            return [Issue(missing, view.newest_version)]
+        return choices.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,28 +67,28 @@ class TailBatchingPolicy:
     def max_staleness(self) -> int:
         return 0
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
-        if state.trainer != "idle" or state.newest_version < state.step:
+        if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = choices.oldest_batch(state, self.groups_per_step)
+        batch = choices.oldest_batch(view, self.groups_per_step)
         if batch is not None:
             chosen = set(batch)
-            rest = tuple(n for n in state.tickets if n not in chosen)
-            if rest and not any(state.tickets[n].phase in ("verifying", "scoring") for n in rest):
+            rest = tuple(n for n in view.tickets if n not in chosen)
+            if rest and not any(view.tickets[n].phase in ("verifying", "scoring") for n in rest):
                 return [EndStale(rest, "defer")]
             if not rest:
-                return choices.train(state, batch)
+                return choices.train(view, batch)
             return []
-        if actions := choices.lend_all(state) + choices.assign_empty(state, state.newest_version):
+        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
             return actions
-        missing = self.groups_per_step - len(state.tickets)
+        missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
-            if not state.tickets and state.num_deferred >= self.groups_per_step:
-                return [Issue(missing, state.newest_version, deferred=True)]
-            extra = 0 if state.tickets else int(self.over_provision * self.groups_per_step)
-            return [Issue(missing + extra, state.newest_version)]
-        return choices.dispatch(state, groups_per_replica)
+            if not view.tickets and view.source.num_deferred >= self.groups_per_step:
+                return [Issue(missing, view.newest_version, deferred=True)]
+            extra = 0 if view.tickets else int(self.over_provision * self.groups_per_step)
+            return [Issue(missing + extra, view.newest_version)]
+        return choices.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,30 +111,30 @@ class OneStepOffPolicy:
     def max_staleness(self) -> int:
         return 1
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
-        if state.trainer == "idle" and state.newest_version == state.step:
-            batch = choices.oldest_batch(state, self.groups_per_step)
-            if batch is not None and not state.tickets.count(*_UNFINISHED):
-                return choices.train(state, batch)
-        if state.trainer == "publishing" or state.newest_version < state.step:
+        if view.trainer == "idle" and view.newest_version == view.step:
+            batch = choices.oldest_batch(view, self.groups_per_step)
+            if batch is not None and not view.tickets.count(*UNFINISHED):
+                return choices.train(view, batch)
+        if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := choices.lend_all(state) + self._follow(state):
+        if actions := choices.lend_all(view) + self._follow(view):
             return actions
-        num_next = len(state.tickets) - state.tickets.count("leased")
-        if state.trainer in ("idle", "training") and num_next < self.groups_per_step:
-            return [Issue(self.groups_per_step - num_next, state.newest_version)]
-        return choices.dispatch(state, groups_per_replica)
+        num_next = len(view.tickets) - view.tickets.count("leased")
+        if view.trainer in ("idle", "training") and num_next < self.groups_per_step:
+            return [Issue(self.groups_per_step - num_next, view.newest_version)]
+        return choices.dispatch(view)
 
-    def _follow(self, state: RunState) -> list[Action]:
+    def _follow(self, view: Ledger) -> list[Action]:
         """Replicas take new weights up between two batches.
 
         One that was lost and mended meanwhile takes up those that the batch is written under.
         """
-        queued = state.tickets.versions("queued")
-        if not queued and state.tickets.count("decoding"):
+        queued = view.tickets.versions("queued")
+        if not queued and view.tickets.count("decoding"):
             return []
-        return choices.assign_empty(state, min(queued, default=state.newest_version))
+        return choices.assign_empty(view, min(queued, default=view.newest_version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,27 +161,26 @@ class PartialRolloutPolicy:
             over_provision=self.over_provision,
         )
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
-        if state.trainer == "publishing" or state.newest_version < state.step:
+        if view.trainer == "publishing" or view.newest_version < view.step:
             return []
         batch = choices.batch_of_window(
-            state, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
+            view, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
         )
         if batch is not None:
-            return choices.train(state, batch)
+            return choices.train(view, batch)
         behind = tuple(
-            t.number for t in state.in_phase("queued") if t.version < state.newest_version
+            t.number for t in view.tickets.in_phase("queued") if t.version < view.newest_version
         )
         if behind:  # after a resume: not a token of them is written
             return [EndStale(behind, "again")]
-        if actions := choices.lend_all(state) + choices.swap_running(
-            state, state.newest_version, keep_cache=self.keep_cache
+        if actions := choices.lend_all(view) + choices.swap_running(
+            view, view.newest_version, keep_cache=self.keep_cache
         ):
             return actions
         return admit_and_dispatch(
-            state,
-            groups_per_replica,
+            view,
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
             over_provision=self.over_provision,
@@ -212,27 +209,26 @@ class DropAndReplacePolicy:
             over_provision=self.over_provision,
         )
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
-        if state.trainer == "publishing" or state.newest_version < state.step:
+        if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := choices.end_stale(state, self.max_staleness, "drop"):
+        if actions := choices.end_stale(view, self.max_staleness, "drop"):
             return actions
-        batch = choices.oldest_batch(state, self.groups_per_step)
+        batch = choices.oldest_batch(view, self.groups_per_step)
         if batch is not None:
-            return choices.train(state, batch)
+            return choices.train(view, batch)
         old = tuple(
             t.number
-            for t in state.in_phase("queued", "decoding")
-            if t.version < state.newest_version
+            for t in view.tickets.in_phase("queued", "decoding")
+            if t.version < view.newest_version
         )
         if old:
             return [EndStale(old, "drop")]
-        if actions := choices.lend_all(state) + choices.assign_empty(state, state.newest_version):
+        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
             return actions
         return admit_and_dispatch(
-            state,
-            groups_per_replica,
+            view,
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
             over_provision=self.over_provision,
@@ -240,20 +236,19 @@ class DropAndReplacePolicy:
 
 
 def admit_and_dispatch(
-    state: RunState,
-    groups_per_replica: int,
+    view: Ledger,
     *,
     groups_per_step: int,
     max_staleness: int,
     over_provision: float,
 ) -> list[Action]:
     """Keeps (1 + over_provision) P groups in flight under the newest version."""
-    newest = state.newest_version
-    wanted = int((1 + over_provision) * groups_per_step) - state.tickets.count(*_UNFINISHED)
+    newest = view.newest_version
+    wanted = int((1 + over_provision) * groups_per_step) - view.tickets.count(*UNFINISHED)
     room = choices.room_for(
-        state, newest, groups_per_step=groups_per_step, max_staleness=max_staleness
+        view, newest, groups_per_step=groups_per_step, max_staleness=max_staleness
     )
-    count = min(wanted, room, choices.num_free(state, groups_per_replica, newest))
+    count = min(wanted, room, choices.num_free(view, newest))
     if count > 0:
         return [Issue(count, newest)]
-    return choices.dispatch(state, groups_per_replica)
+    return choices.dispatch(view)

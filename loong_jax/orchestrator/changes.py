@@ -1,25 +1,128 @@
-"""Everything that can happen to a run, as small plain records, and what each does to the state.
+"""Everything that can happen to a run, as small plain records.
 
-An action of the policy (`actions`) or one of the events below. The loop writes each to the journal,
-applies it, and only then carries out its effect; replaying the same records from the same state
-gives the state that was lived:
-
-    replay(records, state) = apply(... apply(apply(state, records[0]), records[1]) ...)
+A policy decides the actions; events of replicas, verifiers and the trainer bring the rest. The loop
+writes each record to the journal, enters it in the ledger, and only then carries out its effect, so
+the same records bring a ledger to where it was.
 """
 
-import dataclasses
-import functools
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from loong_jax.errors import CheckpointError
-from loong_jax.orchestrator import actions as acts
-from loong_jax.orchestrator import state as states
-from loong_jax.orchestrator.state import RunState
 from loong_jax.rl.grading import Disposition
 from loong_jax.rollout.records import TicketEnd
 
 Place = tuple[int, int, int, int]  # where the arrays of a group are; see `journal.Journal.keep`
+Afterwards = Literal["again", "defer", "drop"]
+
+# ---- what a policy decides; carried out in order, and then it is asked again --------------------
+
+
+class Issue(NamedTuple):
+    """Open `count` new tickets, to be written under `version`."""
+
+    count: int
+    version: int
+    deferred: bool = False  # problems that were put back, instead of the next of the stream
+
+
+class Dispatch(NamedTuple):
+    replica: int
+    tickets: tuple[int, ...]
+    version: int
+
+
+class Assign(NamedTuple):
+    """The empty replica takes up `version`."""
+
+    replica: int
+    version: int
+
+
+class Drain(NamedTuple):
+    """The replica takes no new ticket until it is empty."""
+
+    replica: int
+
+
+class Migrate(NamedTuple):
+    """Running groups go on at another replica that hosts the same version."""
+
+    source: int
+    target: int
+    tickets: tuple[int, ...]
+
+
+class Swap(NamedTuple):
+    """The replica's running groups go on under `version`: one response has several versions."""
+
+    replica: int
+    version: int
+    keep_cache: bool  # False: prompt and response so far are prefilled again
+
+
+class Lend(NamedTuple):
+    """Elastic replicas generate; what they had paused goes on."""
+
+    replicas: tuple[int, ...]
+
+
+class Reclaim(NamedTuple):
+    """The trainer takes the devices of elastic replicas back; what they decode is paused."""
+
+    replicas: tuple[int, ...]
+
+
+class Score(NamedTuple):
+    tickets: tuple[int, ...]
+    with_generators: bool = False  # they pause and run the trainer's program meanwhile
+
+
+class Train(NamedTuple):
+    tickets: tuple[int, ...]
+
+
+class EndStale(NamedTuple):
+    """These tickets are not trained on; what becomes of their problems says `afterwards`."""
+
+    tickets: tuple[int, ...]
+    afterwards: Afterwards = "again"
+
+
+class SetIssueLimit(NamedTuple):
+    limit: int
+
+
+class Balanced(NamedTuple):
+    """The actions before this one rebalanced replicas and versions, at `at_s` of the clock."""
+
+    at_s: float
+
+
+class SetGate(NamedTuple):
+    """The elastic gate has decided for this step; `threshold` holds from now on."""
+
+    threshold: float
+
+
+Action = (
+    Issue
+    | Dispatch
+    | Assign
+    | Drain
+    | Migrate
+    | Swap
+    | Lend
+    | Reclaim
+    | Score
+    | Train
+    | EndStale
+    | SetIssueLimit
+    | Balanced
+    | SetGate
+)
+
+
+# ---- what else happens --------------------------------------------------------------------------
 
 
 class Generated(NamedTuple):
@@ -105,115 +208,7 @@ Event = (
     | ReplicaBack
     | Reopened
 )
-Change = acts.Action | Event
-
-
-def replay(changes: Iterable[Change], state: RunState) -> RunState:
-    """The state after `changes`."""
-    return functools.reduce(apply, changes, state)
-
-
-def apply(state: RunState, change: Change) -> RunState:
-    """The state after one change. Pure; knows neither clock nor processes."""
-    if isinstance(change, Event):
-        return _after_event(state, change)
-    return _after_action(state, change)
-
-
-def _after_action(state: RunState, action: acts.Action) -> RunState:
-    match action:
-        case acts.Issue(count, version, deferred):
-            for _ in range(count):
-                state = states.issue(state, state.num_issued, version)
-            left = state.num_deferred - (count if deferred else 0)
-            return dataclasses.replace(state, num_deferred=left)
-        case acts.Dispatch(replica, numbers, _):
-            return states.move(state, numbers, "decoding", replica=replica)
-        case acts.Assign(replica, version):
-            return states.set_replica(state, replica, version=version, draining=False)
-        case acts.Drain(replica):
-            return states.set_replica(state, replica, draining=True)
-        case acts.Migrate(_, target, numbers):
-            return states.move(state, numbers, "decoding", replica=target)
-        case acts.Swap(replica, version, _):
-            return states.set_replica(state, replica, version=version)
-        case acts.Lend(replicas):
-            return _set_generating(state, replicas, True)
-        case acts.Reclaim(replicas):
-            return _set_generating(state, replicas, False)
-        case acts.Score(numbers, _):
-            moved = states.move(state, numbers, "scoring")
-            return dataclasses.replace(moved, trainer="scoring")
-        case acts.Train(numbers):
-            moved = states.move(state, numbers, "leased")
-            return dataclasses.replace(moved, trainer="training")
-        case acts.EndStale(numbers, afterwards):
-            state = states.end(state, numbers, "stale")
-            put_back = len(numbers) if afterwards == "defer" else 0
-            return dataclasses.replace(state, num_deferred=state.num_deferred + put_back)
-        case acts.SetIssueLimit(limit):
-            return dataclasses.replace(state, issue_limit=limit)
-        case acts.Balanced(at_s):
-            # those that the policy hears of, see `faults.decide`
-            crew = sum(r.generating and not r.quarantined for r in state.replicas)
-            balance = states.Balance(state.newest_version, crew, at_s)
-            return dataclasses.replace(state, balance=balance)
-        case acts.SetGate(threshold):
-            return dataclasses.replace(state, lend_threshold=threshold, gate_step=state.step)
-
-
-def _after_event(state: RunState, event: Event) -> RunState:
-    match event:
-        case Generated(number, pressure, _):
-            moved = states.move(state, [number], "verifying", replica=None)
-            return dataclasses.replace(moved, cache_pressure=pressure)
-        case Verified(number, disposition, is_solved):
-            if disposition == "keep":
-                return states.move(state, [number], "judged")
-            return dataclasses.replace(
-                states.end(state, [number], disposition),
-                num_fruitless=state.num_fruitless + 1,
-                num_failed=state.num_failed + (disposition in ("ungradable", "failed")),
-                num_solved=state.num_solved + is_solved,
-            )
-        case Scored(numbers):
-            return dataclasses.replace(states.move(state, numbers, "ready"), trainer="idle")
-        case Trained(step, numbers, limit):
-            return dataclasses.replace(
-                states.end(state, numbers, "trained"),
-                step=step,
-                trainer="publishing",
-                issue_limit=limit,
-                num_fruitless=0,
-                num_failed=0,
-                num_solved=0,
-            )
-        case Published(version, total_steps, _):
-            return dataclasses.replace(
-                state, newest_version=version, trainer="idle", total_steps=total_steps
-            )
-        case SaveBegun():
-            return state
-        case RunEnds(total_steps):
-            return dataclasses.replace(state, total_steps=total_steps)
-        case Ended(numbers, how):
-            return states.end(state, numbers, how)
-        case ReplicaLost(replica):
-            numbers = state.tickets.decoding_on(replica)
-            waiting = states.move(state, numbers, "queued", replica=None)
-            return states.set_replica(
-                waiting, replica, version=None, draining=False, quarantined=True
-            )
-        case ReplicaBack(replica):
-            return states.set_replica(state, replica, quarantined=False)
-        case Reopened(lost):
-            return states.rewind(states.end(state, lost, "stale"))
-
-
-def _set_generating(state: RunState, replicas: tuple[int, ...], generating: bool) -> RunState:
-    for replica in replicas:
-        state = states.set_replica(state, replica, generating=generating)
-    return state
+Change = Action | Event
 
 
 # ---- as JSON ------------------------------------------------------------------------------------

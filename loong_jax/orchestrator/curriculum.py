@@ -3,7 +3,7 @@
 Two curricula of arXiv:2509.18883, 3.4.1, as data and pure functions. STEM: problems are included by
 their pass rate, and thresholds that move make the data harder. Code: the limit of a response grows
 once the 90th percentile of lengths comes near it. The report gives no thresholds, and by default
-there are none. What both remember is a `Lessons`, plain values that a checkpoint holds.
+there are none. What both remember is a `CurriculumState`, plain values that a checkpoint holds.
 """
 
 import dataclasses
@@ -123,7 +123,7 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lessons:
+class CurriculumState:
     """All that the curricula remember."""
 
     standings: Mapping[str, Standing] = dataclasses.field(default_factory=dict)
@@ -143,10 +143,10 @@ def key_of(settings: PassRates, problem: Problem) -> str:
 
 
 def is_posed(
-    settings: PassRates, lessons: Lessons, problem: Problem, *, step: int, ticket: int
+    settings: PassRates, state: CurriculumState, problem: Problem, *, step: int, ticket: int
 ) -> bool:
     """Whether a problem is posed as ticket `ticket`, after `step` steps."""
-    standing = lessons.standings.get(key_of(settings, problem))
+    standing = state.standings.get(key_of(settings, problem))
     if standing is None or standing.num_groups < settings.after_groups:
         return True
     if ticket - standing.ticket > settings.pause:
@@ -157,51 +157,51 @@ def is_posed(
 
 def after_verdicts(
     settings: PassRates,
-    lessons: Lessons,
+    state: CurriculumState,
     problem: Problem,
     outcomes: Sequence[str],
     *,
     ticket: int,
-) -> Lessons:
+) -> CurriculumState:
     """With the outcomes of a group's verdicts; what could not be graded says nothing."""
     graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
     if not graded:
-        return lessons
+        return state
     rate = graded.count("correct") / len(graded)
     key = key_of(settings, problem)
-    old = lessons.standings.get(key)
+    old = state.standings.get(key)
     if old is not None:
         is_anew = ticket - old.ticket > settings.pause
         weight = 1.0 if is_anew else settings.weight
         rate = weight * rate + (1 - weight) * old.rate
     num_groups = 1 if old is None else old.num_groups + 1
     standing = Standing(rate, num_groups, ticket)
-    return dataclasses.replace(lessons, standings={**lessons.standings, key: standing})
+    return dataclasses.replace(state, standings={**state.standings, key: standing})
 
 
 # ---- context ------------------------------------------------------------------------------------
 
 
-def limit_of(settings: GrowingContext, lessons: Lessons) -> int:
+def limit_of(settings: GrowingContext, state: CurriculumState) -> int:
     """Tokens of a response that is issued now."""
-    return settings.limits[lessons.stage]
+    return settings.limits[state.stage]
 
 
 def after_lengths(
-    settings: GrowingContext, lessons: Lessons, lengths: Sequence[int], *, limit: int | None
-) -> Lessons:
+    settings: GrowingContext, state: CurriculumState, lengths: Sequence[int], *, limit: int | None
+) -> CurriculumState:
     """With the lengths of a group that was issued under `limit`; those of another limit are left
     out. The next limit is in force where they say so.
     """
-    if limit != limit_of(settings, lessons):
-        return lessons
-    kept = (*lessons.lengths, *lengths)[-settings.window :]
-    is_last = lessons.stage + 1 == len(settings.limits)
+    if limit != limit_of(settings, state):
+        return state
+    kept = (*state.lengths, *lengths)[-settings.window :]
+    is_last = state.stage + 1 == len(settings.limits)
     if len(kept) < settings.window or is_last:
-        return dataclasses.replace(lessons, lengths=kept)
-    if percentile(kept, settings.percentile) < settings.near * limit_of(settings, lessons):
-        return dataclasses.replace(lessons, lengths=kept)
-    return dataclasses.replace(lessons, stage=lessons.stage + 1, lengths=())
+        return dataclasses.replace(state, lengths=kept)
+    if percentile(kept, settings.percentile) < settings.near * limit_of(settings, state):
+        return dataclasses.replace(state, lengths=kept)
+    return dataclasses.replace(state, stage=state.stage + 1, lengths=())
 
 
 def percentile(values: Sequence[int], percent: float) -> int:
@@ -212,45 +212,47 @@ def percentile(values: Sequence[int], percent: float) -> int:
 # ---- what is kept and shown ---------------------------------------------------------------------
 
 
-def metrics(curriculum: Curriculum, lessons: Lessons, *, step: int, ticket: int) -> dict[str, Any]:
+def metrics(
+    curriculum: Curriculum, state: CurriculumState, *, step: int, ticket: int
+) -> dict[str, Any]:
     """Counters for the line of a step; {} without curricula."""
     found: dict[str, Any] = {}
     if (rates := curriculum.pass_rates).is_on:
         floor, ceiling = bound_at(rates.floors, step), bound_at(rates.ceilings, step)
         resting = [
             standing
-            for standing in lessons.standings.values()
+            for standing in state.standings.values()
             if standing.num_groups >= rates.after_groups and ticket - standing.ticket <= rates.pause
         ]
         found |= {
-            "curriculum/num_known": len(lessons.standings),
+            "curriculum/num_known": len(state.standings),
             "curriculum/num_too_easy": sum(standing.rate > ceiling for standing in resting),
             "curriculum/num_too_hard": sum(standing.rate < floor for standing in resting),
-            "curriculum/num_passed_over": lessons.num_passed_over,
+            "curriculum/num_passed_over": state.num_passed_over,
             "curriculum/floor": floor,
             "curriculum/ceiling": ceiling,
         }
     if (context := curriculum.context).is_on:
-        found["curriculum/max_new_tokens"] = limit_of(context, lessons)
-        if lessons.lengths:
-            found["curriculum/length_percentile"] = percentile(lessons.lengths, context.percentile)
+        found["curriculum/max_new_tokens"] = limit_of(context, state)
+        if state.lengths:
+            found["curriculum/length_percentile"] = percentile(state.lengths, context.percentile)
     return found
 
 
-def to_json(lessons: Lessons) -> dict[str, Any]:
+def to_json(state: CurriculumState) -> dict[str, Any]:
     return {
         "standings": {
             key: [standing.rate, standing.num_groups, standing.ticket]
-            for key, standing in lessons.standings.items()
+            for key, standing in state.standings.items()
         },
-        "num_passed_over": lessons.num_passed_over,
-        "stage": lessons.stage,
-        "lengths": list(lessons.lengths),
+        "num_passed_over": state.num_passed_over,
+        "stage": state.stage,
+        "lengths": list(state.lengths),
     }
 
 
-def from_json(record: Mapping[str, Any]) -> Lessons:
-    return Lessons(
+def from_json(record: Mapping[str, Any]) -> CurriculumState:
+    return CurriculumState(
         standings={key: Standing(*values) for key, values in record["standings"].items()},
         num_passed_over=record["num_passed_over"],
         stage=record["stage"],

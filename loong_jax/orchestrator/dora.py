@@ -9,7 +9,7 @@ import dataclasses
 
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import choices, rebalance
-from loong_jax.orchestrator.actions import (
+from loong_jax.orchestrator.changes import (
     Action,
     Assign,
     Balanced,
@@ -20,15 +20,14 @@ from loong_jax.orchestrator.actions import (
     SetGate,
 )
 from loong_jax.orchestrator.choices import OverStale
+from loong_jax.orchestrator.ledger import UNFINISHED, Ledger
 from loong_jax.orchestrator.protocols import MovesGroups
-from loong_jax.orchestrator.state import RunState
-
-_UNFINISHED = ("queued", "decoding", "verifying", "scoring")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triggers:
-    """When replicas are shared out anew. A weight update and a change of crew always do."""
+    """When replicas are shared out anew. A weight update always does, and so does
+    a change of those that generate."""
 
     period_s: float = 60.0
     cache_pressure: float = 0.9  # share of the fullest replica's cache
@@ -99,109 +98,109 @@ class MultiVersionPolicy:
     def needs(self) -> tuple[type, ...]:
         return () if self.triggers is None else (MovesGroups,)
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         if self.over_stale == "regenerate" and (
-            actions := choices.end_stale(state, self.max_staleness, "again")
+            actions := choices.end_stale(view, self.max_staleness, "again")
         ):
             return actions
         return (
-            self._use_trainer(state, groups_per_replica)
-            or self._lend(state)
-            or self._let_go(state)
-            or self._place(state, groups_per_replica, now)
-            or self._admit(state, groups_per_replica)
-            or choices.dispatch(state, groups_per_replica)
+            self._use_trainer(view)
+            or self._lend(view)
+            or self._let_go(view)
+            or self._place(view, now)
+            or self._admit(view)
+            or choices.dispatch(view)
         )
 
-    def _use_trainer(self, state: RunState, groups_per_replica: int) -> list[Action]:
+    def _use_trainer(self, view: Ledger) -> list[Action]:
         if self.over_stale == "wait":
             batch = choices.batch_of_window(
-                state, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
+                view, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
             )
         else:
-            batch = choices.oldest_batch(state, self.groups_per_step)
+            batch = choices.oldest_batch(view, self.groups_per_step)
         if batch is None:
             return []
-        lent = choices.crews(state).lent
+        lent = view.sets.lent
         if lent and self.triggers is not None:
-            return [*rebalance.evacuate(state, lent, groups_per_replica), Reclaim(lent)]
-        return choices.train(state, batch, with_generators=self.generators_score)
+            return [*rebalance.evacuate(view, lent), Reclaim(lent)]
+        return choices.train(view, batch, with_generators=self.generators_score)
 
-    def _lend(self, state: RunState) -> list[Action]:
+    def _lend(self, view: Ledger) -> list[Action]:
         """Once a step, after its weights are published, the gate decides about all devices."""
-        taken = choices.crews(state).taken
-        if not taken or state.trainer != "idle":
+        taken = view.sets.taken
+        if not taken or view.trainer != "idle":
             return []
-        holds_work = any(state.num_decoding(number) for number in taken)
-        nobody_else = len(taken) == len(state.replicas)
+        holds_work = any(view.tickets.num_decoding(number) for number in taken)
+        nobody_else = len(taken) == len(view.sets.working)
         if self.gate is None or holds_work or nobody_else:
             return [Lend(taken)]
-        there = state.tickets.count("judged", "scoring", "ready")
+        there = view.tickets.count("judged", "scoring", "ready")
         missing = max(0.0, 1 - there / self.groups_per_step)
-        if state.gate_step == state.step:
+        if view.gate_step == view.step:
             # Refused for this step, but the batch cannot come together without these devices.
-            stuck = not state.tickets.count("decoding", "verifying", "scoring")
+            stuck = not view.tickets.count("decoding", "verifying", "scoring")
             return [Lend(taken)] if stuck and missing else []
-        threshold = self.gate.threshold if state.lend_threshold is None else state.lend_threshold
+        threshold = self.gate.threshold if view.lend_threshold is None else view.lend_threshold
         lends, following = self.gate.decide(missing, threshold)
         return [SetGate(following), Lend(taken)] if lends else [SetGate(following)]
 
-    def _let_go(self, state: RunState) -> list[Action]:
+    def _let_go(self, view: Ledger) -> list[Action]:
         """Empty replicas whose devices the trainer keeps hold no version that the window has left:
         the version store has room for that of the window alone.
         """
-        oldest = state.newest_version - self.max_staleness
+        oldest = view.newest_version - self.max_staleness
         return [
-            Assign(number, state.newest_version)
-            for number in choices.crews(state).taken
-            if (version := state.replicas[number].version) is not None
+            Assign(number, view.newest_version)
+            for number in view.sets.taken
+            if (version := view.replicas[number].version) is not None
             and version < oldest
-            and not state.num_decoding(number)
+            and not view.tickets.num_decoding(number)
         ]
 
     # ---- which replica hosts what ---------------------------------------------------------------
 
-    def _place(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def _place(self, view: Ledger, now: float) -> list[Action]:
         if self.triggers is None:
-            return self._turn_empty(state)
-        crew = choices.crews(state).generating
-        update = (state.newest_version, len(crew)) != state.balance[:2]
-        waited_s = now - state.balance.at_s
-        pressed = state.cache_pressure > self.triggers.cache_pressure
+            return self._turn_empty(view)
+        generating = view.sets.generating
+        update = (view.newest_version, len(generating)) != view.balance[:2]
+        waited_s = now - view.balance.at_s
+        pressed = view.cache_pressure > self.triggers.cache_pressure
         is_due = waited_s >= self.triggers.period_s or (
             pressed and waited_s >= self.triggers.least_gap_s
         )
-        if not crew or not (update or is_due or self._is_uncovered(state)):
+        if not generating or not (update or is_due or self._is_uncovered(view)):
             return []
-        injected = max(0, self._num_wanted - state.tickets.count(*_UNFINISHED))
-        actions = rebalance.repartition(state, crew, groups_per_replica, injected=injected)
+        injected = max(0, self._num_wanted - view.tickets.count(*UNFINISHED))
+        actions = rebalance.repartition(view, generating, injected=injected)
         moves = any(isinstance(action, Assign | Migrate) for action in actions)
         return [*actions, Balanced(now)] if update or is_due or moves else []
 
-    def _is_uncovered(self, state: RunState) -> bool:
+    def _is_uncovered(self, view: Ledger) -> bool:
         """True where queued groups have no replica of their version (after a resume)."""
-        hosted = choices.crews(state).hosts
-        return any(version not in hosted for version in state.tickets.versions("queued"))
+        hosted = view.sets.hosts
+        return any(version not in hosted for version in view.tickets.versions("queued"))
 
-    def _turn_empty(self, state: RunState) -> list[Action]:
+    def _turn_empty(self, view: Ledger) -> list[Action]:
         """Static: one share in S + 1 of the replicas takes up each new version, once empty."""
-        queued = state.tickets.versions("queued")
-        crew = choices.crews(state).generating
-        hosted = [state.replicas[number].version for number in crew]
+        queued = view.tickets.versions("queued")
+        generating = view.sets.generating
+        hosted = [view.replicas[number].version for number in generating]
         uncovered = [version for version in sorted(queued) if version not in hosted]
-        share = max(1, round(len(crew) / (self.max_staleness + 1)))
-        num_newest = hosted.count(state.newest_version)
-        oldest_useful = state.newest_version - self.max_staleness + 1
+        share = max(1, round(len(generating) / (self.max_staleness + 1)))
+        num_newest = hosted.count(view.newest_version)
+        oldest_useful = view.newest_version - self.max_staleness + 1
         actions: list[Action] = []
-        for number in sorted(crew, key=lambda n: (state.replicas[n].version or 0, n)):
-            version = state.replicas[number].version
-            is_busy = state.num_decoding(number) or version in queued
-            if is_busy or version == state.newest_version:
+        for number in sorted(generating, key=lambda n: (view.replicas[n].version or 0, n)):
+            version = view.replicas[number].version
+            is_busy = view.tickets.num_decoding(number) or version in queued
+            if is_busy or version == view.newest_version:
                 continue
             if uncovered:
                 actions.append(Assign(number, uncovered.pop(0)))
             elif version is None or num_newest < share or version < oldest_useful:
-                actions.append(Assign(number, state.newest_version))
+                actions.append(Assign(number, view.newest_version))
                 num_newest += 1
         return actions
 
@@ -212,38 +211,38 @@ class MultiVersionPolicy:
         """RBS of the paper, in groups."""
         return int((1 + self.over_provision) * self.groups_per_step)
 
-    def _admit(self, state: RunState, groups_per_replica: int) -> list[Action]:
+    def _admit(self, view: Ledger) -> list[Action]:
         """The newest version first; idle places of older ones are filled where age allows."""
-        wanted = self._num_wanted - state.tickets.count(*_UNFINISHED)
+        wanted = self._num_wanted - view.tickets.count(*UNFINISHED)
         if wanted <= 0:
             return []
-        hosted = [version for version in choices.crews(state).hosts if version is not None]
+        hosted = [version for version in view.sets.hosts if version is not None]
         for version in sorted(hosted, reverse=True):
-            if self.triggers is None and not self._takes_work(state, version):
+            if self.triggers is None and not self._takes_work(view, version):
                 continue
             room = min(
                 choices.room_for(
-                    state,
+                    view,
                     later,
                     groups_per_step=self.groups_per_step,
                     max_staleness=self.max_staleness,
                 )
-                for later in range(version, state.newest_version + 1)
+                for later in range(version, view.newest_version + 1)
             )
             if room <= 0:  # then there is none in older versions either
                 return []
-            count = min(wanted, room, choices.num_free(state, groups_per_replica, version))
+            count = min(wanted, room, choices.num_free(view, version))
             if count > 0:
                 return [Issue(count, version)]
         return []
 
-    def _takes_work(self, state: RunState, version: int) -> bool:
+    def _takes_work(self, view: Ledger, version: int) -> bool:
         """Static replicas that have to turn take nothing new, or they would never be empty."""
-        if version == state.newest_version:
+        if version == view.newest_version:
             return True
-        crew = choices.crews(state).generating
-        share = max(1, round(len(crew) / (self.max_staleness + 1)))
-        num_newest = sum(state.replicas[n].version == state.newest_version for n in crew)
-        oldest = min(v for n in crew if (v := state.replicas[n].version) is not None)
+        generating = view.sets.generating
+        share = max(1, round(len(generating) / (self.max_staleness + 1)))
+        num_newest = sum(view.replicas[n].version == view.newest_version for n in generating)
+        oldest = min(v for n in generating if (v := view.replicas[n].version) is not None)
         is_due = version == oldest and num_newest < share
-        return not is_due and version > state.newest_version - self.max_staleness
+        return not is_due and version > view.newest_version - self.max_staleness

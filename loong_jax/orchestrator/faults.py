@@ -1,4 +1,4 @@
-"""What may fail, how often, and how a policy decides around a replica that has failed.
+"""What may fail, how often, and what blocks a run in which nothing happens any more.
 
 Infrastructure fails apart from data: a lost replica or verifier is tried again after a pause that
 doubles, and says nothing about the group; an answer that cannot be graded is a property of the
@@ -6,13 +6,9 @@ group, and its ticket ends. Each has a budget; where it is spent the run ends wi
 """
 
 import dataclasses
-from typing import Any
 
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.orchestrator import actions as acts
-from loong_jax.orchestrator import policy as policies
-from loong_jax.orchestrator.state import RunState
-from loong_jax.orchestrator.ticket_table import TicketTable
+from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.verifiers.verdict import Verdict
 
 VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about the answer
@@ -51,50 +47,17 @@ def is_infrastructure(verdict: Verdict) -> bool:
     return verdict.outcome == "ungradable" and verdict.reason in VERIFIER_LOST
 
 
-def decide(
-    state: RunState, policy: policies.Policy, groups_per_replica: int, now: float
-) -> list[acts.Action]:
-    """`policy.decide` over the replicas that work; it never hears of the others."""
-    if not any(replica.quarantined for replica in state.replicas):
-        return policies.decide(state, policy, groups_per_replica, now)
-    working = [number for number, r in enumerate(state.replicas) if not r.quarantined]
-    if not working:
-        return []
-    seen_as = {number: place for place, number in enumerate(working)}
-    tickets = TicketTable(
-        ticket
-        if ticket.replica is None
-        else dataclasses.replace(ticket, replica=seen_as[ticket.replica])
-        for ticket in state.tickets.values()
-    )
-    seen = dataclasses.replace(
-        state, replicas=tuple(state.replicas[number] for number in working), tickets=tickets
-    )
-    chosen = policies.decide(seen, policy, groups_per_replica, now)
-    return [_renumbered(action, working) for action in chosen]
-
-
-def _renumbered(action: acts.Action, working: list[int]) -> acts.Action:
-    changed: dict[str, Any] = {}
-    for name, value in action._asdict().items():
-        if name in ("replica", "source", "target"):
-            changed[name] = working[value]
-        elif name == "replicas":
-            changed[name] = tuple(working[place] for place in value)
-    return action._replace(**changed)
-
-
-def what_blocks(state: RunState) -> str:
+def what_blocks(ledger: Ledger) -> str:
     """What the run waits for, in words, when nothing happens any more."""
-    if state.trainer != "idle":
-        return f"the trainer is still {state.trainer}"
-    decoding = sorted({t.replica for t in state.in_phase("decoding") if t.replica is not None})
-    if decoding:
-        return f"replicas {decoding} are silent while they decode"
-    if waiting := [ticket.number for ticket in state.in_phase("verifying")]:
+    if ledger.trainer != "idle":
+        return f"the trainer is still {ledger.trainer}"
+    busy = [n for n in range(len(ledger.replicas)) if ledger.tickets.num_decoding(n)]
+    if busy:
+        return f"replicas {busy} are silent while they decode"
+    if waiting := [ticket.number for ticket in ledger.tickets.in_phase("verifying")]:
         return f"no verdict came for tickets {waiting[:8]}"
-    if all(replica.quarantined for replica in state.replicas):
+    if not ledger.sets.working:
         return "every replica is in quarantine"
-    if waiting := sorted(state.tickets.versions("queued")):
+    if waiting := sorted(ledger.tickets.versions("queued")):
         return f"no replica takes up versions {waiting} that queued tickets are for"
     return "nobody is at work, and the policy decides nothing"

@@ -11,21 +11,25 @@ at every trained step and checkpoint, and else once in `fsync_every_s`: a machin
 costs at most what was generated in that time. Arrays are flushed before the lines that name them.
 """
 
+import dataclasses
 import json
 import mmap
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.data import disk
 from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Change, Place
-from loong_jax.rollout import plain
+from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.protocols import Grade
+from loong_jax.rollout import codec
 from loong_jax.rollout.records import Group
+from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
 
@@ -131,8 +135,8 @@ class Journal:
 
     def keep(self, group: Group) -> Place:
         """Appends the arrays of a group; returns segment, first byte, length and CRC-32."""
-        blob = plain.group_to_bytes(group)
-        padding = -self._arrays_end % plain.ALIGNMENT
+        blob = codec.encode(codec.group_to_plain(group))
+        padding = -self._arrays_end % codec.ALIGNMENT
         first = self._arrays_end + padding
         _write(self._arrays, bytes(padding) + blob, self._path(self._segment, "arrays"))
         self._arrays_end = first + len(blob)
@@ -149,7 +153,7 @@ class Journal:
                 f"the group at {place} of {self.directory} is damaged. Delete that directory to "
                 "go on from the last checkpoint alone."
             )
-        return plain.group_from_bytes(blob)
+        return codec.group_from_plain(codec.decode(blob))
 
     def rotate(self) -> None:
         """What follows goes on from the snapshot just taken."""
@@ -207,6 +211,68 @@ class Journal:
             self._maps[number] = known
         view = memoryview(known)[first : first + length]
         return view if zlib.crc32(view) == checksum else None
+
+
+# ---- going on from it ---------------------------------------------------------------------------
+
+
+class LostStep(NamedTuple):
+    """A step that was trained after the last checkpoint: its weights are gone, its groups not."""
+
+    step: int
+    groups: tuple[Group, ...]
+    reread: dict[str, int]  # see `rereads`
+    counts: dict[str, int]  # of tickets, when it ended
+    num_open: int
+
+
+class Replayed(NamedTuple):
+    """What a journal held since the checkpoint."""
+
+    num_changes: int
+    steps: tuple[LostStep, ...]
+    checksums: dict[int, str]  # of the weights by version, where known
+
+
+def replay(
+    ledger: Ledger, journal: Journal | None, found: Sequence[Change], grade: Grade
+) -> Replayed:
+    """Enters what was committed after the checkpoint that the ledger was restored from.
+
+    `grade` rewards a group with verdicts: it returns the group and its disposition.
+    """
+    steps: list[LostStep] = []
+    checksums: dict[int, str] = {}
+    for change in found:
+        lease, groups = ledger.lease, ()
+        match change:
+            case changes.Generated() | changes.Scored() if journal is not None:
+                groups = tuple(journal.load(place) for place in _places(change))
+            case changes.Verified(number, "keep", _, verdicts):
+                rollouts = zip(ledger.group(number).rollouts, verdicts, strict=True)
+                judged = tuple(dataclasses.replace(r, verdict=Verdict(**v)) for r, v in rollouts)
+                groups = (grade(ledger.group(number).replace_rollouts(judged))[0],)
+        ledger.enter(change, groups)
+        match change:
+            case changes.Trained(step):
+                assert lease is not None
+                again, num_open = rereads(ledger, len(lease.reread)), len(ledger.tickets)
+                steps.append(LostStep(step, lease.groups, again, ledger.counts(), num_open))
+            case changes.Published(version, _, checksum):
+                checksums[version] = checksum
+    return Replayed(len(found), tuple(steps), checksums)
+
+
+def rereads(ledger: Ledger, num_groups: int) -> dict[str, int]:
+    """Groups that the last step trained on again, `num_groups`, and all so far; {} where none ever
+    is.
+    """
+    if not ledger.reuse.share:
+        return {}
+    return {"reuse/groups": num_groups, "reuse/total": ledger.trained.num_reads}
+
+
+# ---- bytes --------------------------------------------------------------------------------------
 
 
 def _places(change: Change) -> tuple[Place, ...]:

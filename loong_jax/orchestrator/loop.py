@@ -1,13 +1,12 @@
 """The event loop of one reinforcement-learning run: asks `decide`, carries its actions out.
 
     while not finished:
-        for action in decide(state): enter it in the books, carry it out
+        for action in decide(ledger, now): enter it in the ledger, carry it out
         enter the next event of replicas, verifiers or trainer
 
-One thread, the only one that changes the books. Groups of processes report from their own threads
-through the inbox. Every wait has a time-out, and the watchdog's error names what blocks. What each
-record does to the books is in `changes` and `books`, how an action is carried out in `hands`, how
-verdicts are asked for in `verifying`; here is what happens around it.
+One thread, the only one that changes the ledger. Groups of processes report from their own threads
+through the inbox. Every wait has a time-out, and the watchdog's error names what blocks. How an
+action is carried out and verdicts are asked for is in `executor`; here is what happens around it.
 """
 
 import dataclasses
@@ -19,33 +18,38 @@ from typing import Any, TypeVar
 
 from loong_jax import interrupts
 from loong_jax.errors import LoongError
-from loong_jax.orchestrator import changes, faults
+from loong_jax.orchestrator import changes, faults, journal
 from loong_jax.orchestrator import policy as policies
-from loong_jax.orchestrator import state as states
-from loong_jax.orchestrator.books import Books, Grade, Replayed
+from loong_jax.orchestrator.changes import Change
+from loong_jax.orchestrator.executor import (
+    Executor,
+    GroupVerified,
+    Inbox,
+    VerifyAgain,
+    Verifying,
+)
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
-from loong_jax.orchestrator.hands import Hands
-from loong_jax.orchestrator.inbox import EventQueue, Inbox
-from loong_jax.orchestrator.journal import Journal
+from loong_jax.orchestrator.journal import Journal, Replayed
+from loong_jax.orchestrator.ledger import UNLEASED, Ledger, ReplicaState
 from loong_jax.orchestrator.protocols import (
+    EventQueue,
+    Grade,
     LendsDevices,
     MendsReplicas,
     RemembersWeights,
     ReplicaGroup,
     ReportsPressure,
+    RunLog,
     TrainerGroup,
     VerifierPool,
     Versions,
 )
-from loong_jax.orchestrator.run_log import RunLog
-from loong_jax.orchestrator.state import RunState
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.orchestrator.verifying import GroupVerified, VerifyAgain, Verifying
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.grading import Disposition
 from loong_jax.rollout import events as rollout_events
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, Ticket
+from loong_jax.rollout.reuse import GroupReuse
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +76,12 @@ class LoopSettings:
     faults: FaultBudget = FaultBudget()
     max_tickets_per_step: int = 5000  # judged without a step in between: nothing is learnt then
     saturated_after: int = 200  # such tickets, nearly all of them solved: nothing is left to learn
+    reuse: GroupReuse = GroupReuse()  # of groups that were trained before
+    reuse_seed: int = 0
 
 
 class Orchestrator:
-    """Owns the books of one run and drives its three groups of processes."""
+    """Owns the ledger of one run and drives its three groups of processes."""
 
     def __init__(
         self,
@@ -86,7 +92,6 @@ class Orchestrator:
         replicas: ReplicaGroup,
         verifiers: VerifierPool,
         tickets: TicketSource,
-        buffer: Buffer,
         versions: Versions,
         grade: Grade,
         log: RunLog,
@@ -104,17 +109,20 @@ class Orchestrator:
         self.log = log
         self.clock = clock
         self.keep_going = keep_going  # asked after every step; False makes it the last one
+        self.grade = grade
+        self.journal = journal
+        scheduler = settings.scheduler
         elastic = replicas.elastic_replicas if isinstance(replicas, LendsDevices) else ()
-        state = RunState(
+        self.ledger = Ledger(
+            source=tickets,
+            replicas=[ReplicaState(elastic=n in elastic) for n in range(replicas.num_replicas)],
+            groups_per_replica=replicas.groups_per_replica,
+            max_staleness=scheduler.max_staleness,
+            mixes_versions=scheduler.mixes_versions,
+            reuse=settings.reuse,
+            seed=settings.reuse_seed,
             total_steps=settings.total_steps,
-            replicas=tuple(
-                states.ReplicaState(elastic=number in elastic)
-                for number in range(replicas.num_replicas)
-            ),
-            issue_limit=settings.scheduler.groups_per_step * (1 + settings.scheduler.max_staleness),
-        )
-        self.books = Books(
-            state=state, tickets=tickets, buffer=buffer, grade=grade, journal=journal
+            issue_limit=scheduler.groups_per_step * (1 + scheduler.max_staleness),
         )
         self.cancelled_at_end: tuple[Ticket, ...] = ()  # what the end of the run interrupted
         self.num_reissued = 0  # tickets whose version was lost with the process before this one
@@ -124,21 +132,24 @@ class Orchestrator:
         self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
         self._losses = [0] * replicas.num_replicas  # in a row
         self._inbox = Inbox(clock, events)
-        self._verifying = Verifying(name, verifiers, self.books, self._inbox, log, clock)
-        scheduler = type(settings.scheduler).__name__
-        self._hands = Hands(self.books, replicas, trainer, versions, scheduler)
+        self._verifying = Verifying(name, verifiers, self.ledger, self._inbox, log, clock)
+        name_of_scheduler = type(scheduler).__name__
+        self._executor = Executor(
+            self.ledger, self.commit, replicas, trainer, versions, name_of_scheduler
+        )
 
-    @property
-    def state(self) -> RunState:
-        return self.books.state
+    def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
+        """The change is in the journal, then in the ledger; its effect may follow.
 
-    @property
-    def tickets(self) -> TicketSource:
-        return self.books.tickets
+        `groups` are those of a `Generated`, `Verified` or `Scored` change, in its order.
+        """
+        if self.journal is not None:
+            self.journal.write(change)
+        self.ledger.enter(change, groups)
 
-    @property
-    def buffer(self) -> Buffer:
-        return self.books.buffer
+    def _keep(self, group: Group) -> tuple[changes.Place, ...]:
+        """Where the journal has the group's arrays now; () without a journal."""
+        return () if self.journal is None else (self.journal.keep(group),)
 
     # ---- going on -------------------------------------------------------------------------------
 
@@ -147,23 +158,24 @@ class Orchestrator:
         the journal holds since then. With a journal, call it for a fresh run too.
         """
         if control is not None:
-            self.books.restore(control)
-            self._saving = self._saved = self.state.step
+            self.ledger.restore(control)
+            self._saving = self._saved = self.ledger.step
         found = []
-        if self.books.journal is not None:
+        if self.journal is not None:
             self._reaches_back_to = control.get("journal", 0) if control is not None else 0
-            found = self.books.journal.reopen(self._reaches_back_to)
-        replayed = self.books.replay(found)
+            found = self.journal.reopen(self._reaches_back_to)
+        replayed = journal.replay(self.ledger, self.journal, found, self.grade)
         if control is not None or found:
             self._replayed = replayed
-        self.books.state = dataclasses.replace(self.state, total_steps=self.settings.total_steps)
+        self.ledger.total_steps = self.settings.total_steps
 
     def snapshot(self) -> dict[str, Any]:
         """All that decides how the run goes on, taken between two events."""
-        return self.books.snapshot()
+        segment = 0 if self.journal is None else self.journal.next_segment
+        return {**self.ledger.snapshot(), "journal": segment}
 
-    def run(self) -> RunState:
-        """Runs to the last step; returns the final state with every ticket ended.
+    def run(self) -> Ledger:
+        """Runs to the last step; returns the ledger with every ticket ended.
 
         A signal that ends it waits until the last step trained has a checkpoint.
         """
@@ -171,30 +183,29 @@ class Orchestrator:
         if self._replayed is not None:
             self._go_on(self._replayed)
         self.replicas.start(self._inbox.put)
-        for number, replica in enumerate(self.state.replicas):
+        for number, replica in enumerate(self.ledger.replicas):
             if replica.version is not None:
                 self.replicas.assign(number, replica.version)
-        paused = [n for n, replica in enumerate(self.state.replicas) if not replica.generating]
-        if paused:
-            self._hands.can(LendsDevices).reclaim(paused)
-        for ticket in self.state.in_phase("verifying"):
+        if paused := self.ledger.sets.taken:
+            self._executor.can(LendsDevices).reclaim(paused)
+        for ticket in self.ledger.tickets.in_phase("verifying"):
             self._verify(ticket.number)
-        if self.state.trainer == "publishing":
-            self.trainer.publish(self.state.step)
+        if self.ledger.trainer == "publishing":
+            self.trainer.publish(self.ledger.step)
         with interrupts.between_steps():
-            while not self.state.is_finished:
+            while not self.ledger.is_finished:
                 self._act()
-                if not self.state.is_finished:
+                if not self.ledger.is_finished:
                     self._advance(self._next_event())
                     self._leave_if_told()
         self._cancel_open_tickets()
-        return self.state
+        return self.ledger
 
     def _go_on(self, replayed: Replayed) -> None:
         """Trains the steps since the checkpoint once more, each on the groups it had, so that the
         policy versions that open tickets were promised exist again.
         """
-        needed = states.live_versions(self.state)
+        needed = self.ledger.live_versions()
         for version in set(self.versions.numbers()) - needed:
             self.versions.retire(version)
         changed: list[int] = []
@@ -202,12 +213,16 @@ class Orchestrator:
             self.trainer.train(lost.step, lost.groups)
             trained = self._answer(rl_events.StepTrained)
             self._log_step(trained, lost.groups, lost.reread, lost.counts, lost.num_open)
-            if lost.step in needed and lost.step <= self.state.newest_version:
+            if lost.step in needed and lost.step <= self.ledger.newest_version:
                 self.trainer.publish(lost.step)
                 self._answer(rl_events.VersionPublished)
                 if replayed.checksums.get(lost.step, "") != self._checksum(lost.step):
                     changed.append(lost.step)
-        reissued = self.books.without_weights(changed)
+        reissued = tuple(
+            ticket.number
+            for ticket in self.ledger.tickets.values()
+            if ticket.version in changed and ticket.phase not in ("ready", "leased")
+        )
         if reissued:
             self.num_reissued = len(reissued)
             logger.warning(
@@ -216,7 +231,7 @@ class Orchestrator:
                 changed,
                 len(reissued),
             )
-        self.books.commit(changes.Reopened(reissued))
+        self.commit(changes.Reopened(reissued))
         self.log.event(
             {
                 "kind": "reopen",
@@ -226,8 +241,8 @@ class Orchestrator:
                 "groups_issued_again": len(reissued),
             }
         )
-        if replayed.steps and self.state.trainer == "idle":
-            self._save(self.state.step)
+        if replayed.steps and self.ledger.trainer == "idle":
+            self._save(self.ledger.step)
 
     def _answer(self, kind: type[Event]) -> Event:
         """The trainer's answer to the only command under way."""
@@ -246,22 +261,22 @@ class Orchestrator:
 
     def _save(self, step: int) -> None:
         """Snapshot and journal part here: what the journal holds from now on is after `step`."""
-        snapshot = self.books.snapshot()
+        snapshot = self.snapshot()
         self._saving = step
-        self.books.commit(changes.SaveBegun(step))
-        if self.books.journal is not None:
+        self.commit(changes.SaveBegun(step))
+        if self.journal is not None:
             self._segments[step] = snapshot["journal"]
-            self.books.journal.rotate()
+            self.journal.rotate()
         self.trainer.save(step, snapshot)
 
     # ---- events -------------------------------------------------------------------------------
 
     def _leave_if_told(self) -> None:
         if interrupts.is_waiting():
-            if self.state.trainer != "idle":
+            if self.ledger.trainer != "idle":
                 return
-            if self.state.step > self._saving:
-                self._save(self.state.step)
+            if self.ledger.step > self._saving:
+                self._save(self.ledger.step)
             while self._saved < self._saving:
                 self._advance(self._next_event())
         interrupts.let_through()
@@ -274,13 +289,12 @@ class Orchestrator:
 
     def _describe_stall(self) -> str:
         phases = {
-            phase: [t.number for t in self.state.in_phase(phase)][:8]
-            for phase in ("queued", "decoding", "verifying", "judged", "scoring", "ready")
+            phase: [t.number for t in self.ledger.tickets.in_phase(phase)][:8] for phase in UNLEASED
         }
         return (
-            f"no event for {self.settings.stall_timeout_s:.0f} s at step {self.state.step}: "
-            f"{faults.what_blocks(self.state)}. The trainer is {self.state.trainer}, tickets by "
-            f"phase {phases}, replicas {self.state.replicas}. Raise stall_timeout_s if it is only "
+            f"no event for {self.settings.stall_timeout_s:.0f} s at step {self.ledger.step}: "
+            f"{faults.what_blocks(self.ledger)}. The trainer is {self.ledger.trainer}, tickets by "
+            f"phase {phases}, replicas {self.ledger.replicas}. Raise stall_timeout_s if it is only "
             "slow; the same command goes on from here."
         )
 
@@ -302,7 +316,7 @@ class Orchestrator:
             case GroupVerified():
                 self._on_verified(event)
             case VerifyAgain(number, attempts):
-                if number in self.state.tickets:
+                if number in self.ledger.tickets:
                     self._verify(number, attempts)
             case rl_events.GroupsScored():
                 self._on_scored(event)
@@ -311,15 +325,15 @@ class Orchestrator:
             case rl_events.VersionPublished():
                 self._on_published(event)
             case rollout_events.GroupsMigrated():
-                self._hands.on_moved(event.source, event.target)
+                self._executor.on_moved(event.source, event.target)
                 self.log.event({"kind": "migrate", **event._asdict(), "at_s": self.clock()})
             case rl_events.Saved():
                 self._on_saved(event)
             case rollout_events.ReplicaFailed(replica, error):
                 self._on_replica_failed(replica, error)
             case changes.ReplicaBack(replica):
-                self._hands.can(MendsReplicas).mend(replica)
-                self.books.commit(event)
+                self._executor.can(MendsReplicas).mend(replica)
+                self.commit(event)
                 self.log.event({"kind": "replica_back", "replica": replica, "at_s": self.clock()})
             case rollout_events.ReplicaIdle():
                 pass
@@ -333,16 +347,16 @@ class Orchestrator:
 
     def _on_generated(self, group: Group) -> None:
         number = group.ticket.number
-        ticket = self.state.tickets.get(number)
+        ticket = self.ledger.tickets.get(number)
         if ticket is None or ticket.phase not in ("queued", "decoding"):
             return  # cancelled while its last tokens were on their way, or written twice
         if ticket.replica is not None:
             self._losses[ticket.replica] = 0
-        pressure = self.state.cache_pressure
+        pressure = self.ledger.cache_pressure
         if isinstance(self.replicas, ReportsPressure):
             pressure = self.replicas.cache_pressure()
-        place = next(iter(self.books.keep(group)), None)
-        self.books.commit(changes.Generated(number, pressure, place), [group])
+        place = next(iter(self._keep(group)), None)
+        self.commit(changes.Generated(number, pressure, place), [group])
         self._verify(number)
 
     def _verify(self, number: int, attempts: Sequence[int] | None = None) -> None:
@@ -358,59 +372,64 @@ class Orchestrator:
             }
         )
         number = event.number
-        if number not in self.state.tickets:
+        if number not in self.ledger.tickets:
             return
         group = self._verifying.answered(event, self.settings.faults)
         if group is None:
             return
-        group, disposition = self.books.grade(group)
+        group, disposition = self.grade(group)
         self.log.judged(group, disposition)
         is_solved = all(r.verdict is not None and r.verdict.is_correct for r in group.rollouts)
-        verdicts = self.books.verdicts(group)
-        self.books.commit(changes.Verified(number, disposition, is_solved, verdicts), [group])
+        verdicts = ()
+        if self.journal is not None:
+            verdicts = tuple(dataclasses.asdict(r.verdict) for r in group.rollouts if r.verdict)
+        self.commit(changes.Verified(number, disposition, is_solved, verdicts), [group])
         if disposition != "keep":
             self._check_that_something_trains(disposition)
 
     def _check_that_something_trains(self, disposition: Disposition) -> None:
         """Ends a run whose problems are solved, and stops one that cannot learn from them."""
-        state = self.state
+        ledger = self.ledger
         if (
-            state.num_fruitless >= self.settings.saturated_after
-            and state.num_solved >= SATURATED_SHARE * state.num_fruitless
-            and state.trainer in ("idle", "scoring")
+            ledger.num_fruitless >= self.settings.saturated_after
+            and ledger.num_solved >= SATURATED_SHARE * ledger.num_fruitless
+            and ledger.trainer in ("idle", "scoring")
         ):
-            logger.info("step %d: the problems are solved; the run ends here", state.step)
-            self.books.commit(changes.RunEnds(state.step))
+            logger.info("step %d: the problems are solved; the run ends here", ledger.step)
+            self.commit(changes.RunEnds(ledger.step))
             return
-        if state.num_failed >= self.settings.faults.failed_tickets:
+        if ledger.num_failed >= self.settings.faults.failed_tickets:
             raise BudgetSpent(
-                f"{state.num_failed} tickets since step {state.step} could not be graded or "
+                f"{ledger.num_failed} tickets since step {ledger.step} could not be graded or "
                 f"failed, as many as failed_tickets allows; the last was {disposition}. Ends so "
-                f"far: {dict(state.ends)}. Look at the verdicts in rollouts/: their reasons say "
+                f"far: {dict(ledger.ends)}. Look at the verdicts in rollouts/: their reasons say "
                 "what the verifier misses. Responses that were all cut off at the limit of "
                 "tokens cannot be graded either: then raise it."
             )
-        if state.num_fruitless >= self.settings.max_tickets_per_step:
+        if ledger.num_fruitless >= self.settings.max_tickets_per_step:
             raise RunStalled(
-                f"{state.num_fruitless} tickets in a row since step {state.step} could not train, "
-                f"the last one was {disposition}. Ends so far: {dict(state.ends)}. All groups "
-                "are all right or all wrong, or the verifier fails: choose other levels, a larger "
-                "group, or look at the verdicts in rollouts/."
+                f"{ledger.num_fruitless} tickets in a row since step {ledger.step} could not "
+                f"train, the last one was {disposition}. Ends so far: {dict(ledger.ends)}. All "
+                "groups are all right or all wrong, or the verifier fails: choose other levels, a "
+                "larger group, or look at the verdicts in rollouts/."
             )
 
     def _on_scored(self, event: rl_events.GroupsScored) -> None:
         self.log.event({"kind": "score", "start_s": event.start_s, "end_s": event.end_s})
-        places = tuple(place for group in event.groups for place in self.books.keep(group))
+        places = tuple(place for group in event.groups for place in self._keep(group))
         numbers = tuple(group.ticket.number for group in event.groups)
-        self.books.commit(changes.Scored(numbers, places), event.groups)
+        self.commit(changes.Scored(numbers, places), event.groups)
 
     def _on_trained(self, event: rl_events.StepTrained) -> None:
-        lease = self.books.lease
+        lease, scheduler = self.ledger.lease, self.settings.scheduler
         assert lease is not None
-        self.books.commit(self.books.trained(event.step, self.settings.scheduler))
+        numbers = tuple(group.ticket.number for group in lease.fresh)
+        ahead = scheduler.groups_per_step * (1 + scheduler.max_staleness)
+        limit = max(self.ledger.issue_limit, max(numbers) + 1 + ahead)
+        self.commit(changes.Trained(event.step, numbers, limit))
         self.trainer.publish(event.step)
-        reread, num_open = self.books.rereads(lease), len(self.state.tickets)
-        self._log_step(event, lease.groups, reread, self.state.counts(), num_open)
+        reread = journal.rereads(self.ledger, len(lease.reread))
+        self._log_step(event, lease.groups, reread, self.ledger.counts(), len(self.ledger.tickets))
 
     def _log_step(
         self,
@@ -428,7 +447,7 @@ class Orchestrator:
                 "end_s": event.end_s,
             }
         )
-        taught = self.tickets.metrics(step=event.step, ticket=counts["issued"])
+        taught = self.ledger.source.metrics(step=event.step, ticket=counts["issued"])
         metrics = {**event.metrics, **reread, **taught, "tickets": counts, "open": num_open}
         self.log.step(event.step, metrics, groups)
 
@@ -442,23 +461,23 @@ class Orchestrator:
             }
         )
         version = event.version
-        last = self.state.total_steps if self.keep_going() else version
-        self.books.commit(changes.Published(version, last, self._checksum(version)))
-        if version % self.settings.checkpoint_every == 0 or self.state.is_finished:
+        last = self.ledger.total_steps if self.keep_going() else version
+        self.commit(changes.Published(version, last, self._checksum(version)))
+        if version % self.settings.checkpoint_every == 0 or self.ledger.is_finished:
             self._save(version)
-        self._hands.retire_versions()
+        self._executor.retire_versions()
 
     def _on_saved(self, event: rl_events.Saved) -> None:
         """The checkpoint before this one stays, for the case that this one is damaged."""
         self._saved = event.step
-        if self.books.journal is not None:
-            self.books.journal.forget_before(self._reaches_back_to)
+        if self.journal is not None:
+            self.journal.forget_before(self._reaches_back_to)
             self._reaches_back_to = self._segments.pop(event.step)
 
     def _on_replica_failed(self, replica: int, error: str) -> None:
         """Quarantine; its groups go on elsewhere under their version, or here once it is mended."""
         budget = self.settings.faults
-        self._hands.on_lost(replica)
+        self._executor.on_lost(replica)
         self._losses[replica] += 1
         losses = self._losses[replica]
         if not isinstance(self.replicas, MendsReplicas) or losses > budget.replica_losses:
@@ -466,7 +485,7 @@ class Orchestrator:
                 f"replica {replica} failed {losses} times in a row, and replica_losses allows "
                 f"{budget.replica_losses}; last: {error}. The same command goes on from here."
             )
-        self.books.commit(changes.ReplicaLost(replica, losses))
+        self.commit(changes.ReplicaLost(replica, losses))
         pause_s = budget.pause_s(losses)
         logger.warning("replica %d failed (%s); used again in %.1f s", replica, error, pause_s)
         self.log.event({"kind": "replica_lost", "replica": replica, "at_s": self.clock()})
@@ -475,18 +494,15 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        while actions := faults.decide(
-            self.state, self.settings.scheduler, self.replicas.groups_per_replica, self.clock()
-        ):
-            if not self._hands.may_do(actions):
+        while actions := policies.decide(self.ledger, self.settings.scheduler, self.clock()):
+            if not self._executor.may_do(actions):
                 return  # asked again once the moves under way have ended
             for action in actions:
-                self._hands.carry_out(action)
+                self._executor.carry_out(action)
 
     def _cancel_open_tickets(self) -> None:
-        numbers = tuple(sorted(self.state.tickets))
-        self.cancelled_at_end = tuple(self.books.ticket(number) for number in numbers)
-        decoding = self._hands.decoding(numbers)
-        self.books.commit(changes.Ended(numbers, "cancelled_at_end"))
-        self._hands.cancel(decoding)
-        self.state.counts()
+        numbers = tuple(self.ledger.tickets)
+        self.cancelled_at_end = tuple(entry.ticket for entry in self.ledger.tickets.values())
+        decoding = self._executor.decoding(numbers)
+        self.commit(changes.Ended(numbers, "cancelled_at_end"))
+        self._executor.cancel(decoding)

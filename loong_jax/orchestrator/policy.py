@@ -1,4 +1,4 @@
-"""Who does what next: `decide(state, policy, ...) -> actions`, a pure function.
+"""Who does what next: `decide(view, policy, ...) -> actions`, a pure function.
 
 A policy is a frozen dataclass that decides: `DoraPolicy` here, `dora.MultiVersionPolicy`, and what
 others do in `baselines`.
@@ -20,18 +20,16 @@ import math
 from typing import Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.actions import (
+from loong_jax.orchestrator import choices
+from loong_jax.orchestrator.changes import (
     Action,
     Assign,
-    Dispatch,
     Drain,
-    EndStale,
     Issue,
     Score,
     SetIssueLimit,
-    Train,
 )
-from loong_jax.orchestrator.state import RunState
+from loong_jax.orchestrator.ledger import Ledger
 
 
 @runtime_checkable
@@ -58,18 +56,16 @@ class Policy(Protocol):
         """Optional abilities of replicas that its actions ask for, as classes of `protocols`."""
         ...
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         """What to do at `now` (seconds of the run's clock). Called again until it is nothing."""
         ...
 
 
-def decide(
-    state: RunState, policy: Policy, groups_per_replica: int, now: float = 0.0
-) -> list[Action]:
+def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
     """What to do now. The caller carries the actions out in order and asks again."""
-    if state.step >= state.total_steps:
+    if view.step >= view.total_steps or not view.sets.working:
         return []
-    return policy.decide(state, groups_per_replica, now)
+    return policy.decide(view, now)
 
 
 def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
@@ -111,107 +107,79 @@ class DoraPolicy:
     needs = ()
 
     def __post_init__(self):
-        if self.groups_per_step < 1:
-            raise ConfigError(
-                f"groups_per_step={self.groups_per_step} must be at least 1. A step trains on "
-                "whole groups."
-            )
-        if self.max_staleness < 0:
-            raise ConfigError(
-                f"max_staleness={self.max_staleness} must be >= 0. Use 0 for on-policy training."
-            )
+        choices.check(groups_per_step=self.groups_per_step, max_staleness=self.max_staleness)
         if not 0 < self.max_ahead < math.inf or self.replicas_per_version < 1:
             raise ConfigError(
                 f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
                 f"{self.replicas_per_version} at least 1, or nothing is generated."
             )
 
-    def decide(self, state: RunState, groups_per_replica: int, now: float) -> list[Action]:
+    def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         admit = _admit_by_order if self.deterministic else _admit_by_staleness
-        for actions in (
-            _end_stale(state, self),
-            _use_trainer(state, self),
-            _turn_replicas(state, self),
-            admit(state, self, groups_per_replica),
-            _dispatch(state, groups_per_replica),
-        ):
-            if actions:
-                return actions
+        return (
+            choices.end_stale(view, self.max_staleness, "again")
+            or _use_trainer(view, self)
+            or _turn_replicas(view, self)
+            or admit(view, self)
+            or choices.dispatch(view)
+        )
+
+
+def _use_trainer(view: Ledger, policy: DoraPolicy) -> list[Action]:
+    if view.trainer != "idle":
         return []
-
-
-def _end_stale(state: RunState, policy: DoraPolicy) -> list[Action]:
-    """Groups that no step may use any more: what is still being written is cancelled."""
-    phases = ("queued", "decoding", "judged", "ready")
-    if all(state.step - v <= policy.max_staleness for v in state.tickets.versions(*phases)):
-        return []
-    stale = [
-        ticket.number
-        for ticket in state.in_phase(*phases)
-        if state.step - ticket.version > policy.max_staleness
-    ]
-    return [EndStale(tuple(stale))]
-
-
-def _use_trainer(state: RunState, policy: DoraPolicy) -> list[Action]:
-    if state.trainer != "idle":
-        return []
-    batch = next_batch(state, policy)
+    batch = next_batch(view, policy)
     if batch is not None:
-        unscored = tuple(n for n in batch if state.tickets[n].phase == "judged")
-        return [Score(unscored)] if unscored else [Train(batch)]
-    judged = tuple(ticket.number for ticket in state.in_phase("judged"))
+        return choices.score_and_train(view, batch)
+    judged = tuple(ticket.number for ticket in view.tickets.in_phase("judged"))
     if not policy.deterministic and len(judged) >= policy.score_at_least:
         return [Score(judged)]
     return []
 
 
-def next_batch(state: RunState, policy: DoraPolicy) -> tuple[int, ...] | None:
+def next_batch(view: Ledger, policy: DoraPolicy) -> tuple[int, ...] | None:
     """The P groups of the next step, or None while they are not all there.
 
     Deterministic: the first P in the order of issue, once nothing before them is still open.
     Otherwise the oldest versions first among those that are there.
     """
     if policy.deterministic:
-        if state.newest_version < state.step:
+        if view.newest_version < view.step:
             return None
         batch = []
-        for ticket in sorted(state.tickets.values(), key=lambda t: t.number):
+        for ticket in view.tickets.values():
             if ticket.phase not in ("judged", "ready"):
                 return None
             batch.append(ticket.number)
             if len(batch) == policy.groups_per_step:
                 return tuple(batch)
         return None
-    there = state.in_phase("ready", "judged")
-    if len(there) < policy.groups_per_step:
-        return None
-    there.sort(key=lambda ticket: (ticket.version, ticket.number))
-    return tuple(sorted(ticket.number for ticket in there[: policy.groups_per_step]))
+    return choices.oldest_batch(view, policy.groups_per_step)
 
 
-def _turn_replicas(state: RunState, policy: DoraPolicy) -> list[Action]:
+def _turn_replicas(view: Ledger, policy: DoraPolicy) -> list[Action]:
     """Empty replicas take up the version they are needed for; others are emptied, oldest first."""
-    queued_versions = set(state.tickets.versions("queued"))
-    for number, replica in enumerate(state.replicas):
-        if state.num_decoding(number) or replica.version in queued_versions:
+    queued_versions = set(view.tickets.versions("queued"))
+    working = {number: view.replicas[number] for number in view.sets.working}
+    for number, replica in working.items():
+        if view.tickets.num_decoding(number) or replica.version in queued_versions:
             continue
-        uncovered = queued_versions - {r.version for r in state.replicas}
+        uncovered = queued_versions - {r.version for r in working.values()}
         if uncovered:
             return [Assign(number, min(uncovered))]
         may_turn = replica.version is None or replica.draining or policy.deterministic
-        if may_turn and replica.version != state.newest_version:
-            return [Assign(number, state.newest_version)]
-    draining = sum(replica.draining for replica in state.replicas)
-    newest = sum(replica.version == state.newest_version for replica in state.replicas)
+        if may_turn and replica.version != view.newest_version:
+            return [Assign(number, view.newest_version)]
+    draining = sum(replica.draining for replica in working.values())
+    newest = sum(replica.version == view.newest_version for replica in working.values())
     wanted = policy.replicas_per_version - newest - draining
-    oldest_useful = state.newest_version - policy.max_staleness + 1
+    oldest_useful = view.newest_version - policy.max_staleness + 1
     behind = sorted(
-        (replica.version, state.num_decoding(number), number)
-        for number, replica in enumerate(state.replicas)
+        (replica.version, view.tickets.num_decoding(number), number)
+        for number, replica in working.items()
         if replica.version is not None
-        and replica.version < state.newest_version
+        and replica.version < view.newest_version
         and not replica.draining
     )
     return [
@@ -221,9 +189,7 @@ def _turn_replicas(state: RunState, policy: DoraPolicy) -> list[Action]:
     ]
 
 
-def _admit_by_staleness(
-    state: RunState, policy: DoraPolicy, groups_per_replica: int
-) -> list[Action]:
+def _admit_by_staleness(view: Ledger, policy: DoraPolicy) -> list[Action]:
     """New tickets for free places, newest version first, as far as staleness allows.
 
     A group written under version v is trained within step v + S + 1 if at most
@@ -231,20 +197,20 @@ def _admit_by_staleness(
     included. While the trainer waits for a batch, one whole batch may always be open.
     """
     by_version = sorted(
-        (number for number, r in enumerate(state.replicas) if r.version is not None),
-        key=lambda number: -(state.replicas[number].version or 0),
+        (n for n in view.sets.working if view.replicas[n].version is not None),
+        key=lambda number: -(view.replicas[number].version or 0),
     )
-    num_open = len(state.tickets)
-    num_leased = state.tickets.count("leased")
-    queued = state.tickets.versions("queued")
+    num_open = len(view.tickets)
+    num_leased = view.tickets.count("leased")
+    queued = view.tickets.versions("queued")
     ahead = policy.max_ahead if num_leased else max(policy.max_ahead, 1.0)
     for number in by_version:
-        replica = state.replicas[number]
+        replica = view.replicas[number]
         assert replica.version is not None
         if replica.draining:
             continue
-        free = groups_per_replica - state.num_decoding(number) - queued[replica.version]
-        steps_left = replica.version + policy.max_staleness + 1 - state.step
+        free = view.groups_per_replica - view.tickets.num_decoding(number) - queued[replica.version]
+        steps_left = replica.version + policy.max_staleness + 1 - view.step
         bound = min(
             steps_left * policy.groups_per_step,
             int(ahead * policy.groups_per_step) + num_leased,
@@ -255,33 +221,17 @@ def _admit_by_staleness(
     return []
 
 
-def _admit_by_order(state: RunState, policy: DoraPolicy, groups_per_replica: int) -> list[Action]:
+def _admit_by_order(view: Ledger, policy: DoraPolicy) -> list[Action]:
     """Deterministic admission: up to P * (S + 1) tickets past the last one trained.
 
     When all of them are judged and too few teach anything, exactly the missing number is added.
     """
-    del groups_per_replica
-    if state.newest_version < state.step:
+    if view.newest_version < view.step:
         return []
-    if state.num_issued < state.issue_limit:
-        return [Issue(state.issue_limit - state.num_issued, state.newest_version)]
-    if all(ticket.phase in ("judged", "ready") for ticket in state.tickets.values()):
-        missing = policy.groups_per_step - len(state.tickets)
+    if view.num_issued < view.issue_limit:
+        return [Issue(view.issue_limit - view.num_issued, view.newest_version)]
+    if all(ticket.phase in ("judged", "ready") for ticket in view.tickets.values()):
+        missing = policy.groups_per_step - len(view.tickets)
         if missing > 0:
-            return [SetIssueLimit(state.num_issued + missing)]
+            return [SetIssueLimit(view.num_issued + missing)]
     return []
-
-
-def _dispatch(state: RunState, groups_per_replica: int) -> list[Action]:
-    actions: list[Action] = []
-    queued = state.in_phase("queued")
-    for number, replica in enumerate(state.replicas):
-        free = groups_per_replica - state.num_decoding(number)
-        mine = [ticket.number for ticket in queued if ticket.version == replica.version][
-            : max(free, 0)
-        ]
-        if mine and replica.version is not None:
-            actions.append(Dispatch(number, tuple(mine), replica.version))
-            taken = set(mine)
-            queued = [ticket for ticket in queued if ticket.number not in taken]
-    return actions

@@ -1,4 +1,4 @@
-"""The three groups of processes an orchestrator drives, as protocols.
+"""The three groups of processes an orchestrator drives, and the few things around, as protocols.
 
 Each has a local form (threads of this process) and may have a Ray form. None of their calls waits
 for work to be done: they return at once and report through `emit`, from their own threads.
@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
+from loong_jax.rl.grading import Disposition
+from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.verifiers.verdict import Verdict
 
-Emit = Callable[[Any], None]
+Grade = Callable[[Group], tuple[Group, Disposition]]
 
 
 @runtime_checkable
@@ -146,4 +148,26 @@ class RemembersWeights(Protocol):
 
     def checksum(self, version: int) -> str:
         """Of the weights of a living version."""
+        ...
+
+
+@runtime_checkable
+class RunLog(Protocol):
+    """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
+
+    def event(self, record: Mapping[str, Any]) -> None: ...
+
+    def step(self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group]) -> None: ...
+
+    def judged(self, group: Group, disposition: Disposition) -> None: ...
+
+
+@runtime_checkable
+class EventQueue(Protocol):
+    """`queue.Queue` on a real clock; a virtual clock delivers its next event instead of waiting."""
+
+    def put(self, event: Any, /) -> None: ...
+
+    def get(self, *, timeout: float) -> Any:
+        """Raises `queue.Empty` after `timeout` seconds without an event."""
         ...

@@ -11,9 +11,8 @@ Pure functions of numbers; nothing here knows what a cache or a weight is.
 
 from collections.abc import Mapping, Sequence
 
-from loong_jax.orchestrator import choices
-from loong_jax.orchestrator.actions import Action, Assign, Migrate
-from loong_jax.orchestrator.state import RunState
+from loong_jax.orchestrator.changes import Action, Assign, Migrate
+from loong_jax.orchestrator.ledger import Ledger
 
 
 def shares(work: Mapping[int, int], num_replicas: int) -> dict[int, int]:
@@ -38,14 +37,14 @@ def shares(work: Mapping[int, int], num_replicas: int) -> dict[int, int]:
 
 
 class _Plan:
-    """Loads and versions of the crew as they will be once the actions so far are carried out."""
+    """Loads and versions of replicas as they will be once the actions so far are carried out."""
 
-    def __init__(self, state: RunState, crew: Sequence[int], groups_per_replica: int):
-        self.version = {number: state.replicas[number].version for number in crew}
-        self.groups = {number: state.tickets.decoding_on(number) for number in crew}
-        self.elastic = {number: state.replicas[number].elastic for number in crew}
-        self.newest = state.newest_version
-        self.places = groups_per_replica
+    def __init__(self, view: Ledger, chosen: Sequence[int]):
+        self.version = {number: view.replicas[number].version for number in chosen}
+        self.groups = {number: view.tickets.decoding_on(number) for number in chosen}
+        self.elastic = {number: view.replicas[number].elastic for number in chosen}
+        self.newest = view.newest_version
+        self.places = view.groups_per_replica
         self.actions: list[Action] = []
 
     def hosts(self, version: int | None) -> list[int]:
@@ -91,18 +90,16 @@ class _Plan:
             self.move(hosts[0], hosts[-1], gap // 2)
 
 
-def repartition(
-    state: RunState, crew: Sequence[int], groups_per_replica: int, *, injected: int
-) -> list[Action]:
-    """Steps 2 and 3 for the replicas of `crew`; `injected` groups will join the newest version."""
-    plan = _Plan(state, crew, groups_per_replica)
-    work: dict[int, int] = dict(state.tickets.versions("queued"))
-    for number in crew:
+def repartition(view: Ledger, chosen: Sequence[int], *, injected: int) -> list[Action]:
+    """Steps 2 and 3 for the replicas `chosen`; `injected` groups will join the newest version."""
+    plan = _Plan(view, chosen)
+    work: dict[int, int] = dict(view.tickets.versions("queued"))
+    for number in chosen:
         version = plan.version[number]
         if version is not None:
             work[version] = work.get(version, 0) + len(plan.groups[number])
-    work[state.newest_version] = work.get(state.newest_version, 0) + max(1, injected)
-    wanted = shares(work, len(crew))
+    work[view.newest_version] = work.get(view.newest_version, 0) + max(1, injected)
+    wanted = shares(work, len(chosen))
     surplus = []
     for version in sorted({v for v in plan.version.values() if v is not None}):
         hosts = plan.hosts(version)
@@ -153,12 +150,12 @@ def straight(actions: Sequence[Action]) -> list[Action]:
     return found
 
 
-def evacuate(state: RunState, leaving: Sequence[int], groups_per_replica: int) -> list[Action]:
+def evacuate(view: Ledger, leaving: Sequence[int]) -> list[Action]:
     """Groups of replicas that the trainer takes back move to others of their version, as fit.
 
     What finds no place is paused with its cache, until the replica is lent again.
     """
-    plan = _Plan(state, choices.crews(state).generating, groups_per_replica)
+    plan = _Plan(view, view.sets.generating)
     gone = set(leaving)
     for source in leaving:
         staying = [n for n in plan.hosts(plan.version[source]) if n not in gone]

@@ -79,7 +79,7 @@ class PackagedProblems:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileProblems:
-    """Problems of one's own, from a file of JSON lines: docs/own_problems.md.
+    """Problems of one's own, from a file of JSON lines: docs/tutorials/own_problems.md.
 
     A hash of what a problem asks decides whether it is trained on, so the sides stay the same when
     lines are added.

@@ -37,7 +37,7 @@ def smol() -> Recipe:
     Command: make smol, or loong train smol --start-from DIR with a checkpoint of Llama, Qwen2 or
     Qwen3. Machine: 2 CPU cores, 6 GB. A prompt is one worked sum and the beginning of another,
     which the model completes; it is shown no solution. Expect about 13 % before and 62 to 69 %
-    after on held-out sums (README).
+    after on held-out sums (docs/measurements/quickstart.md).
     """
     return _recipe(
         "smol",

@@ -5,7 +5,7 @@ import itertools
 import math
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge.methods import LongcatFusion
+from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
     OneStepOffPolicy,
@@ -144,6 +144,11 @@ class RlStage:
                 "scheduler.deterministic promises an order of problems that no timing changes, and "
                 f"{self.curriculum} decides by verdicts as they arrive. Leave one of them out."
             )
+
+    @property
+    def scores_in_step(self) -> bool:
+        """True where every rollout is of the weights that its step begins with."""
+        return self.scheduler.max_staleness == 0 and not self.scheduler.mixes_versions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -42,9 +42,10 @@ def problems() -> Recipe:
     """Trains on a file of your own problems: cold start on its solutions, then RL.
 
     Command: loong train problems --problems FILE.jsonl; with --start-from DIR there is no cold
-    start, and the file needs no solutions. Machine: 2 CPU cores, 3 GB. docs/own_problems.md says
-    what the file holds and has an example. Without --start-from the model is the quickstart's,
-    which reads and writes printable ASCII, a token per character.
+    start, and the file needs no solutions. Machine: 2 CPU cores, 3 GB.
+    docs/tutorials/own_problems.md says what the file holds and has an example. Without
+    --start-from the model is the quickstart's, which reads and writes printable ASCII, a token per
+    character.
     """
     sampling = SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
     return Recipe(

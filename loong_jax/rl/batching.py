@@ -36,9 +36,9 @@ class TrajectoryBatch(NamedTuple):
     positions: Int[Array, "B T"]
     loss_mask: Bool[Array, "B T"]  # the policy wrote the token and it trains
     engine_logprob: Float[Array, "B T"]
-    behavior_logprob: Float[Array, "B T"]
     advantage: Float[Array, "B T"]
     version_lag: Int[Array, "B T"]  # trainer's version minus the token's
+    behavior_logprob: Float[Array, "B T"] | None = None  # None: that of the step's own weights
     reference_logprob: Float[Array, "B T"] | None = None
     proximal_logprob: Float[Array, "B T"] | None = None
     routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `routing_replay`
@@ -70,16 +70,18 @@ def make_batches(
     row_length: int,
     reference_logprob: dict[tuple[int, int], np.ndarray] | None = None,
     replays_routing: bool = False,
+    scores_in_step: bool = False,
     layout: Layout = FLAT,
 ) -> list[TrajectoryBatch]:
     """Micro-batches [rows, row_length] of one step, in the order of (ticket, attempt) however
     groups arrived.
 
     Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is
-    keyed by (ticket, attempt), aligned with the response. Raises ConfigError for a rollout that is
-    longer than a row, ValueError for rollouts that may
-    not train: from the future, greedy or with truncated support, without the trainer's own
-    log-probabilities, of mixed temperature, without routing where it is replayed.
+    keyed by (ticket, attempt), aligned with the response. `scores_in_step` as in `TrainerSettings`.
+    Raises ConfigError for a rollout that is longer than a row, ValueError for rollouts that may not
+    train: from the future, greedy or with truncated support, without the trainer's own
+    log-probabilities (or, where the step makes them, of an older version), of mixed temperature,
+    without routing where it is replayed.
     """
     common_temperature(groups)
     sequences: list[dict[str, np.ndarray]] = []
@@ -91,7 +93,7 @@ def make_batches(
             if rollout.reward is None or not np.any(rollout.loss_mask):
                 continue
             refuse_longer(rollout, row_length)
-            sequences.append(_fields(rollout, value, trainer_version))
+            sequences.append(_fields(rollout, value, trainer_version, scores_in_step))
             prompts.append(rollout.prompt)
             if reference_logprob is not None:
                 known = reference_logprob[rollout.ticket, rollout.attempt]
@@ -179,9 +181,11 @@ def common_temperature(groups: Sequence[Group]) -> float:
     return temperatures.pop()
 
 
-def _fields(rollout: Rollout, advantage: float, trainer_version: int) -> dict[str, np.ndarray]:
+def _fields(
+    rollout: Rollout, advantage: float, trainer_version: int, scores_in_step: bool
+) -> dict[str, np.ndarray]:
     name = f"rollout {rollout.attempt} of ticket {rollout.ticket}"
-    if rollout.behavior_logprob is None:
+    if rollout.behavior_logprob is None and not scores_in_step:
         raise ValueError(f"{name} has no behavior_logprob. Score its group before training on it.")
     lag = trainer_version - versions_of_tokens(rollout)
     if lag.min() < 0:
@@ -189,12 +193,17 @@ def _fields(rollout: Rollout, advantage: float, trainer_version: int) -> dict[st
             f"{name} has version {trainer_version - lag.min()}, later than the trainer's "
             f"{trainer_version}. Train on what published versions wrote."
         )
+    if scores_in_step and lag.any():
+        raise ValueError(
+            f"{name} is {lag.max()} versions old, and the step scores what it trains by its own "
+            "weights. Train with scores_in_step=False, or at staleness 0."
+        )
     mask = whole(rollout, rollout.loss_mask, bool)
-    return {
+    behavior = {"behavior_logprob": whole(rollout, rollout.behavior_logprob, np.float32)}
+    return ({} if scores_in_step else behavior) | {
         "tokens": np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32),
         "loss_mask": mask,
         "engine_logprob": whole(rollout, rollout.engine_logprob, np.float32),
-        "behavior_logprob": whole(rollout, rollout.behavior_logprob, np.float32),
         "advantage": np.where(mask, advantage, 0).astype(np.float32),
         "version_lag": whole(rollout, lag, np.int32),
     }

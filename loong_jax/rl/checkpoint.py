@@ -6,8 +6,6 @@ strings or integers. Every array carries a checksum, so damage that decodes with
 found too.
 """
 
-import io
-import json
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
@@ -277,53 +275,3 @@ def from_plain(template: Any, plain: Mapping[str, Any]) -> Any:
                 "the configuration the run began with."
             )
     return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(plain[n]) for n in names])
-
-
-# --- records of plain values and arrays --------------------------------------------------------
-
-
-def encode_record(record: Any) -> np.ndarray:
-    """Nested plain values with NumPy arrays among them (a buffer's snapshot) as one uint8 array."""
-    arrays: dict[str, Any] = {}
-
-    def replace(value):
-        if isinstance(value, (np.ndarray, np.generic)):
-            arrays[f"a{len(arrays)}"] = np.asarray(value)
-            return {"$array": f"a{len(arrays) - 1}"}
-        if isinstance(value, Mapping):
-            return {"$pairs": [[replace(k), replace(v)] for k, v in value.items()]}
-        if isinstance(value, tuple):
-            return {"$tuple": [replace(v) for v in value]}
-        if isinstance(value, list):
-            return [replace(v) for v in value]
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        raise ValueError(
-            f"{type(value).__name__} cannot be stored: a record holds numbers, text, None, "
-            "arrays, and lists, tuples and dicts of them. Convert it first."
-        )
-
-    text = json.dumps(replace(record))
-    stream = io.BytesIO()
-    np.savez(stream, text=np.frombuffer(text.encode(), np.uint8), **arrays)
-    return np.frombuffer(stream.getvalue(), np.uint8)
-
-
-def decode_record(encoded: np.ndarray) -> Any:
-    """Inverse of `encode_record`."""
-    with np.load(io.BytesIO(np.asarray(encoded, np.uint8).tobytes()), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-
-    def bring_back(value):
-        if isinstance(value, list):
-            return [bring_back(v) for v in value]
-        if isinstance(value, dict):
-            ((kind, content),) = value.items()
-            if kind == "$array":
-                return arrays[content]
-            if kind == "$tuple":
-                return tuple(bring_back(v) for v in content)
-            return {bring_back(k): bring_back(v) for k, v in content}
-        return value
-
-    return bring_back(json.loads(arrays.pop("text").tobytes().decode()))

@@ -24,7 +24,8 @@ from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer, Weights
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout import statistics
+from loong_jax.rollout import codec, statistics
+from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -41,7 +42,6 @@ class Versions(Protocol):
     def release(self, version: int, holder: str) -> Any: ...
 
 
-Emit = Callable[[Any], None]
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
 
 
@@ -59,6 +59,9 @@ class TrainerSettings:
     replays_routing: bool = False  # experts are those the engine chose; see `routing_replay`
     # the responses to one prompt lie behind one copy of it; None: where the model can
     shares_prompts: bool | None = None
+    # the log-probabilities of the step stand for those of the behaviour, and nothing is scored
+    # before it: where every rollout is of the weights that its step begins with
+    scores_in_step: bool = False
     form: ResponseForm = FORMS["tagged"]  # of what counts as well-formed
 
     def __post_init__(self):
@@ -67,6 +70,11 @@ class TrainerSettings:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
         if self.max_staleness < 0:
             raise ConfigError(f"max_staleness={self.max_staleness} must be >= 0. Use 0 for none.")
+        if self.scores_in_step and self.max_staleness:
+            raise ConfigError(
+                f"scores_in_step=True needs rollouts of the step's own weights, not "
+                f"max_staleness={self.max_staleness}. Use 0, or False."
+            )
 
 
 class LocalTrainer:
@@ -222,6 +230,7 @@ class LocalTrainer:
             row_length=settings.row_length,
             reference_logprob=self._reference_logprobs(groups),
             replays_routing=settings.replays_routing,
+            scores_in_step=settings.scores_in_step,
             layout=self._programs.layout,
         )
         temperature = batching.common_temperature(groups)
@@ -282,7 +291,7 @@ class LocalTrainer:
                 )
             arrays = trainer.to_arrays(self._state) | {
                 "versions": {version: self._versions.get(version) for version, _ in held},
-                "control": {"record": checkpoint.encode_record(control)},
+                "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},
             }
             checkpoint.save(self._checkpoints, step, arrays, keep=self.settings.keep_checkpoints)
         finally:
@@ -293,11 +302,14 @@ class LocalTrainer:
 def score_group(
     programs: trainer.TrainerPrograms, weights: Weights, group: Group, settings: TrainerSettings
 ) -> Group:
-    """The group with `behavior_logprob` under `weights`, those of the group's version.
+    """The group with `behavior_logprob` under `weights`, those of the group's version; as it is
+    where the step scores.
 
     A response that has tokens of other versions (partial rollouts) cannot be scored under one:
     what the engine sampled from stands for its behaviour, and its engine ratio is 1.
     """
+    if settings.scores_in_step:
+        return group
     own = [r for r in group.rollouts if r.versions == ((0, group.version),)]
     found = group_logprobs(programs, weights, group.replace_rollouts(tuple(own)), settings)
     scored = {r.attempt: logprob for r, logprob in zip(own, found, strict=True)}
@@ -385,5 +397,5 @@ def restore(
             for version, weights in found.arrays.get("versions", {}).items()
         }
     versions[found.step] = publish(state.weights, frozen)
-    control = checkpoint.decode_record(found.arrays["control"]["record"])
+    control = codec.decode(found.arrays["control"]["record"].data)
     return state, versions, control, found.skipped

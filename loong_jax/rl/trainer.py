@@ -127,8 +127,8 @@ def microbatch_loss(
 ) -> tuple[Float[Array, ""], tuple[LossSums, Array, Array, Array, Any]]:
     """Loss of one micro-batch with (sums, entropy, number of trained tokens, load, replay).
 
-    A step is one update from the weights it began with, so where the objective asks for the
-    proximal policy and the batch does not have it, it is these weights.
+    A step is one update from the weights it began with: they stand for the proximal policy where
+    the objective asks for one, and for the behaviour, where the batch has neither.
     """
     logprob, entropy, load, replay = policy_model.replayed_logprobs(
         model,
@@ -141,13 +141,15 @@ def microbatch_loss(
         batch.parent_ids,
         batch.predicted,
     )
-    proximal = batch.proximal_logprob
+    behavior, proximal = batch.behavior_logprob, batch.proximal_logprob
+    if behavior is None:
+        behavior = jax.lax.stop_gradient(logprob)
     if proximal is None and objective.needs_proximal:
         proximal = jax.lax.stop_gradient(logprob)
     loss, sums = objectives.policy_loss(
         objective,
         policy_logprob=logprob,
-        behavior_logprob=batch.behavior_logprob,
+        behavior_logprob=behavior,
         engine_logprob=batch.engine_logprob,
         advantage=batch.advantage,
         loss_mask=batch.loss_mask,

@@ -1,10 +1,11 @@
 """What a group of replicas reports. Times are seconds of the clock the group was given."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loong_jax.rollout.records import Group
 
+Emit = Callable[[Any], None]  # takes an event, from any thread
 # of a replica that was asked to score: the groups, or None where it could not
 WhenScored = Callable[[tuple[Group, ...] | None], None]
 

@@ -5,7 +5,6 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -38,7 +37,6 @@ class HostLink:
         self.versions_lock = threading.Lock()
         self.counts: dict[str, int] = {}
         self.cache_pressure = 0.0
-        self.traffic: Counter[str] = Counter()
         self.heard_s = time.monotonic()
         self.pid: int | None = None
         self.is_lost = False
@@ -66,10 +64,7 @@ class HostLink:
 
     def send(self, message: Any, data: Any = None) -> None:
         """At once, from any thread; may wait until the host reads."""
-        encoded = messages.encode(message)
-        if not isinstance(message, messages.Ask):
-            self.traffic.update(num_commands=1, command_bytes=len(encoded))
-        self._host.send(encoded, data)
+        self._host.send(message, data)
 
     def ask(self, message: publishing.Message, data: Any = None) -> Future[publishing.Reply]:
         """As a `Member` of a publication."""
@@ -129,13 +124,10 @@ class HostLink:
             logger.exception("%s failed", self.name)
             self.lose(f"{type(error).__name__}: {error}")
 
-    def _receive(self, data: bytes) -> None:
-        report = messages.decode(data)
+    def _receive(self, report: Any) -> None:
         if self.is_lost:
             return
         self.heard_s = time.monotonic()
-        if not isinstance(report, messages.Answer):
-            self.traffic.update(num_reports=1, report_bytes=len(data))
         match report:
             case messages.Heartbeat(at_s, counts, pressure):
                 self.counts, self.cache_pressure = counts, pressure

@@ -1,12 +1,12 @@
 """What a driver and its hosts say to each other.
 
 A host is a process with replicas in threads of its own. Commands go to it, reports come from it,
-each in the order they were sent. Replicas have the numbers that the orchestrator knows. Messages
-are pickled, since both ends are processes of one run that trust each other.
+each in the order they were sent. Replicas have the numbers that the orchestrator knows. What
+carries them, `multiprocessing` or Ray, turns them into bytes: both ends are processes of one run
+that trust each other. None of it is ever stored.
 """
 
 import dataclasses
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from loong_jax.rollout.replica import EncodePrompt
 
 
 class HostSetup(NamedTuple):
-    """What a host needs to begin. All of it is pickled, so functions are importable by name."""
+    """What a host needs to begin, in its process: so functions are importable by name."""
 
     make_engine: Callable[[], Engine]  # called in the host
     group_size: int
@@ -171,14 +171,6 @@ class Scored(NamedTuple):
 class Answer(NamedTuple):
     number: int
     reply: Any
-
-
-def encode(message: Any) -> bytes:
-    return pickle.dumps(message, protocol=5)
-
-
-def decode(data: bytes | memoryview) -> Any:
-    return pickle.loads(data)
 
 
 def shifted(event: Any, by_s: float) -> Any:

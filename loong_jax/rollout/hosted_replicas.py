@@ -11,14 +11,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout.attempts import Luggage
 from loong_jax.rollout.drafts import Draft, DraftBook
-from loong_jax.rollout.events import GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
+from loong_jax.rollout.events import Emit, GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
 from loong_jax.rollout.host_link import HostLink
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.host_versions import HostVersions
@@ -28,8 +28,6 @@ from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
-
-Emit = Callable[[Any], None]
 
 
 class _Move(NamedTuple):
@@ -219,14 +217,6 @@ class HostedReplicaGroup:
         """Of the fullest replica, as of the last heartbeats."""
         living = [link for link in self._links if link is not None and not link.is_lost]
         return max([link.cache_pressure for link in living], default=0.0)
-
-    def traffic(self) -> dict[str, int]:
-        """`num_commands`, `command_bytes`, `num_reports`, `report_bytes`: weights apart."""
-        names = ("num_commands", "command_bytes", "num_reports", "report_bytes")
-        total: Counter[str] = Counter(dict.fromkeys(names, 0))
-        for link in self._links:
-            total.update(link.traffic if link is not None else {})
-        return dict(total)
 
     def pids(self) -> list[int | None]:
         """Process of each host; None while it starts."""

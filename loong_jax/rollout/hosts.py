@@ -7,7 +7,7 @@ import numpy as np
 
 from loong_jax.rollout.host_messages import HostSetup
 
-Receive = Callable[[bytes], None]
+Receive = Callable[[Any], None]
 Ended = Callable[[str], None]
 
 
@@ -21,7 +21,7 @@ class Host(Protocol):
         """
         ...
 
-    def send(self, message: bytes, data: Any = None) -> None:
+    def send(self, message: Any, data: Any = None) -> None:
         """One command, with what `Placement.share` made of its bytes. From any thread. Silent
         where the host has ended: `ended` says it.
         """

@@ -20,6 +20,7 @@ from loong_jax.rollout.drafts import Draft, DraftBook
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.events import (
     BlockDecoded,
+    Emit,
     GroupGenerated,
     GroupsMigrated,
     ReplicaFailed,
@@ -33,7 +34,6 @@ from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Any], None]
 ScoreGroup = Callable[[Any, Group], Group]  # of weights: `behavior_logprob` filled in
 
 POLL_S = 0.2  # how long an idle thread waits before it looks whether it should end

@@ -7,7 +7,6 @@ ends by itself when its driver does. `python -m loong_jax.rollout.process_hosts 
 import contextlib
 import dataclasses
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -136,11 +135,11 @@ class ProcessHost:
             name=f"host-{self._number}-reports",
             daemon=True,
         ).start()
-        self._write([pickle.dumps(self._core), pickle.dumps(self._setup)])
+        self._write(self._core)
+        self._write(self._setup)
 
-    def send(self, message: bytes, data: np.ndarray | None = None) -> None:
-        parts = [b"\0" + message] if data is None else [b"\1" + message, data.data]
-        self._write(parts)
+    def send(self, message: Any, data: np.ndarray | None = None) -> None:
+        self._write((message, data is not None), data)
 
     def kill(self) -> None:
         with self._starting:
@@ -157,19 +156,20 @@ class ProcessHost:
             return False
         return True
 
-    def _write(self, parts: list[Any]) -> None:
+    def _write(self, message: Any, data: np.ndarray | None = None) -> None:
         assert self._connection is not None
         # an error means that the child has ended, which the reader sees
-        with self._sending, contextlib.suppress(OSError, ValueError):
-            for part in parts:
-                self._connection.send_bytes(part)
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send(message)
+            if data is not None:
+                self._connection.send_bytes(data.data)
 
     def _read(self, receive: Receive, ended: Ended) -> None:
         assert self._connection is not None
         assert self._process is not None
         with contextlib.suppress(EOFError, OSError):
             while True:
-                receive(self._connection.recv_bytes())
+                receive(self._connection.recv())
         if not self.join(_GOODBYE_S):
             self._process.kill()  # it cannot be heard any more
         status = self._process.wait()
@@ -196,19 +196,18 @@ def main(file_number: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     logs.start()
     connection = Connection(file_number)
-    core = pickle.loads(connection.recv_bytes())
+    core = connection.recv()
     if core is not None:
         os.sched_setaffinity(0, {core})  # before JAX counts them
-    setup = pickle.loads(connection.recv_bytes())
+    setup = connection.recv()
     from loong_jax.rollout.replica_host import ReplicaHost  # it imports JAX
 
     lock = threading.Lock()
 
     def send(report: Any) -> None:
-        data = messages.encode(report)
         with lock:
             try:
-                connection.send_bytes(data)
+                connection.send(report)
             except OSError:
                 os._exit(1)  # the driver is gone
 
@@ -216,9 +215,9 @@ def main(file_number: int) -> None:
         host = ReplicaHost(setup, send)
         host.start()
         while True:
-            framed = memoryview(connection.recv_bytes())
-            data = np.frombuffer(connection.recv_bytes(), np.uint8) if framed[0] else None
-            if not host.handle(messages.decode(framed[1:]), data):
+            message, has_data = connection.recv()
+            data = np.frombuffer(connection.recv_bytes(), np.uint8) if has_data else None
+            if not host.handle(message, data):
                 break
     except EOFError:
         pass  # the driver is gone

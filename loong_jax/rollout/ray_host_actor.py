@@ -1,6 +1,5 @@
 """What runs inside a Ray actor. A module of its own, so that JAX is imported by `start` alone."""
 
-import pickle
 import queue
 import threading
 import time
@@ -12,32 +11,27 @@ import numpy as np
 class HostActor:
     """Carries out commands by their numbers, whatever order Ray brings them in."""
 
-    def __init__(self, setup: bytes):
-        self._setup = setup
-        self._reports: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    def __init__(self):
+        self._reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._early: dict[int, tuple[bytes, np.ndarray | None]] = {}
+        self._early: dict[int, tuple[Any, np.ndarray | None]] = {}
         self._next = 0
         self._host: Any = None
 
-    def start(self) -> list[bytes | None]:
+    def start(self, setup: Any) -> list[Any]:
         """Makes the engine; what it raises is the last report."""
-        from loong_jax.rollout import host_messages as messages
         from loong_jax.rollout.replica_host import ReplicaHost
 
-        self._messages = messages
         with self._lock:
             try:
-                self._host = ReplicaHost(
-                    pickle.loads(self._setup), lambda r: self._reports.put(messages.encode(r))
-                )
+                self._host = ReplicaHost(setup, self._reports.put)
                 self._host.start()
                 self._carry_out()
             except Exception as error:
                 self._fail(error)
         return self.reports(0.0)
 
-    def handle(self, number: int, message: bytes, data: np.ndarray | None) -> None:
+    def handle(self, number: int, message: Any, data: np.ndarray | None) -> None:
         with self._lock:
             self._early[number] = message, data
             if self._host is None:
@@ -47,9 +41,9 @@ class HostActor:
             except Exception as error:
                 self._fail(error)
 
-    def reports(self, timeout_s: float) -> list[bytes | None]:
+    def reports(self, timeout_s: float) -> list[Any]:
         """What there is, or the first that comes within so long; None is the end."""
-        found: list[bytes | None] = []
+        found: list[Any] = []
         deadline_s = time.monotonic() + timeout_s
         try:
             while not found or not self._reports.empty():
@@ -63,10 +57,11 @@ class HostActor:
         while self._next in self._early:
             message, data = self._early.pop(self._next)
             self._next += 1
-            if not self._host.handle(self._messages.decode(message), data):
+            if not self._host.handle(message, data):
                 self._reports.put(None)
 
     def _fail(self, error: Exception) -> None:
-        failed = self._messages.Failed(f"{type(error).__name__}: {error}")
-        self._reports.put(self._messages.encode(failed))
+        from loong_jax.rollout import host_messages as messages
+
+        self._reports.put(messages.Failed(f"{type(error).__name__}: {error}"))
         self._reports.put(None)

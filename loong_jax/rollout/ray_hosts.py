@@ -4,10 +4,8 @@ Ray may run the calls of an actor with several threads in any order, so commands
 host's reports are what a call returns that waits for them, and that call fails when it dies.
 """
 
-import functools
 import itertools
 import logging
-import pickle
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +52,7 @@ class RayPlacement:
         )
 
     def new(self, number: int, setup: HostSetup) -> "RayHost":
-        return RayHost(number, functools.partial(self._actor_class.remote, pickle.dumps(setup)))
+        return RayHost(number, self._actor_class.remote, setup)
 
     def share(self, data: np.ndarray) -> ray.ObjectRef:
         """Put into the object store once; hosts of a machine read the same memory."""
@@ -69,8 +67,8 @@ class RayPlacement:
 class RayHost:
     """One actor, and the thread that reads what it says."""
 
-    def __init__(self, number: int, make_actor: Any):
-        self._number, self._make_actor = number, make_actor
+    def __init__(self, number: int, make_actor: Any, setup: HostSetup):
+        self._number, self._make_actor, self._setup = number, make_actor, setup
         self._actor: Any = None
         self._numbers = itertools.count()
         self._sending = threading.Lock()
@@ -90,7 +88,7 @@ class RayHost:
         )
         self._thread.start()
 
-    def send(self, message: bytes, data: Any = None) -> None:
+    def send(self, message: Any, data: Any = None) -> None:
         with self._sending:
             self._actor.handle.remote(next(self._numbers), message, data)
 
@@ -108,7 +106,7 @@ class RayHost:
 
     def _read(self, receive: Receive, ended: Ended) -> None:
         why = "it was closed"
-        call = self._actor.start.remote()
+        call = self._actor.start.remote(self._setup)
         try:
             while True:
                 try:

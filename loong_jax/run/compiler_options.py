@@ -61,7 +61,7 @@ def compiler_options(
 
     `topology` begins with the name of the chip: `v5p:4x4x4`. A model without experts has no
     `exchange`. `decodes` is said of programs that read the same weights step after step, which need
-    none for dense weights or a ragged exchange: the numbers in docs/plan.md are without.
+    none for dense weights or a ragged exchange: those of docs/measurements/plan.md are without.
     """
     chip = topology.split(":")[0]
     resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}

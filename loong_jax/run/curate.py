@@ -20,8 +20,8 @@ class Options:
 
     OUTPUT gets kept.jsonl (records with notes), dropped.jsonl (records with stage and reason),
     problems.jsonl (the kept ones as `--problems` reads them), funnel.json and funnel.png,
-    DATASHEET.md and datasheet.json. A record is a JSON object with a `prompt`; docs/curation.md
-    says what else the stages read. Example:
+    DATASHEET.md and datasheet.json. A record is a JSON object with a `prompt`;
+    docs/how-to/curation.md says what else the stages read. Example:
     loong curate problems --input raw.jsonl --against aime.jsonl --output curated
     """
 
@@ -213,7 +213,7 @@ def help_text() -> str:
             "  loong curate problems --input raw.jsonl --against aime.jsonl --output curated",
             "  loong eval runs/quickstart --problems curated/problems.jsonl",
             "",
-            "`loong curate RECIPE --help` lists the options. docs/curation.md says what each stage",
-            "does, how well it does it, and how to write a chain of one's own.",
+            "`loong curate RECIPE --help` lists the options. docs/how-to/curation.md says",
+            "what each stage does, how well it does it, and how to write a chain of one's own.",
         ]
     )

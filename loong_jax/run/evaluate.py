@@ -38,8 +38,8 @@ class EvalOptions:
     RUN_DIR is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong
     merge` made, or a directory or URL in the layout of Hugging Face. Without --problems the
     held-out test problems of the run's own recipe are posed, the same as after its stages; of a
-    file that it was trained on, those that it held out. docs/evaluation.md says what such a file
-    holds. Examples:
+    file that it was trained on, those that it held out. What such a file holds:
+    docs/how-to/evaluation.md. Examples:
     loong eval runs/quickstart --num-problems 64
     loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8 --json eval.json
     """

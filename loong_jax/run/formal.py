@@ -28,7 +28,7 @@ class FormalOptions:
     decide. A search proves the smallest ones, and a tiny model learns from these. Round by round it
     attempts what is unsolved, and is trained from scratch on all proofs that the checker (Metamath)
     accepted. Held-out statements measure it; a second prover that trains on the cold start alone is
-    the control. Run it again and it resumes. docs/formal_loop.md says more.
+    the control. Run it again and it resumes. docs/how-to/formal_loop.md says more.
 
     Examples:
       loong synth formal

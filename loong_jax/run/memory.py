@@ -216,7 +216,7 @@ def _batch(recipe: Recipe, stage: SftStage | RlStage, policy: PolicyModel) -> An
         positions=integers,
         loss_mask=mask,
         engine_logprob=numbers,
-        behavior_logprob=numbers,
+        behavior_logprob=None if stage.scores_in_step else numbers,
         advantage=numbers,
         version_lag=integers,
         reference_logprob=None if stage.objective.kl is None else numbers,

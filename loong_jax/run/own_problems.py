@@ -26,8 +26,8 @@ def read(settings: FileProblems) -> ProblemFile:
     """Raises ConfigError where there is no file, or where lines of it are no problems."""
     if settings.file is None:
         raise ConfigError(
-            "this recipe needs problems. Give --problems FILE.jsonl; docs/own_problems.md says "
-            "what the file holds."
+            "this recipe needs problems. Give --problems FILE.jsonl; "
+            "docs/tutorials/own_problems.md says what the file holds."
         )
     status = settings.file.stat() if settings.file.exists() else None
     return _read(settings.file, None if status is None else (status.st_mtime_ns, status.st_size))

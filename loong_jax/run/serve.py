@@ -31,7 +31,7 @@ class ServeOptions:
     RUN_DIR is a run (its last finished stage is served), a stage of one, what `loong import-hf`
     made, or a directory or URL in the layout of Hugging Face. HTTP speaks OpenAI's /v1/models,
     /v1/completions and /v1/chat/completions, with /health and /metrics (Prometheus) beside them;
-    gRPC speaks JetStream's Orchestrator. See docs/serving.md. Examples:
+    gRPC speaks JetStream's Orchestrator. See docs/how-to/serving.md. Examples:
     loong serve runs/quickstart --port 8000 --grpc-port 9000
     curl 127.0.0.1:8000/v1/completions -d '{"prompt": "1 + 1 =", "max_tokens": 8}'
     """

@@ -38,7 +38,6 @@ from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import placement, samples, starting
@@ -210,6 +209,7 @@ def run_rl(
         rows=settings.rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
+        scores_in_step=settings.scores_in_step,
         form=session.texts.form,
     )
     start = _start_rl(session, settings, trainer_settings, directories)
@@ -241,17 +241,11 @@ def run_rl(
     ):
         orchestrator = Orchestrator(
             name=name,
-            settings=_loop_settings(settings),
+            settings=_loop_settings(settings, session.recipe.seed),
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,
             tickets=_tickets(session, settings),
-            buffer=Buffer(
-                max_staleness=settings.scheduler.max_staleness,
-                mixes_versions=settings.scheduler.mixes_versions,
-                reuse=settings.reuse,
-                seed=session.recipe.seed,
-            ),
             versions=store,
             grade=lambda group: _grade(group, settings),
             log=_ShownLog(
@@ -330,7 +324,7 @@ def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
     return settings.domains or session.domains
 
 
-def _loop_settings(settings: RlStage) -> LoopSettings:
+def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     return LoopSettings(
         total_steps=settings.num_steps,
         scheduler=settings.scheduler,
@@ -338,6 +332,8 @@ def _loop_settings(settings: RlStage) -> LoopSettings:
         verdict_deadline_s=settings.verdict_deadline_s,
         stall_timeout_s=settings.stall_timeout_s,
         saturated_after=settings.solved_after,
+        reuse=settings.reuse,
+        reuse_seed=seed,
     )
 
 

@@ -87,7 +87,7 @@ class Report:
             first, count = self.failures[0], len(self.failures)
             raise VerifierError(
                 f"{self.name} is not admitted: {count} checks failed, the first of them {first}. "
-                "Mend it before it rewards; docs/verifiers.md explains the checks."
+                "Mend it before it rewards; docs/reference/verifiers.md explains the checks."
             )
         return self
 

@@ -12,8 +12,7 @@ from loong_jax import environments
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import extract, verdict
-from loong_jax.verifiers.runner import SandboxLost, SandboxRunner
-from loong_jax.verifiers.sandbox import Limits
+from loong_jax.verifiers.sandbox import Limits, SandboxLost, SandboxRunner
 from loong_jax.verifiers.verdict import IsolationTier, Verdict
 
 MAX_EVIDENCE_CHARS = 500

@@ -27,7 +27,7 @@ def result():
     return json.loads(json.dumps(figures)), lines
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_shares_are_of_the_data_sheet_and_of_what_was_measured(result):
     figures, lines = result
     assert len(lines) == 1 + 1 + 1 + 1
@@ -40,7 +40,7 @@ def test_shares_are_of_the_data_sheet_and_of_what_was_measured(result):
     assert decode["tokens_per_s"] == pytest.approx(3 / decode["step_s"])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_useful_work_is_that_of_a_plan(result):
     """6 per active weight and token; 4.5 of 8 keys are seen by a token on average."""
     figures, _ = result
@@ -51,7 +51,7 @@ def test_useful_work_is_that_of_a_plan(result):
     assert figures["train"]["useful_flops"] == pytest.approx(3 * 2 * 8 * per_token)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_decoding_reads_all_weights_but_the_embedding_and_the_cache_up_to_its_steps(result):
     figures, _ = result
     config, counted = device.MODELS["tiny"], figures["parameters"]
@@ -81,7 +81,7 @@ def test_the_model_of_two_billion_has_the_familys_proportions():
         assert 3 * one.target_ffn_experts == 2 * one.num_chosen
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_step_takes_and_gives_the_state_of_a_plan(result):
     figures, _ = result
     assert figures["train"]["loss"][0] == pytest.approx(np.log(128.0), rel=0.2)

@@ -10,7 +10,7 @@ from loong_jax.bench import ours, timing, versus
 from tests.bench.smallest import SMALLEST
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_writes_every_figure_and_says_what_is_missing_without_transformers(
     monkeypatch, tmp_path, capsys
 ):

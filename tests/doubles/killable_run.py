@@ -27,8 +27,8 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout import codec
 from loong_jax.rollout import events as rollout_events
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
@@ -99,7 +99,7 @@ class Workers:
         arrays = {
             "w": self.weights,
             "versions": {v: self.store.get(v) for v in control["versions"]},
-            "control": {"record": checkpoint.encode_record(control)},
+            "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},
         }
         _kill_when_half_written(self.directory / "checkpoints")
         checkpoint.save(self.directory / "checkpoints", step, arrays, keep=2)
@@ -179,7 +179,7 @@ def run(directory: Path) -> dict[str, Any]:
     if checkpoint.steps(directory / "checkpoints"):
         found = checkpoint.restore(directory / "checkpoints", fall_back=True)
         workers.weights = found.arrays["w"]
-        control = checkpoint.decode_record(found.arrays["control"]["record"])
+        control = codec.decode(found.arrays["control"]["record"].data)
         for version, weights in found.arrays["versions"].items():
             store.put(version, weights)
     else:
@@ -188,13 +188,16 @@ def run(directory: Path) -> dict[str, Any]:
     orchestrator = Orchestrator(
         name="killable",
         settings=LoopSettings(
-            total_steps=NUM_STEPS, scheduler=POLICY, checkpoint_every=2, stall_timeout_s=60.0
+            total_steps=NUM_STEPS,
+            scheduler=POLICY,
+            checkpoint_every=2,
+            stall_timeout_s=60.0,
+            reuse=REUSE,
         ),
         trainer=workers,
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
-        buffer=Buffer(max_staleness=POLICY.max_staleness, reuse=REUSE),
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=NoLog(),

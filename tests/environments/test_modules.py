@@ -94,10 +94,10 @@ def test_states_travel_as_json(runner):
 
 
 def test_a_runner_without_namespaces_is_not_made(monkeypatch):
-    from loong_jax.verifiers import sandbox
+    from loong_jax.verifiers.sandbox import mechanism
 
-    weak = sandbox.Isolation("process", (), "bwrap is not installed")
-    monkeypatch.setattr(sandbox, "isolation", lambda tier=None: weak)
+    weak = mechanism.isolation("process")
+    monkeypatch.setattr(mechanism, "isolation", lambda tier=None: weak)
     with pytest.raises(VerifierError, match="below min_tier"):
         modules.ModuleRunner()
 

@@ -206,7 +206,7 @@ def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch, capsys):
     assert cli.main(["launch", *words.split()]) == 0
     shown = capsys.readouterr().out
     assert shown == (ROOT / "tests" / "launch" / "tpu_vm_dry_run.txt").read_text()
-    assert shown.strip() in (ROOT / "launch" / "README.md").read_text()
+    assert shown.strip() in (ROOT / "docs/tutorials/pod.md").read_text()
 
 
 def test_the_recipe_may_stand_behind_options_and_a_bare_dry_run_shows_the_example(capsys):

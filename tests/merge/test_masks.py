@@ -36,12 +36,22 @@ def by_hand(key, shape, batch_axes, rate):
     return kept
 
 
+def drawn(key, rate, shape, batch_axes):
+    """The mask of every matrix of a stack, in two runs."""
+    found = np.zeros(shape, bool)
+    for place in np.ndindex(shape[:batch_axes]):
+        size = found[place].size
+        own, cut = jnp.asarray(masks.matrix_key(key, place)), size // 3
+        runs = [masks.keep_run(own, rate, 0, cut), masks.keep_run(own, rate, cut, size - cut)]
+        found[place] = np.concatenate(runs).reshape(shape[batch_axes:])
+    return found
+
+
 @pytest.mark.parametrize("batch_axes", [0, 1, 2])
 def test_mask_by_hand(batch_axes):
-    key = masks.leaf_key(7, "layers/up", "code")
-    like = jnp.zeros((2, 3, 4, 5))
-    found = np.asarray(masks.keep_mask(jnp.asarray(key), 0.3, like, batch_axes))
-    assert np.array_equal(found, by_hand(tuple(map(int, key)), like.shape, batch_axes, 0.3))
+    key, shape = masks.leaf_key(7, "layers/up", "code"), (2, 3, 4, 5)
+    found = drawn(key, 0.3, shape, batch_axes)
+    assert np.array_equal(found, by_hand(tuple(map(int, key)), shape, batch_axes, 0.3))
 
 
 def test_integer_keys_of_a_path_are_places_in_a_stack():
@@ -54,12 +64,11 @@ def test_key_is_the_same_in_every_release():
 
 
 def test_masks_are_independent_and_of_the_right_rate():
-    like = jnp.zeros((4, 200, 250))
-    drawn = [
-        np.asarray(masks.keep_mask(jnp.asarray(masks.leaf_key(seed, path, name)), 0.25, like, 1))
+    found = [
+        drawn(masks.leaf_key(seed, path, name), 0.25, (4, 200, 250), 1)
         for seed, path, name in ((0, "a", "x"), (1, "a", "x"), (0, "b", "x"), (0, "a", "y"))
     ]
-    rows = np.stack([matrix.ravel() for mask in drawn for matrix in mask]).astype(float)
+    rows = np.stack([matrix.ravel() for mask in found for matrix in mask]).astype(float)
     # Sixteen masks of 50,000 entries: five standard errors of a mean and of a correlation.
     assert np.abs(rows.mean(axis=1) - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 50_000)
     correlation = np.corrcoef(rows) - np.eye(len(rows))
@@ -69,8 +78,7 @@ def test_masks_are_independent_and_of_the_right_rate():
 
 
 def test_rate_of_one_keeps_everything():
-    key = jnp.asarray(masks.leaf_key(0, "a", "x"))
-    assert bool(jnp.all(masks.keep_mask(key, 1.0, jnp.zeros((300, 300)), 0)))
+    assert drawn(masks.leaf_key(0, "a", "x"), 1.0, (300, 300), 0).all()
 
 
 def test_fingerprint_sees_values_and_places_but_not_stacking():

@@ -1,4 +1,4 @@
-"""The commands and the code of docs/merging.md run as printed."""
+"""The commands and the code of docs/how-to/merging.md run as printed."""
 
 import re
 import shlex
@@ -10,9 +10,9 @@ import pytest
 from safetensors import numpy as safetensors
 
 from loong_jax import cli
-from loong_jax.merge import checkpoints
+from loong_jax.merge import METHODS, checkpoints
 
-PAGE = (Path(__file__).parents[2] / "docs" / "merging.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/merging.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line]
 
@@ -56,11 +56,11 @@ def test_commands_run_as_printed(kind, tmp_path, monkeypatch, capsys):
 
 def test_the_python_runs(capsys):
     (code,) = [block for kind, block in BLOCKS if kind == "python"]
-    exec(compile(code, "docs/merging.md", "exec"), {})
+    exec(compile(code, "docs/how-to/merging.md", "exec"), {})
     assert "stem" in capsys.readouterr().out
 
 
 def test_every_method_of_the_command_has_its_row():
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE)
     assert rows
-    assert set(rows) == set(cli.METHODS)
+    assert set(rows) == set(METHODS)

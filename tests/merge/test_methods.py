@@ -6,10 +6,12 @@ import pytest
 
 from loong_jax import merge
 from loong_jax.errors import ConfigError
-from loong_jax.merge import methods
+from loong_jax.merge import tree
+from loong_jax.merge.methods import measures
+from loong_jax.merge.methods import method as method_lib
 from tests.merge import examples, references
 
-SHAPES = {"a/matrix": (8, 6), "cube": (3, 8, 6)}
+SHAPES = {"a/matrix": (8, 6), "cube": (3, 8, 6), "vector": (14,)}
 WEIGHTS = [0.5, 1.5, 1.0]
 TOLERANCE = 2e-5  # of the largest delta: float32 on weights of size 1 and deltas of size 1e-2
 
@@ -25,19 +27,27 @@ def keeps(models):
     return {n: {p: draw.random(x.shape) < 0.5 for p, x in e.items()} for n, e in models[1].items()}
 
 
-def check(models, method, reference, **settings):
-    """Fuses once and compares every leaf with `reference(path, base, experts)`."""
-    base, experts = models
-    trees = {name: examples.nest(expert) for name, expert in experts.items()}
-    fused = merge.fuse(examples.nest(base), trees, method=method, **settings)
-    for path, leaf in base.items():
-        found = fused
-        for part in path.split("/"):
-            found = found[part]
+@pytest.fixture(scope="module")
+def far_models():
+    """Experts whose directions differ by more than rounding."""
+    return examples.models(sizes=(0.8, 0.5, 1.1), shapes=SHAPES)
+
+
+def nested(by_name):
+    return {name: examples.nest(leaves) for name, leaves in by_name.items()}
+
+
+def check(models, method, reference, *, base=True, **settings):
+    """Fuses and compares every leaf with `reference(path, base, experts)`."""
+    own_base, experts = models
+    fused = merge.fuse(
+        examples.nest(own_base) if base else None, nested(experts), method=method, **settings
+    )
+    for path, found in tree.flatten(fused)[0].items():
         leaves = [expert[path] for expert in experts.values()]
-        expected = reference(path, leaf, leaves)
-        assert examples.worst(found, expected, leaf, leaves) < TOLERANCE, path
-        assert found.dtype == leaf.dtype
+        expected = reference(path, own_base[path], leaves)
+        assert examples.worst(found, expected, own_base[path], leaves) < TOLERANCE, path
+        assert found.dtype == own_base[path].dtype
 
 
 def test_linear(models):
@@ -83,7 +93,7 @@ def test_dare(models, keeps, rescale, combine):
             b, e, [m[p] for m in keeps.values()], WEIGHTS, 0.5, rescale, combine, 1.2, True
         ),
         weights=WEIGHTS,
-        masks={name: examples.nest(mask) for name, mask in keeps.items()},
+        masks=nested(keeps),
     )
 
 
@@ -149,26 +159,227 @@ def test_longcat(models, keeps, change):
         merge.LongcatFusion(**settings, normalise=normalise),
         reference,
         weights=WEIGHTS,
-        masks={name: examples.nest(mask) for name, mask in keeps.items()},
+        masks=nested(keeps),
     )
 
 
 def test_election_where_deltas_cancel():
     terms = (np.array([1.0, 0.0, 2.0], np.float32), np.array([-1.0, 0.0, -3.0], np.float32))
-    plus = [mark.tolist() for mark in methods.elect(tuple(map(jnp.asarray, terms)))]
+    plus = [mark.tolist() for mark in method_lib.elect(tuple(map(jnp.asarray, terms)))]
     assert plus == [[True, False, False], [False, False, True]]
-    drop = methods.elect(tuple(map(jnp.asarray, terms)), "drop")
+    drop = method_lib.elect(tuple(map(jnp.asarray, terms)), "drop")
     assert [mark.tolist() for mark in drop] == [[False, False, False], [False, False, True]]
 
 
 @pytest.mark.parametrize("num_kept", [0, 1, 7, 29, 30])
-def test_largest_marks_what_a_sort_would(num_kept):
-    x = np.abs(np.random.default_rng(2).normal(size=(4, 5, 6))).astype(np.float32)
-    x[0] = np.float32(1e-42)  # a denormal, and nothing but ties
-    found = np.asarray(methods.largest(jnp.asarray(x), num_kept, (1, 2)))
-    assert found[0].sum() == (30 if num_kept else 0)
-    for row, marks in zip(x[1:].reshape(3, -1), found[1:].reshape(3, -1), strict=True):
-        assert set(np.flatnonzero(marks)) == set(np.argsort(-row)[:num_kept])
+def test_the_smallest_that_is_kept_is_what_a_sort_would_find(num_kept):
+    sizes = np.abs(np.random.default_rng(2).normal(size=30)).astype(np.float32)
+    ties = np.full(30, 1e-42, np.float32)  # denormals
+    for x in (sizes, ties):
+        smallest = jnp.asarray(measures.smallest_of(x.copy(), num_kept))
+        marks = np.asarray(method_lib.reaches(jnp.asarray(x), smallest))
+        wanted = np.sort(x)[::-1][:num_kept]
+        assert set(x[marks]) == set(wanted)
+
+
+@pytest.mark.parametrize("rescale", ["inverse", "l1"])
+@pytest.mark.parametrize("combine", ["sum", "ties"])
+def test_della(models, keeps, rescale, combine):
+    method = merge.Della(scale=1.2, keep_rate=0.55, spread=0.3, rescale=rescale, combine=combine)
+
+    def reference(path, b, e):
+        masks = [mask[path] for mask in keeps.values()]
+        return references.della(b, e, masks, WEIGHTS, 0.55, 0.3, rescale, combine, 1.2)
+
+    check(models, method, reference, weights=WEIGHTS, masks=nested(keeps))
+
+
+def test_della_keeps_large_entries_more_often():
+    """The rate of every rank, over many rows."""
+    draw = np.random.default_rng(0)
+    base = {"w": np.zeros((4000, 5), np.float32)}
+    expert = {"w": draw.normal(size=(4000, 5)).astype(np.float32)}
+    method = merge.Della(keep_rate=0.5, spread=0.4)
+    found = merge.fuse(base, {"a": expert}, method=method)["w"]
+    ranks = np.argsort(np.argsort(np.abs(expert["w"]), axis=1), axis=1)
+    for rank, rate in enumerate([0.1, 0.3, 0.5, 0.7, 0.9]):
+        of_rank = found[ranks == rank]
+        assert np.mean(of_rank != 0) == pytest.approx(rate, abs=5 * np.sqrt(0.25 / 4000))
+        kept = of_rank[of_rank != 0]
+        own = expert["w"][ranks == rank][of_rank != 0]
+        np.testing.assert_allclose(kept, own / rate, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("density", "outliers", "combine", "normalise"),
+    [(0.5, 0.1, "sum", False), (0.9, 0.2, "sum", True), (0.3, 0.0, "ties", True)],
+)
+def test_breadcrumbs(models, density, outliers, combine, normalise):
+    check(
+        models,
+        merge.Breadcrumbs(
+            scale=0.8, density=density, outliers=outliers, combine=combine, normalise=normalise
+        ),
+        lambda p, b, e: references.breadcrumbs(
+            b, e, WEIGHTS, density, outliers, combine, 0.8, normalise
+        ),
+        weights=WEIGHTS,
+    )
+
+
+@pytest.mark.parametrize("scope", ["matrix", "global"])
+@pytest.mark.parametrize("boost", [0.0, 0.4])
+def test_ram(models, scope, boost):
+    base, experts = models
+
+    def deltas(paths):
+        return [
+            np.concatenate([references.delta(base[p], e[p]).ravel() for p in paths])
+            for e in experts.values()
+        ]
+
+    def reference(path, b, e):
+        given = deltas(base if scope == "global" else [path])
+        return references.ram(b, e, 0.02, references.ram_boosts(given, 0.02, boost, 0.7))
+
+    check(models, merge.Ram(threshold=0.02, boost=boost, most_boost=0.7, scope=scope), reference)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_ties_over_the_whole_model(models, normalise):
+    base, experts = models
+    # Delta sizes that differ from leaf to leaf: the scopes differ.
+    uneven = {
+        name: {
+            p: (base[p] + (10.0 if p == "cube" else 1.0) * (x - base[p])).astype(np.float32)
+            for p, x in e.items()
+        }
+        for name, e in experts.items()
+    }
+    smallest = [
+        references.smallest_overall([references.delta(base[p], e[p]) for p in base], 0.4)
+        for e in uneven.values()
+    ]
+
+    def reference(path, b, e):
+        deltas = [references.delta(b, x) for x in e]
+        kept = [np.where(np.abs(d) >= s, d, 0.0) for d, s in zip(deltas, smallest, strict=True)]
+        return b + references.elected_mean(kept, WEIGHTS, 0.9, normalise)
+
+    method = merge.Ties(scale=0.9, density=0.4, scope="global", normalise=normalise)
+    check((base, uneven), method, reference, weights=WEIGHTS)
+    per_matrix = merge.fuse(base, uneven, method=merge.Ties(density=0.4))
+    whole = merge.fuse(base, uneven, method=merge.Ties(density=0.4, scope="global"))
+    moved = lambda fused: np.mean(fused["vector"] != base["vector"])  # noqa: E731
+    assert moved(whole) < moved(per_matrix) / 2
+
+
+def pair(models):
+    base, experts = models
+    return base, {name: experts[name] for name in ("expert0", "expert1")}
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+def test_slerp(far_models, t):
+    check(
+        pair(far_models),
+        merge.Slerp(),
+        lambda p, b, e: references.slerp(e[0], e[1], t),
+        weights=[1 - t, t],
+        base=False,
+    )
+
+
+def test_slerp_is_linear_between_neighbours(models):
+    check(
+        pair(models),
+        merge.Slerp(linear_above=0.99),
+        lambda p, b, e: references.linear(e, [0.3, 0.7]),
+        weights=[0.3, 0.7],
+        base=False,
+    )
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_nuslerp(far_models, base):
+    check(
+        pair(far_models),
+        merge.NuSlerp(),
+        lambda p, b, e: (
+            b + references.slerp(references.delta(b, e[0]), references.delta(b, e[1]), 0.75)
+            if base
+            else references.slerp(e[0], e[1], 0.75)
+        ),
+        weights=[0.5, 1.5],
+        base=base,
+    )
+
+
+def test_karcher(far_models):
+    check(
+        far_models,
+        merge.Karcher(max_steps=50, tolerance=1e-9),
+        lambda p, b, e: references.karcher(e, WEIGHTS),
+        weights=WEIGHTS,
+        base=False,
+    )
+
+
+def test_karcher_of_two_is_slerp_halfway_on_the_unit_sphere(far_models):
+    base, experts = pair(far_models)
+    unit = {n: {p: x / np.linalg.norm(x) for p, x in e.items()} for n, e in experts.items()}
+    settings = {"weights": [0.5, 0.5]}
+    middle = merge.fuse(None, unit, method=merge.Karcher(), **settings)
+    between = merge.fuse(None, unit, method=merge.Slerp(), **settings)
+    for path in base:
+        np.testing.assert_allclose(middle[path], between[path], atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def importances(models):
+    draw = np.random.default_rng(8)
+    return {
+        name: {p: np.square(draw.normal(size=x.shape)).astype(np.float32) for p, x in e.items()}
+        for name, e in models[1].items()
+    }
+
+
+def test_fisher(models, importances):
+    check(
+        models,
+        merge.Fisher(floor=0.01),
+        lambda p, b, e: references.fisher(e, [f[p] for f in importances.values()], WEIGHTS, 0.01),
+        weights=WEIGHTS,
+        importances=nested(importances),
+        base=False,
+    )
+
+
+def test_fisher_deltas(models, importances):
+    check(
+        models,
+        merge.FisherDeltas(floor=0.01),
+        lambda p, b, e: references.fisher_deltas(
+            b, e, [f[p] for f in importances.values()], WEIGHTS, 0.01
+        ),
+        weights=WEIGHTS,
+        importances=nested(importances),
+    )
+
+
+def test_equal_importances_are_the_plain_methods(models):
+    base, experts = models
+    flat = {
+        n: {p: np.full(x.shape, 3.0, np.float32) for p, x in e.items()} for n, e in experts.items()
+    }
+    for method, plain in (
+        (merge.Fisher(), merge.Linear()),
+        (merge.FisherDeltas(), merge.TaskArithmetic()),
+    ):
+        found = merge.fuse(base, experts, method=method, weights=WEIGHTS, importances=flat)
+        expected = merge.fuse(base, experts, method=plain, weights=WEIGHTS)
+        for path in base:
+            np.testing.assert_allclose(found[path], expected[path], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +395,64 @@ def test_largest_marks_what_a_sort_would(num_kept):
 def test_shares_outside_their_range_are_refused(method, field, value):
     with pytest.raises(ConfigError, match=field):
         method(**{field: value})
+
+
+def refusals():
+    one = {"w": np.ones((2, 3), np.float32)}
+    two = {"w": np.full((2, 3), 2.0, np.float32)}
+    turned = {"w": -one["w"]}
+    zero = {"w": np.zeros((2, 3), np.float32)}
+    yield "Give two", [one, two, one], {"method": merge.Slerp()}
+    yield "Give two", [one], {"method": merge.NuSlerp()}
+    yield "antipodal", [one, turned], {"method": merge.Slerp()}
+    yield "antipodal", [one, turned], {"method": merge.NuSlerp()}
+    yield "cancel", [one, turned], {"method": merge.Karcher()}
+    yield "zero in some", [one, zero], {"method": merge.Slerp()}
+    yield "non-negative", [one, two], {"method": merge.Slerp(), "weights": [1.0, -0.5]}
+    yield "calculates", [one, two], {"method": merge.Ram(), "weights": [1.0, 2.0]}
+    yield "no importances", [one, two], {"method": merge.Fisher()}
+    yield "takes no importances", [one], {"method": merge.Ties(), "importances": [one]}
+    yield "lack", [one], {"method": merge.Fisher(), "importances": [{"v": one["w"]}]}
+    yield (
+        "importance w of",
+        [one],
+        {"method": merge.Fisher(), "importances": [{"w": np.ones(6, np.float32)}]},
+    )
+
+
+@pytest.mark.parametrize(("message", "experts", "settings"), list(refusals()))
+def test_refuses(message, experts, settings):
+    base = {"w": np.zeros((2, 3), np.float32)}
+    with pytest.raises(ConfigError, match=message):
+        merge.fuse(base, experts, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: merge.Della(keep_rate=0.2, spread=0.2), "spread"),
+        (lambda: merge.Della(keep_rate=0.9), "spread"),
+        (lambda: merge.Breadcrumbs(density=0.0), "density"),
+        (lambda: merge.Breadcrumbs(outliers=-0.1), "outliers"),
+        (lambda: merge.Ram(threshold=-1.0), "threshold"),
+        (lambda: merge.Ram(boost=float("inf")), "boost"),
+        (lambda: merge.Fisher(floor=0.0), "floor"),
+        (lambda: merge.LongcatFusion(scale=float("nan")), "scale"),
+        (lambda: merge.TaskArithmetic(scale=float("inf")), "scale"),
+        (lambda: merge.Ties(scale=float("nan")), "scale"),
+        (lambda: merge.Dare(scale=float("nan")), "scale"),
+        (lambda: merge.Della(scale=float("nan")), "scale"),
+        (lambda: merge.Breadcrumbs(scale=float("-inf")), "scale"),
+        (lambda: merge.Sce(floor=float("nan")), "floor"),
+        (lambda: merge.Slerp(linear_above=float("nan")), "linear_above"),
+        (lambda: merge.Karcher(max_steps=-1), "max_steps"),
+        (lambda: merge.Karcher(tolerance=float("nan")), "tolerance"),
+        (lambda: merge.PathRules(controller="["), "controller"),
+        (lambda: merge.PathRules(no_dropout="("), "no_dropout"),
+        (lambda: merge.CoefficientSearch(low=1.0), "low"),
+        (lambda: merge.CoefficientSearch(num_steps=0), "num_steps"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

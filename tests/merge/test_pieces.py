@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from loong_jax.merge import pieces
-from loong_jax.merge.pieces import Piece
+from loong_jax.merge.methods import measures
+from loong_jax.merge.streaming import Piece
 
 DTYPES = (ml_dtypes.bfloat16, np.float16, np.float32, np.float64, ml_dtypes.float8_e4m3fn)
 
@@ -78,6 +79,6 @@ def test_products_add_up_as_in_float64(length):
         for _ in range(4)
     )
     wide = [np.asarray(x, np.float64) - np.asarray(base, np.float64) for x in experts]
-    found = np.asarray(pieces.products(Piece(base, tuple(experts))), np.float64).sum(-1)
+    found = np.asarray(measures.products(Piece(base, tuple(experts))), np.float64).sum(-1)
     pairs = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
     np.testing.assert_allclose(found, [wide[i] @ wide[j] for i, j in pairs], rtol=1e-6)

@@ -12,7 +12,7 @@ from safetensors import numpy as safetensors
 
 from loong_jax import merge
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.merge import checkpoints, on_host, pieces, published
+from loong_jax.merge import checkpoints, pieces, published, streaming
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
 from loong_jax.models.hf import unfinished
@@ -167,10 +167,10 @@ class CountedLeaf:
 def test_three_leaves_at_most(name, monkeypatch):
     """Of five experts: entries read and not yet let go, and all that NumPy holds besides.
 
-    XLA's own buffers are as long as a piece and as many as what is read of one; see `on_host`.
+    XLA's own buffers are as long as a piece and as many as what is read of one; see `streaming`.
     """
     monkeypatch.setattr(pieces, "LENGTH", 1 << 13)
-    monkeypatch.setattr(on_host, "num_threads", lambda: 2)
+    monkeypatch.setattr(streaming, "num_threads", lambda: 2)
     draw = np.random.default_rng(0)
     shape = (512, 512)
     base = draw.normal(size=shape).astype(np.float32)

@@ -12,10 +12,10 @@ from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, grading
 from loong_jax.rl import events as rl_events
+from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
 from tests.doubles.fake_world import FakeWorld
 
@@ -88,7 +88,7 @@ class CrashWorld(FakeWorld):
         super().publish(version)
 
     def save(self, step, control):
-        record = checkpoint.encode_record(control)
+        record = codec.encode(control)
         versions = {v: self.store[v] for v in control["versions"]}
         saved = (self.weights, versions, record)
         self.saved.append((step, control))
@@ -165,7 +165,7 @@ def open_run(
         step = max(disk.checkpoints)
         world.weights, versions, record = disk.checkpoints[step]
         world.store = dict(versions) | {step: world.weights}
-        control = checkpoint.decode_record(record)
+        control = codec.decode(record)
     run = Orchestrator(
         name="test",
         settings=LoopSettings(
@@ -173,6 +173,7 @@ def open_run(
             scheduler=policy,
             checkpoint_every=2,
             stall_timeout_s=1000.0,
+            reuse=reuse or GroupReuse(),
         ),
         trainer=world,
         replicas=world,
@@ -182,7 +183,6 @@ def open_run(
             max_issues=1 if policy_is_ordered(policy) else 2,
             curriculum=curriculum,
         ),
-        buffer=Buffer(max_staleness=policy.max_staleness, reuse=reuse or GroupReuse()),
         versions=world,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=QuietLog(),
@@ -206,4 +206,4 @@ def live(run):
     except Killed:
         return False
     finally:
-        run.books.journal._close_files()
+        run.journal._close_files()

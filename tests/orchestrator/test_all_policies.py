@@ -16,7 +16,7 @@ from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
 from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
-from loong_jax.orchestrator.state import RunState
+from loong_jax.rollout import codec
 
 STEPS = 5
 
@@ -112,13 +112,12 @@ class CheckedLog(QuietLog):
         self.policy, self.run = policy, None
 
     def step(self, step, metrics, groups):
-        state, policy = self.run.state, self.policy
-        oldest = step - policy.max_staleness - isinstance(policy, DoraPolicy)  # ends them next
-        for ticket in state.in_phase("queued", "decoding"):
-            assert ticket.version >= oldest
+        ledger, policy = self.run.ledger, self.policy
+        for ticket in ledger.tickets.in_phase("queued", "decoding"):
+            assert ticket.version >= step - policy.max_staleness
         if isinstance(policy, baselines.TailBatchingPolicy):
             extra = int(policy.over_provision * policy.groups_per_step)
-            assert state.num_deferred < policy.groups_per_step + max(1, extra)
+            assert ledger.source.num_deferred < policy.groups_per_step + max(1, extra)
 
 
 def check_invariants(policy, world):
@@ -129,7 +128,7 @@ def check_invariants(policy, world):
     counts = final.counts()
     assert counts["issued"] == sum(n for name, n in counts.items() if name != "issued")
     assert counts["trained"] == STEPS * policy.groups_per_step
-    assert run.buffer.counts() == counts | {"open": 0}
+    assert not run.ledger.tickets
     trained = [group for _, _, groups in world.trained for group in groups]
     assert len({group.ticket.number for group in trained}) == len(trained)
     for _, step, groups in world.trained:
@@ -275,17 +274,21 @@ def test_the_gate_has_hysteresis():
 
 
 def test_decide_is_a_pure_function_of_the_state():
-    """Asked twice in the same state, it answers twice the same."""
+    """Asked twice, it answers the same and has changed nothing; so it does in a new process."""
     world = small_world()
     run = orchestrator_for(world, dora.MultiVersionPolicy(groups_per_step=3), STEPS)
+    other = orchestrator_for(small_world(), run.settings.scheduler, STEPS)
     policy, seen = run.settings.scheduler, itertools.count()
     act = run._act
 
     def ask_twice():
-        state: RunState = run.state
-        first = policy.decide(state, world.groups_per_replica, world.now)
-        act()  # changes the table that `state` shares its store with
-        assert policy.decide(state, world.groups_per_replica, world.now) == first
+        before = codec.encode(run.ledger.snapshot())
+        first = policy.decide(run.ledger, world.now)
+        assert codec.encode(run.ledger.snapshot()) == before
+        other.ledger.restore(codec.decode(before))
+        for ledger in (other.ledger, run.ledger):
+            assert policy.decide(ledger, world.now) == first
+        act()
         next(seen)
 
     run._act = ask_twice

@@ -1,6 +1,5 @@
 """A run killed at any record of its journal, or inside one, and opened again, loses nothing."""
 
-import itertools
 import tempfile
 
 import pytest
@@ -8,10 +7,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from loong_jax.orchestrator import changes
-from loong_jax.orchestrator import state as states
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.policy import DoraPolicy
-from loong_jax.rl import checkpoint
+from loong_jax.rollout import codec
 from tests.orchestrator.crash_world import Disk, live, open_run
 
 CURRICULUM = Curriculum(
@@ -39,8 +37,8 @@ def run_with_kills(directory, *, policy, kills, seed=0, **kwargs):
 
 
 def check(run, world, disk, written_again, *, policy, total_steps=4):
-    counts = run.state.counts()
-    assert run.buffer.counts() == counts | {"open": 0}
+    counts = run.ledger.counts()
+    assert not run.ledger.tickets
     assert counts["trained"] == total_steps * policy.groups_per_step
     assert sorted(disk.history) == list(range(1, total_steps + 1))
     trained = [key for batch in disk.history.values() for key, _, _ in batch]
@@ -70,7 +68,7 @@ def kill_at_records(kind, directory, first, stride):
     """Also inside of records: every other one is torn, each at another place."""
     policy = POLICIES[kind]
     straight, world, disk = whole(policy, total_steps=3)
-    num_records = straight.books.journal.num_written
+    num_records = straight.journal.num_written
     assert num_records > 45
     for dies_at in range(first, num_records + 1, stride):
         share = (1.0, (dies_at % 7) / 7)[dies_at % 2]
@@ -81,7 +79,7 @@ def kill_at_records(kind, directory, first, stride):
         if policy.deterministic:
             assert found[2].history == disk.history
             assert found[1].weights == world.weights
-            assert found[0].state.num_issued == straight.state.num_issued
+            assert found[0].ledger.num_issued == straight.ledger.num_issued
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -118,7 +116,7 @@ def any_schedule(seed, policy, kills, num_replicas, save_s):
     if policy.deterministic:
         straight, world, disk = whole(policy, seed=seed + 1000)
         assert (found[2].history, found[1].weights) == (disk.history, world.weights)
-        assert found[0].state.num_issued == straight.state.num_issued
+        assert found[0].ledger.num_issued == straight.ledger.num_issued
 
 
 schedules = given(
@@ -145,7 +143,7 @@ test_killed_several_times_on_many_schedules = pytest.mark.release(
     seed=st.integers(0, 999),
     curriculum=st.sampled_from([None, CURRICULUM]),
 )
-def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed, curriculum):
+def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed, curriculum):
     with tempfile.TemporaryDirectory() as directory:
         disk = Disk()
         same = {"seed": seed, "policy": policy, "curriculum": curriculum}
@@ -153,28 +151,30 @@ def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed, curricul
         if live(run):
             return
         again, _ = open_run(directory, disk, **same)
-        lived, rebuilt = (checkpoint.encode_record(r.snapshot()) for r in (run, again))
-        assert (lived == rebuilt).all()
-        assert (run.books.lease is None) == (again.books.lease is None)
-        again.books.journal._close_files()
+        lived, rebuilt = (codec.encode(r.snapshot()) for r in (run, again))
+        assert lived == rebuilt
+        assert (run.ledger.lease is None) == (again.ledger.lease is None)
+        again.journal._close_files()
 
 
-def test_replay_is_a_pure_function_of_the_records(tmp_path):
-    """The states of a run's records, one after the other, are those it went through."""
+def test_the_same_records_make_the_same_ledger(tmp_path):
+    """Entered in a fresh one, one after the other, in another world."""
     policy = POLICIES["free"]
     run, _ = open_run(tmp_path, Disk(), seed=3, policy=policy)
-    lived, records, start = [], [], run.state
-    commit = run.books.commit
+    lived, records = [], []
+    enter = run.ledger.enter
 
     def watch(change, groups=()):
-        commit(change, groups)
-        records.append(changes.from_json(changes.to_json(change)))
-        lived.append(states.to_json(run.state))
+        enter(change, groups)
+        records.append((changes.from_json(changes.to_json(change)), groups))
+        lived.append(codec.encode(run.ledger.snapshot()))
 
-    run.books.commit = watch
+    run.ledger.enter = watch
     run.run()
-    for length in itertools.chain(range(0, len(records), 9), [len(records) - 1]):
-        assert states.to_json(changes.replay(records[: length + 1], start)) == lived[length]
+    again, _ = open_run(tmp_path / "again", Disk(), seed=4, policy=policy)
+    for (change, groups), expected in zip(records, lived, strict=True):
+        again.ledger.enter(change, groups)
+        assert codec.encode(again.ledger.snapshot()) == expected
 
 
 def test_on_other_hardware_groups_without_weights_are_issued_again(tmp_path):
@@ -189,7 +189,7 @@ def test_on_other_hardware_groups_without_weights_are_issued_again(tmp_path):
             break
         run, _ = open_run(directory, disk, seed=6, policy=policy, other_hardware=True)
         assert live(run)
-        counts = run.state.counts()
+        counts = run.ledger.counts()
         assert counts["trained"] == 8
         assert counts["stale"] >= run.num_reissued
         reissued += run.num_reissued

@@ -12,7 +12,7 @@ from loong_jax import configs, options, recipes
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import curriculum
-from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, Lessons, PassRates
+from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState, GrowingContext, PassRates
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 
@@ -24,12 +24,12 @@ def problem(number, level=1):
     )  # fmt: skip
 
 
-def judged(settings, lessons, number, outcomes, ticket=0):
-    return curriculum.after_verdicts(settings, lessons, problem(number), outcomes, ticket=ticket)
+def judged(settings, state, number, outcomes, ticket=0):
+    return curriculum.after_verdicts(settings, state, problem(number), outcomes, ticket=ticket)
 
 
-def is_posed(settings, lessons, number, *, step=0, ticket=1):
-    return curriculum.is_posed(settings, lessons, problem(number), step=step, ticket=ticket)
+def is_posed(settings, state, number, *, step=0, ticket=1):
+    return curriculum.is_posed(settings, state, problem(number), step=step, ticket=ticket)
 
 
 RIGHT, HALF, WRONG = ["correct"] * 4, ["correct", "wrong"], ["wrong"] * 4
@@ -37,47 +37,47 @@ RIGHT, HALF, WRONG = ["correct"] * 4, ["correct", "wrong"], ["wrong"] * 4
 
 def test_what_is_solved_too_often_or_too_seldom_is_set_aside():
     settings = PassRates(floors=((0, 0.1),), ceilings=((0, 0.9),))
-    lessons = Lessons()
+    state = CurriculumState()
     for number, outcomes in enumerate([RIGHT, HALF, WRONG]):
-        assert is_posed(settings, lessons, number)  # nothing is known of it yet
-        lessons = judged(settings, lessons, number, outcomes)
-    assert [is_posed(settings, lessons, number) for number in range(3)] == [False, True, False]
+        assert is_posed(settings, state, number)  # nothing is known of it yet
+        state = judged(settings, state, number, outcomes)
+    assert [is_posed(settings, state, number) for number in range(3)] == [False, True, False]
 
 
 def test_thresholds_move_with_the_steps():
     settings = PassRates(floors=((0, 0.6), (10, 0.0)), ceilings=((0, 1.0), (20, 0.4)))
-    lessons = judged(settings, Lessons(), 1, HALF)
-    at = {step: is_posed(settings, lessons, 1, step=step) for step in (0, 9, 10, 19, 20, 99)}
+    state = judged(settings, CurriculumState(), 1, HALF)
+    at = {step: is_posed(settings, state, 1, step=step) for step in (0, 9, 10, 19, 20, 99)}
     assert at == {0: False, 9: False, 10: True, 19: True, 20: False, 99: False}
 
 
 def test_a_rate_is_a_running_mean_that_begins_anew_after_a_pause():
     settings = PassRates(weight=0.25, pause=10)
-    lessons = judged(settings, Lessons(), 1, RIGHT, ticket=3)
-    lessons = judged(settings, lessons, 1, HALF, ticket=5)
-    assert lessons.standings["p/1"] == curriculum.Standing(0.25 * 0.5 + 0.75 * 1.0, 2, 5)
-    ungradable = judged(settings, lessons, 1, ["ungradable"] * 4, ticket=6)
-    assert ungradable == lessons
-    partly = judged(settings, lessons, 1, ["ungradable", "wrong"], ticket=6)
-    assert partly.standings["p/1"].rate == 0.75 * lessons.standings["p/1"].rate
-    anew = judged(settings, lessons, 1, WRONG, ticket=16)
+    state = judged(settings, CurriculumState(), 1, RIGHT, ticket=3)
+    state = judged(settings, state, 1, HALF, ticket=5)
+    assert state.standings["p/1"] == curriculum.Standing(0.25 * 0.5 + 0.75 * 1.0, 2, 5)
+    ungradable = judged(settings, state, 1, ["ungradable"] * 4, ticket=6)
+    assert ungradable == state
+    partly = judged(settings, state, 1, ["ungradable", "wrong"], ticket=6)
+    assert partly.standings["p/1"].rate == 0.75 * state.standings["p/1"].rate
+    anew = judged(settings, state, 1, WRONG, ticket=16)
     assert anew.standings["p/1"].rate == 0.0
 
 
 def test_what_is_set_aside_comes_back_after_its_pause():
     settings = PassRates(ceilings=((0, 0.9),), pause=10)
-    lessons = judged(settings, Lessons(), 1, RIGHT, ticket=5)
-    posed = [ticket for ticket in range(6, 20) if is_posed(settings, lessons, 1, ticket=ticket)]
+    state = judged(settings, CurriculumState(), 1, RIGHT, ticket=5)
+    posed = [ticket for ticket in range(6, 20) if is_posed(settings, state, 1, ticket=ticket)]
     assert posed == list(range(16, 20))
 
 
 def test_levels_stand_for_all_their_problems():
     settings = PassRates(of="level", after_groups=2, ceilings=((0, 0.95),))
-    lessons = judged(settings, Lessons(), 1, RIGHT)
-    assert is_posed(settings, lessons, 2)  # one group says too little
-    lessons = judged(settings, lessons, 2, RIGHT)
-    assert not is_posed(settings, lessons, 3)
-    assert curriculum.is_posed(settings, lessons, problem(3, level=2), step=0, ticket=1)
+    state = judged(settings, CurriculumState(), 1, RIGHT)
+    assert is_posed(settings, state, 2)  # one group says too little
+    state = judged(settings, state, 2, RIGHT)
+    assert not is_posed(settings, state, 3)
+    assert curriculum.is_posed(settings, state, problem(3, level=2), step=0, ticket=1)
 
 
 @given(values=st.lists(st.integers(0, 100), min_size=1, max_size=40), percent=st.integers(1, 100))
@@ -88,9 +88,9 @@ def test_percentiles_are_numpys(values, percent):
 
 def test_a_context_grows_once_long_answers_come_near_its_limit():
     settings = GrowingContext(limits=(100, 150, 200), window=10)
-    short = curriculum.after_lengths(settings, Lessons(), [50] * 9 + [100], limit=100)
+    short = curriculum.after_lengths(settings, CurriculumState(), [50] * 9 + [100], limit=100)
     assert (short.stage, len(short.lengths)) == (0, 10)
-    few = curriculum.after_lengths(settings, Lessons(), [100] * 9, limit=100)
+    few = curriculum.after_lengths(settings, CurriculumState(), [100] * 9, limit=100)
     assert few.stage == 0  # fewer than the window
     near = curriculum.after_lengths(settings, short, [90, 95], limit=100)
     assert near.stage == 1  # of the last ten lengths 50 x 7, 100, 90, 95 the ninth is 95
@@ -115,13 +115,16 @@ def live(tickets, numbers):
     """Problems 0 and 1 are always solved, the others half of the time; answers grow long."""
     posed = []
     for number in numbers:
-        ticket = tickets.open(number, step=number)
-        limit = ticket.max_new_tokens
-        posed.append((ticket.problem.uid, limit))
-        tickets.written(number, [min(12, limit)] * 2)
-        tickets.judged(number, RIGHT if ticket.problem.seed < 2 else HALF)
-        tickets.end(number, "trained")
+        ticket, _ = tickets.open(number, step=number)
+        posed.append((ticket.problem.uid, ticket.max_new_tokens))
+        answer(tickets, ticket)
     return posed
+
+
+def answer(tickets, ticket):
+    tickets.written(ticket, [min(12, ticket.max_new_tokens)] * 2)
+    tickets.judged(ticket, RIGHT if ticket.problem.seed < 2 else HALF)
+    tickets.end(ticket, 0, "trained")
 
 
 def test_tickets_pass_over_what_is_solved_and_grow_longer():
@@ -148,23 +151,21 @@ def test_a_restored_source_goes_on_as_it_would_have():
     straight = live(source(), range(30))
     first, second = source(), source()
     begun = live(first, range(13))
-    ticket = first.open(13, step=13)  # open when it is saved
+    ticket, _ = first.open(13, step=13)  # open when it is saved
     second.restore(json.loads(json.dumps(first.snapshot())))
-    assert second.ticket(13) == ticket
-    second.written(13, [12] * 2)
-    second.judged(13, RIGHT if ticket.problem.seed < 2 else HALF)
-    second.end(13, "trained")
+    answer(second, ticket)
     middle = [(ticket.problem.uid, ticket.max_new_tokens)]
     assert begun + middle + live(second, range(14, 30)) == straight
 
 
 def test_without_a_curriculum_nothing_is_counted():
     tickets = TicketSource(lambda cursor: problem(cursor % 4))
-    assert tickets.open(0).max_new_tokens is None
-    tickets.written(0, [3])
-    tickets.judged(0, RIGHT)
+    ticket, _ = tickets.open(0)
+    assert ticket.max_new_tokens is None
+    tickets.written(ticket, [3])
+    tickets.judged(ticket, RIGHT)
     assert tickets.metrics(step=1, ticket=1) == {}
-    assert [tickets.open(number).problem.seed for number in range(1, 9)] == [1, 2, 3, 0] * 2
+    assert [tickets.open(number)[0].problem.seed for number in range(1, 9)] == [1, 2, 3, 0] * 2
 
 
 def test_settings_that_cannot_be_are_refused():
@@ -191,7 +192,7 @@ def test_nothing_is_set_aside_or_cut_off_unless_bounds_are_given():
     assert not Curriculum().is_on
     assert PassRates(floors=((0, 0.0), (9, 0.1))).is_on
     assert Curriculum(context=GrowingContext(limits=(8,))).is_on
-    assert curriculum.metrics(Curriculum(), Lessons(), step=1, ticket=1) == {}
+    assert curriculum.metrics(Curriculum(), CurriculumState(), step=1, ticket=1) == {}
 
 
 def test_a_config_in_which_none_left_a_curriculum_out_still_reads():

@@ -21,7 +21,6 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
@@ -193,7 +192,6 @@ def orchestrated(
         replicas=replicas,
         verifiers=InlinePool(),
         tickets=TicketSource(problem_at),
-        buffer=Buffer(max_staleness=staleness),
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=log,

@@ -8,16 +8,17 @@ import time
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.actions import Assign
 from loong_jax.orchestrator.baselines import SynchronousPolicy
+from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import ElasticGate, MultiVersionPolicy, Triggers
+from loong_jax.orchestrator.ledger import Balance, ReplicaState
 from loong_jax.orchestrator.policy import DoraPolicy, decide, refuse_idle_loans
-from loong_jax.orchestrator.state import Balance, ReplicaState, RunState
 from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_weights
+from tests.orchestrator.ledgers import ledger_of
 from tests.rollout import real_loop
 from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 
@@ -77,7 +78,7 @@ def test_lent_devices_generate_between_steps_and_what_they_wrote_goes_on(policy)
     run = real_loop.orchestrator(
         replicas, store, policy, num_steps=NUM_STEPS, trainer=trainer, log=log
     )
-    assert [replica.elastic for replica in run.state.replicas] == [False, True, True]
+    assert [replica.elastic for replica in run.ledger.replicas] == [False, True, True]
     try:
         final = run.run()
     finally:
@@ -104,15 +105,15 @@ def test_lent_devices_generate_between_steps_and_what_they_wrote_goes_on(policy)
 def test_an_empty_replica_that_rests_holds_no_version_the_window_has_left(version, lets_go):
     """Its version would take the place of the next one in the version store."""
     away = ReplicaState(version=version, elastic=True, generating=False)
-    state = RunState(
-        total_steps=9,
+    ledger = ledger_of(
+        replicas=(4, away),
+        groups_per_replica=3,
         step=4,
         newest_version=4,
         trainer="training",
-        replicas=(ReplicaState(version=4), away),
         balance=Balance(newest_version=4, num_generating=1),
     )
-    actions = decide(state, LENDING, groups_per_replica=3)
+    actions = decide(ledger, LENDING)
     assert (Assign(1, 4) in actions) == lets_go
 
 

@@ -6,16 +6,17 @@ import dataclasses
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import changes, faults
-from loong_jax.orchestrator import state as states
+from loong_jax.orchestrator import faults
 from loong_jax.orchestrator.baselines import OneStepOffPolicy
 from loong_jax.orchestrator.dora import MultiVersionPolicy
+from loong_jax.orchestrator.executor import Inbox
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
-from loong_jax.orchestrator.inbox import Inbox
+from loong_jax.orchestrator.ledger import ReplicaState
 from loong_jax.orchestrator.loop import RunStalled, WorkerLost
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rollout import events as rollout_events
 from tests.doubles.fake_world import FakeTimes, FakeWorld
+from tests.orchestrator.ledgers import ledger_of
 from tests.orchestrator.test_loop import make_run
 
 
@@ -193,24 +194,10 @@ def test_the_watchdog_names_what_blocks(times, blocker):
 
 
 def test_what_blocks_when_nobody_is_at_work():
-    lost = states.RunState(total_steps=1, replicas=(states.ReplicaState(quarantined=True),))
+    lost = ledger_of(replicas=[ReplicaState(quarantined=True)])
     assert faults.what_blocks(lost) == "every replica is in quarantine"
-    idle = states.RunState(total_steps=1, replicas=(states.ReplicaState(version=1),))
-    assert "decides nothing" in faults.what_blocks(idle)
-    queued = states.issue(idle, 0, 0)
-    assert "versions [0]" in faults.what_blocks(queued)
-
-
-def test_a_lost_replica_leaves_its_tickets_queued():
-    state = states.RunState(total_steps=1, replicas=(states.ReplicaState(version=3),) * 2)
-    for number in range(3):
-        state = states.issue(state, number, 3)
-    state = states.move(state, [0, 1], "decoding", replica=1)
-    lost = changes.apply(state, changes.ReplicaLost(1, 1))
-    assert {t.phase for t in lost.tickets.values()} == {"queued"}
-    assert lost.replicas[1].quarantined
-    assert lost.replicas[1].version is None
-    assert changes.apply(lost, changes.ReplicaBack(1)).replicas[1] == states.ReplicaState()
+    assert "decides nothing" in faults.what_blocks(ledger_of(replicas=(1,)))
+    assert "versions [0]" in faults.what_blocks(ledger_of(("queued", 0), replicas=(1,)))
 
 
 def test_pauses_double_up_to_a_limit_however_long_it_lasts():

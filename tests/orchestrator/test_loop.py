@@ -20,7 +20,6 @@ from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.buffer import Buffer
 from tests.doubles.fake_world import FakeTimes, FakeWorld
 
 
@@ -92,7 +91,6 @@ def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
         replicas=world,
         verifiers=world,
         tickets=TicketSource(MixedStream(streams=(problem_at,)), max_issues=max_issues),
-        buffer=Buffer(max_staleness=policy.max_staleness),
         versions=EndlessVersions(),
         grade=lambda group: grading.grade(group, RewardRule()),
         log=Log(),
@@ -135,7 +133,7 @@ def test_invariants_hold_on_any_schedule(
     counts = final.counts()
     assert counts["issued"] == sum(n for name, n in counts.items() if name != "issued")
     assert counts["trained"] == 6 * policy.groups_per_step
-    assert run.buffer.counts() == counts | {"open": 0}
+    assert not run.ledger.tickets
     written = dict(world.versions_seen)
     for step, batch in world.trained:
         assert len(batch) == policy.groups_per_step
@@ -224,7 +222,7 @@ def test_several_versions_decode_at_once_and_generation_overlaps_training():
 
     def watch():
         decide()
-        seen.add(frozenset(t.version for t in run.state.in_phase("decoding")))
+        seen.add(frozenset(t.version for t in run.ledger.tickets.in_phase("decoding")))
 
     run._act = watch
     run.run()

@@ -169,7 +169,7 @@ def engine_of_a_process():
     return engine_for(graphdef, model, tokenizer(), SHAPES, rules)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(1200)
 def test_replicas_in_processes_have_devices_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(test_deterministic, "make_engine", engine_of_a_process)

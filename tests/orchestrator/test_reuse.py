@@ -1,7 +1,6 @@
 """Groups that are trained again: counted, young enough, drawn alike in every life of a run."""
 
 import collections
-import dataclasses
 import tempfile
 
 import numpy as np
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.simulation.run import orchestrator_for
-from loong_jax.rl import checkpoint
-from loong_jax.rollout.buffer import Buffer
+from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 from tests.orchestrator.crash_world import Disk, live, open_run
+from tests.orchestrator.ledgers import make_group, make_ticket
 from tests.orchestrator.test_all_policies import STEPS, QuietLog, policies, small_world, worlds
 from tests.orchestrator.test_crash import run_with_kills
-from tests.rollout.test_buffer import make_group, make_ticket
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 settings_of_reuse = st.builds(
@@ -37,9 +35,8 @@ class Watched(QuietLog):
 
 
 def run_with(reuse, policy, world, seed=0):
-    run = orchestrator_for(world, policy, STEPS)
+    run = orchestrator_for(world, policy, STEPS, reuse=reuse, reuse_seed=seed)
     run.log = Watched()
-    run.books.buffer = Buffer(max_staleness=policy.max_staleness, reuse=reuse, seed=seed)
     return run, run.run()
 
 
@@ -53,7 +50,7 @@ def test_invariants_hold_for_every_policy(policy, world, reuse, seed):
     run, final = run_with(reuse, policy, world, seed)
     counts = final.counts()
     assert counts["trained"] == STEPS * policy.groups_per_step, "a re-read is no ticket"
-    assert run.buffer.counts() == counts | {"open": 0}
+    assert not run.ledger.tickets
     times, first_step = collections.Counter(), {}
     total = 0
     for (_, step, groups), metrics in zip(world.trained, run.log.metrics, strict=True):
@@ -104,18 +101,17 @@ def test_no_old_weights_are_kept_for_it():
     held = []
     for share in (0.0, 0.5):
         world = small_world()
-        run = orchestrator_for(world, policy, STEPS)
-        run.books.buffer = Buffer(max_staleness=3, reuse=GroupReuse(share=share))
+        run = orchestrator_for(world, policy, STEPS, reuse=GroupReuse(share=share))
         alive = []
-        retire = run._hands.retire_versions
+        retire = run._executor.retire_versions
 
         def watch(retire=retire, run=run, alive=alive):
             retire()
-            open_versions = {t.version for t in run.state.tickets.values()}
-            hosted = {r.version for r in run.state.replicas}
-            alive.append(set(run.versions.numbers()) <= open_versions | hosted | {run.state.step})
+            open_versions = {t.version for t in run.ledger.tickets.values()}
+            hosted = {r.version for r in run.ledger.replicas}
+            alive.append(set(run.versions.numbers()) <= open_versions | hosted | {run.ledger.step})
 
-        run._hands.retire_versions = watch
+        run._executor.retire_versions = watch
         run.run()
         held.append(all(alive) and len(alive) > STEPS)
     assert held == [True, True]
@@ -143,14 +139,14 @@ def test_killed_several_times_on_any_schedule(seed, policy, kills):
         run, world, disk, _ = run_with_kills(
             directory, policy=policy, kills=kills, seed=seed, reuse=reuse
         )
-    counts = run.state.counts()
-    assert run.buffer.counts() == counts | {"open": 0}
+    counts = run.ledger.counts()
+    assert not run.ledger.tickets
     assert counts["trained"] == 4 * policy.groups_per_step
     batches = [disk.history[step] for step in sorted(disk.history)]
     times = collections.Counter(key for batch in batches for key, _, _ in batch)
     assert len(times) == counts["trained"]
-    assert sum(times.values()) - len(times) == run.buffer.num_rereads
-    assert run.buffer.num_rereads > 0
+    assert sum(times.values()) - len(times) == run.ledger.trained.num_reads
+    assert run.ledger.trained.num_reads > 0
     assert max(times.values()) <= 3
     if policy.deterministic:
         with tempfile.TemporaryDirectory() as directory:
@@ -160,7 +156,7 @@ def test_killed_several_times_on_any_schedule(seed, policy, kills):
 
 @settings(max_examples=15, phases=NO_SHRINKING)
 @given(policy=crashing, dies_at=st.integers(20, 90), seed=st.integers(0, 999))
-def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed):
+def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed):
     common = dict(seed=seed, policy=policy, reuse=GroupReuse(share=0.5))
     with tempfile.TemporaryDirectory() as directory:
         disk = Disk()
@@ -168,9 +164,9 @@ def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed):
         if live(run):
             return
         again, _ = open_run(directory, disk, **common)
-        lived, rebuilt = (checkpoint.encode_record(r.snapshot()) for r in (run, again))
-        assert (lived == rebuilt).all()
-        again.books.journal._close_files()
+        lived, rebuilt = (codec.encode(r.snapshot()) for r in (run, again))
+        assert lived == rebuilt
+        again.journal._close_files()
 
 
 @pytest.mark.parametrize(
@@ -185,22 +181,3 @@ def test_the_books_rebuilt_equal_the_books_lived(policy, dies_at, seed):
 def test_refuses_what_cannot_be(wrong, said):
     with pytest.raises(ConfigError, match=said):
         GroupReuse(**wrong)
-
-
-def test_a_buffer_goes_on_from_a_snapshot_of_before_there_was_reuse():
-    buffer = Buffer(max_staleness=1, reuse=GroupReuse(share=0.5))
-    buffer.admit(make_ticket(0), 0, 0)
-    buffer.complete(make_group(make_ticket(0), 0))
-    old = {name: value for name, value in buffer.snapshot().items() if name != "trained"}
-    buffer.restore(old)
-    lease = buffer.lease(1, 0)
-    assert (lease.reread, buffer.num_rereads) == ((), 0)
-    buffer.commit(lease)
-    again = dataclasses.replace(make_ticket(1))
-    buffer.admit(again, 1, 1)
-    buffer.complete(make_group(again, 1))
-    lease = buffer.lease(1, 1)
-    assert [g.ticket.number for g in lease.groups] == [1, 0]
-    buffer.abort(lease)
-    assert buffer.num_rereads == 0
-    assert buffer.lease(1, 1).groups == lease.groups

@@ -20,7 +20,6 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, grading
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import events as rollout_events
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -203,7 +202,6 @@ def test_a_verifier_that_fails_or_sleeps_masks_answers_and_stops_nothing(tmp_pat
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
-        buffer=Buffer(max_staleness=policy.max_staleness),
         versions=store,
         grade=lambda group: grading.grade(group, RewardRule()),
         log=log,

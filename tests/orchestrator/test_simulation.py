@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loong_jax.bench import schedulers
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
-from loong_jax.orchestrator.actions import Assign, Migrate
+from loong_jax.orchestrator.changes import Assign, Migrate
 from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
 from loong_jax.orchestrator.simulation.run import simulate

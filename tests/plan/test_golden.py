@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
-from loong_jax.launch.plan import compiled, figures, plan
 
 from loong_jax.errors import ConfigError
-from tests.launch.plan.asking import asked
+from loong_jax.plan import compiled, figures, plan
+from tests.plan.asking import asked
 from tests.sweeps import thinned
 
 GOLDEN = Path(__file__).parent / "golden"

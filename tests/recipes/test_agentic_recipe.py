@@ -134,7 +134,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
     assert steps[2]["kl/mean"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(1500)
 def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
     scored = []

@@ -140,20 +140,3 @@ def test_optimizer_states_become_plain_and_come_back():
     name = next(n for n in plain if plain[n].ndim == 2)
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
         checkpoint.from_plain(state, plain | {name: np.zeros(5, np.float32)})
-
-
-def test_records_keep_types_keys_and_arrays():
-    record = {
-        "tickets": [{"number": 3, "open": (1, 2.5, None, True)}],
-        7: {"tokens": np.arange(3, dtype=np.int32), "mask": np.array([True, False])},
-        "empty": np.zeros((0, 2), np.float32),
-        ("a", 1): "text with $array",
-    }
-    again = checkpoint.decode_record(checkpoint.encode_record(record))
-    assert again["tickets"] == record["tickets"]
-    assert again[7]["tokens"].dtype == np.int32
-    np.testing.assert_array_equal(again[7]["mask"], [True, False])
-    assert again["empty"].shape == (0, 2)
-    assert again["a", 1] == "text with $array"
-    with pytest.raises(ValueError, match="object cannot be stored"):
-        checkpoint.encode_record({"x": object()})

@@ -130,6 +130,29 @@ def test_scores_do_not_depend_on_what_is_scored_with_them(tmp_path):
             np.testing.assert_array_equal(a.behavior_logprob, b.behavior_logprob)
 
 
+def test_a_step_at_staleness_0_needs_no_scores(tmp_path):
+    """The step makes the behaviour's log-probabilities anyway: ratios are 1, and weights equal."""
+    scored, _, heard = make(tmp_path / "a")
+    _, expected = one_step(scored, heard, 1)
+    worker, _, heard = make(tmp_path / "b", chosen=settings(max_staleness=0, scores_in_step=True))
+    untouched, trained = one_step(worker, heard, 1)
+    for group, found in zip(groups(0), untouched.groups, strict=True):
+        for a, b in zip(group.rollouts, found.rollouts, strict=True):
+            np.testing.assert_array_equal(a.behavior_logprob, b.behavior_logprob)
+    assert trained.metrics["ratio/mean_by_lag"] == {"0": 1.0}
+    for name in ("loss", "grad_norm", "engine_ratio/max"):
+        assert trained.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4), name
+    worker.train(2, groups(0))  # of the version before
+    assert "scores_in_step=False" in get(heard, events.WorkerFailed).error
+    for one in (scored, worker):
+        one.close(TIMEOUT_S)
+    a, b = (jax.tree.leaves(one.weights) for one in (scored, worker))
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    with pytest.raises(ConfigError, match="max_staleness=2"):
+        settings(scores_in_step=True)
+
+
 def test_a_version_stays_alive_while_it_waits_to_be_scored(tmp_path):
     worker = local_trainer.LocalTrainer(
         model=toy_policy(),

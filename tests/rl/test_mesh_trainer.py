@@ -168,7 +168,7 @@ def test_steps_are_those_of_one_device(name):
     ("name", "how"),
     [
         ("longcat", dict(replays=True)),
-        ("longcat", dict(adapters=lora.LoraConfig(rank=4))),
+        pytest.param("longcat", dict(adapters=lora.LoraConfig(rank=4)), marks=pytest.mark.release),
         ("qwen2", dict(adapters=lora.LoraConfig(rank=4))),
         ("qwen2", dict(objective=objectives.gspo_objective(group_size=4))),
         ("qwen2", dict(objective=objectives.grpo_objective(group_size=4, beta=1.0))),

@@ -9,7 +9,6 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
 from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
 from loong_jax.verifiers.verdict import correct, wrong
@@ -97,7 +96,6 @@ def orchestrator(replicas, store, policy, *, num_steps, trainer=None, log=None):
         replicas=replicas,
         verifiers=HalfRight(),
         tickets=TicketSource(fake_problem),
-        buffer=Buffer(max_staleness=policy.max_staleness, mixes_versions=policy.mixes_versions),
         versions=store,
         grade=lambda group: grading.grade(ended(group), RewardRule()),
         log=log or Log(),

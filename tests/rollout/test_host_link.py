@@ -37,9 +37,9 @@ class SilentHost:
 def test_times_are_those_of_our_clock(host_is_ahead_s):
     host, heard = SilentHost(), []
     link = HostLink("host 0", host, lambda link, report: heard.append(report), lambda *_: None)
-    link._receive(messages.encode(messages.Ready(1, 4, clock_of(host_is_ahead_s))))
+    link._receive(messages.Ready(1, 4, clock_of(host_is_ahead_s)))
     sent_s = time.monotonic() - SLOW_S
-    link._receive(messages.encode(messages.Heartbeat(sent_s + host_is_ahead_s, {})))
+    link._receive(messages.Heartbeat(sent_s + host_is_ahead_s, {}))
     block = BlockDecoded(
         replica=0,
         version=0,
@@ -48,7 +48,7 @@ def test_times_are_those_of_our_clock(host_is_ahead_s):
         active_slots=1,
         num_tokens=1,
     )
-    link._receive(messages.encode(messages.Happened(block)))
+    link._receive(messages.Happened(block))
     event = heard[0].event
     if host_is_ahead_s:  # another clock is known as well as messages are quick
         assert sent_s + SLOW_S <= event.end_s <= time.monotonic()
@@ -89,10 +89,9 @@ class SlowStarter(SilentHost):
         super().start(receive, ended)
         self.started.set()
 
-    def send(self, message, data=None):
-        command = messages.decode(message)
+    def send(self, command, data=None):
         if isinstance(command, messages.Ask):
-            self.receive(messages.encode(messages.Answer(command.number, publishing.DONE)))
+            self.receive(messages.Answer(command.number, publishing.DONE))
         else:
             self.heard.put(command)
 
@@ -111,7 +110,7 @@ def test_a_host_that_starts_slowly_is_spared_what_is_over_by_then():
     group.assign(0, 1)
     group.dispatch(0, [Ticket(number=1, problem=fake_problem(1))], 1)
     assert store.retire(0)
-    host.receive(messages.encode(messages.Ready(1, 4, monotonic_clock_name())))
+    host.receive(messages.Ready(1, 4, monotonic_clock_name()))
     heard = [host.heard.get(timeout=30) for _ in range(4)]
     assert [type(command).__name__ for command in heard] == [
         "Cancel",

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.rollout.buffer import Buffer, LedgerError
 from loong_jax.rollout.events import BlockDecoded, GroupGenerated, ReplicaFailed, ReplicaIdle
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings, Ticket
@@ -129,18 +128,6 @@ def test_a_swap_goes_on_with_what_runs_and_only_a_buffer_for_it_takes_that(keep_
     assert {r.versions[1][1] for r in mixed} == {1}
     assert {r.versions for r in groups[2].rollouts} == {((0, 1),)}
     assert (h.group.statistics()["num_tokens_reprefilled"] == 0) == keep_cache
-    for mixes in (True, False):
-        buffer = Buffer(max_staleness=1, mixes_versions=mixes)
-        for number, version in ((0, 0), (1, 0), (2, 1)):
-            ticket = Ticket(number=number, problem=fake_problem(number))
-            buffer.admit(ticket, version, trainer_version=1)
-        buffer.complete(groups[2])
-        number = mixed[0].ticket
-        if mixes:
-            buffer.complete(groups[number])
-        else:
-            with pytest.raises(LedgerError, match="has one version"):
-                buffer.complete(groups[number])
 
 
 def test_a_replica_scores_between_two_blocks_under_the_version_of_each_group():

@@ -93,7 +93,9 @@ def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
+@pytest.mark.parametrize(
+    "on_mesh", [pytest.param(False, marks=pytest.mark.release), True], ids=["one device", "mesh"]
+)
 def test_programs_are_compiled_for_what_they_need(on_mesh):
     mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
     recipe = recipe_on(mesh).with_stage("rl_stem", rows=4, row_length=96)

@@ -84,7 +84,7 @@ def test_a_name_that_is_none_lists_those_that_are(recipe, words):
 
 
 def test_what_the_tutorial_makes_is_taken(recipe, tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/tutorials/own_model.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(code)

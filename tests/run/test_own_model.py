@@ -30,7 +30,7 @@ from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-DOCS = Path(__file__).parents[2] / "docs" / "own_model.md"
+DOCS = Path(__file__).parents[2] / "docs/tutorials/own_model.md"
 VOCABULARY = 8192
 FAMILIES = {
     "longcat": lambda place: tiny_hf.write_longcat(place, vocab_size=VOCABULARY, num_layers=1),
@@ -105,7 +105,8 @@ def same_weights(one, other):
     return a
 
 
-@families("longcat-ngram")
+@pytest.mark.release
+@pytest.mark.parametrize("place", FAMILIES, indirect=True)
 def test_one_command_each_and_killed_in_each(place):
     sft = ["train", "sft", "--start-from", "hf", "--data", "chat.jsonl", "--sft.num-steps", "80",
            "--sft.rows", "4", "--sft.checkpoint-every", "20",

@@ -30,7 +30,7 @@ from loong_jax.verifiers.pool import LocalVerifierPool
 from tests.doubles import tiny
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
-DOCS = Path(__file__).parents[2] / "docs" / "own_problems.md"
+DOCS = Path(__file__).parents[2] / "docs/tutorials/own_problems.md"
 
 
 def write(path, records):

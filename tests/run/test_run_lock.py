@@ -19,7 +19,7 @@ from loong_jax.run import run_lock
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from loong_jax.launch import run_lock
+from loong_jax.run import run_lock
 with run_lock.holding(Path(sys.argv[1])):
     if os.fork() == 0:  # a child that outlives its parent holds nothing
         os.close(1)

@@ -5,14 +5,13 @@ import os
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import sandbox as sandbox_module
-from loong_jax.verifiers.sandbox import Sandbox
+from loong_jax.verifiers.sandbox import Sandbox, mechanism
 from tests.verifiers.sandbox_checks import LIMITS
 
 
 def require_namespaces() -> None:
     try:
-        sandbox_module.isolation("namespaces")
+        mechanism.isolation("namespaces")
     except VerifierError as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI must have namespaces: {error}")
@@ -42,7 +41,12 @@ def sandbox(request):
 
 @pytest.fixture
 def no_bubblewrap(monkeypatch):
-    monkeypatch.setattr(sandbox_module.shutil, "which", lambda name: None)
-    sandbox_module.isolation.cache_clear()
+    monkeypatch.setattr(mechanism.shutil, "which", lambda name: None)
+    mechanism.isolation.cache_clear()
     yield
-    sandbox_module.isolation.cache_clear()
+    mechanism.isolation.cache_clear()
+
+
+@pytest.fixture
+def no_namespaces(no_bubblewrap, monkeypatch):
+    monkeypatch.setattr(mechanism, "_in_namespaces", lambda: iter(()))

@@ -11,8 +11,7 @@ from loong_jax.data.response import render_response
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.runner import SandboxLost, SandboxRunner
-from loong_jax.verifiers.sandbox import Limits, Program
+from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +117,7 @@ def test_a_lost_sandbox_makes_the_answer_ungradable(verifier, monkeypatch):
     assert (judged.outcome, judged.reason) == ("ungradable", "sandbox")
 
 
-def test_a_tier_that_is_not_there_is_refused_before_anything_is_judged(no_bubblewrap, verifier):
+def test_a_tier_that_is_not_there_is_refused_before_anything_is_judged(no_namespaces, verifier):
     with pytest.raises(VerifierError, match=r"bwrap is not installed.*apt-get install bubblewrap"):
         verifiers.get_verifier("environment", min_tier="namespaces")
     judged = verifier.verify(problem("doubling"), render_response("t", "x+x"))

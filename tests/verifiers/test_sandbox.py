@@ -9,8 +9,15 @@ import time
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import sandbox as sandbox_module
-from loong_jax.verifiers.sandbox import Limits, Program, Sandbox, expression_program
+from loong_jax.verifiers import get_verifier
+from loong_jax.verifiers.sandbox import (
+    Limits,
+    Program,
+    Sandbox,
+    box,
+    expression_program,
+    mechanism,
+)
 from tests.verifiers.sandbox_checks import LIMITS, run
 
 
@@ -178,7 +185,7 @@ def test_standard_input_is_empty(sandbox):
 # ---- The sandbox itself. ----
 
 
-def test_a_zygote_that_died_is_restarted(sandbox):
+def test_a_nursery_that_died_is_restarted(sandbox):
     run(sandbox, "def f(): return 1")
     os.kill(sandbox.pid(), 9)
     assert run(sandbox, "def f(): return 2").values == (2,)
@@ -187,34 +194,22 @@ def test_a_zygote_that_died_is_restarted(sandbox):
 @pytest.mark.parametrize(("num_losses", "status"), [(1, "ok"), (2, "lost")])
 def test_a_program_is_retried_once(monkeypatch, num_losses, status):
     losses = iter(range(num_losses))
-    receive = sandbox_module.Child.receive
+    receive, started = box.Child.receive, set()
 
     def lose(child, deadline):
-        if next(losses, None) is not None:
+        """Leaves the first frame of a new nursery alone: it says that it is ready."""
+        is_first = child.pid not in started and bool(started)
+        started.add(child.pid)
+        if not is_first and next(losses, None) is not None:
             os.kill(child.pid, 9)
         return receive(child, deadline)
 
     with Sandbox(LIMITS, tier="process") as sandbox:
         run(sandbox, "def f(): return 1")
-        monkeypatch.setattr(sandbox_module, "start_zygote", restart_with(receive))
-        monkeypatch.setattr(sandbox_module.Child, "receive", lose)
+        monkeypatch.setattr(box.Child, "receive", lose)
         source = "def f():\n for i in range(10**6): i += 1\n return i"
         assert run(sandbox, source).status == status
         assert run(sandbox, "def f(): return 1").values == (1,)
-
-
-def restart_with(receive):
-    """Starts a zygote whose first frame is received undisturbed."""
-    start = sandbox_module.start_zygote
-
-    def start_zygote(how):
-        lose, sandbox_module.Child.receive = sandbox_module.Child.receive, receive
-        try:
-            return start(how)
-        finally:
-            sandbox_module.Child.receive = lose
-
-    return start_zygote
 
 
 def test_refuses_to_run_below_the_least_tier():
@@ -222,19 +217,30 @@ def test_refuses_to_run_below_the_least_tier():
         Sandbox(tier="process", min_tier="namespaces")
     with pytest.raises(VerifierError, match="no isolation"):
         Sandbox(tier="none")
-    unchecked = inspect.unwrap(sandbox_module.required_isolation)  # options come from JSON too
+    unchecked = inspect.unwrap(mechanism.required_isolation)  # options come from JSON too
     with pytest.raises(VerifierError, match="min_tier='vm' is no tier"):
         unchecked("vm")
 
 
-def test_without_bubblewrap_the_tier_is_process(no_bubblewrap, caplog):
+@pytest.mark.bubblewrap
+def test_without_bubblewrap_there_are_namespaces_of_our_own(namespaces, no_bubblewrap):
+    found = mechanism.isolation()
+    assert (found.name, found.tier) == ("own namespaces", "namespaces")
+    with Sandbox(LIMITS, tier="namespaces") as sandbox:
+        source = "import os\ndef f(): return [os.getppid(), os.listdir('/dev')]"
+        assert run(sandbox, source).values == ([1, ["null"]],)
+
+
+def test_without_namespaces_the_tier_is_process(no_namespaces, caplog):
     for _ in range(2):
-        found = sandbox_module.isolation()
+        found = mechanism.isolation()
         assert (found.tier, found.reason) == ("process", "bwrap is not installed")
     (said,) = caplog.records  # once
     assert (said.levelname, "apt-get install bubblewrap" in said.message) == ("WARNING", True)
     with pytest.raises(VerifierError, match="does not work here: bwrap is not installed"):
-        sandbox_module.isolation("namespaces")
+        mechanism.isolation("namespaces")
+    with pytest.raises(VerifierError, match="Install bubblewrap"):
+        get_verifier("code")
 
 
 def test_limits_are_checked():
@@ -249,10 +255,10 @@ def test_many_runs_leave_no_process_and_cost_little(sandbox):
     assert [r.values for r in results] == [(1 + i,) for i in range(200)]
     assert sum(r.cpu_s for r in results) / len(results) < 0.01
     with open(f"/proc/{sandbox.pid()}/task/{sandbox.pid()}/children") as children:
-        assert len(children.read().split()) <= 1  # of bubblewrap: the zygote; of the zygote: none
+        assert len(children.read().split()) <= 1  # of bubblewrap: the nursery; of the nursery: none
 
 
-def test_closing_ends_the_zygote():
+def test_closing_ends_the_nursery():
     with Sandbox(LIMITS, tier="process") as sandbox:
         run(sandbox, "def f(): return 1")
         pid = sandbox.pid()

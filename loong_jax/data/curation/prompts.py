@@ -3,7 +3,7 @@
 What LongCat-Flash-Thinking screens out of prompts (A.1: URLs, several tables, HTML and XML tags;
 A.2.1: incomplete statements and conceptual queries; 3.4.1: multi-part, multiple-choice and
 true/false questions, which a lucky guess answers). Each rule reads English and LaTeX; other
-languages pass them, save where the form alone tells. `docs/curation.md` states where they err.
+languages pass them, save where the form alone tells. Where they err: docs/how-to/curation.md.
 """
 
 import dataclasses

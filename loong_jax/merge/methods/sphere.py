@@ -1,42 +1,121 @@
-"""Geometry on a sphere, from dot products alone.
+"""Methods on a sphere: SLERP, NuSLERP and the Karcher mean, from dot products alone.
 
-SLERP and the Karcher mean lie in the span of the vectors they are of, so a merge needs their Gram
-matrix G_ij = v_i . v_j (float64) and gives coefficients c_i: the result is sum_i c_i v_i. No vector
-is normalised, copied or iterated over.
+What lies on a sphere through the experts is a linear combination of them, so a merge needs their
+Gram matrix G_ij = v_i . v_j (float64) and gives coefficients c_i: value = sum_i c_i e_i, or
+b + sum_i c_i d_i. No vector is normalised, copied or iterated over.
 """
 
-from collections.abc import Sequence
+import dataclasses
 
 import numpy as np
 from jaxtyping import Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge.methods.settings import Karcher, OnSphere, Slerp
+from loong_jax.merge.methods import measures, method
 
 _SAME = 1e-8  # sine below which two directions are one, as mergekit's nuslerp has it
 _REMEDY = "Merge the leaf with Linear or TaskArithmetic, which know no directions."
 
 
-def coefficients(
-    method: OnSphere, gram: Float[np.ndarray, "I I"], weights: Sequence[float], path: str
-) -> Float[np.ndarray, " I"]:
-    """c_i for one matrix. Raises ConfigError where a direction is missing or not unique."""
-    share = np.asarray(weights, float) / np.sum(weights)
-    norm = np.sqrt(np.diagonal(gram))
-    if not np.all(np.isfinite(norm)):
-        raise ConfigError(f"{path} holds NaN or inf, or entries whose squares overflow float32.")
-    if not norm.any():
-        return share  # nothing moved: any combination of zeros is zero
-    if not norm.all():
-        raise ConfigError(
-            f"{path} is zero in some experts and not in others (norms {norm.tolist()}), and"
-            f" {type(method).__name__} goes from one direction to another. {_REMEDY}"
+class _OnSphere(method.Method):
+    needs_base = False
+    merges_models = True
+    weights_are = "shares"
+
+    def coefficients_of(
+        self, cosine: np.ndarray, share: np.ndarray, norm: np.ndarray, path: str
+    ) -> np.ndarray:
+        raise NotImplementedError
+
+    def measure(self, matrix):
+        gram = measures.tables(
+            matrix.sums(measures.products, of_models=self.merges_models), matrix.num_experts
         )
-    cosine = np.clip(gram / np.outer(norm, norm), -1.0, 1.0)
-    if isinstance(method, Karcher):
-        return karcher(cosine, share, method, path) * (share @ norm) / norm
-    linear_above = method.linear_above if isinstance(method, Slerp) else np.sqrt(1 - _SAME**2)
-    return slerp(float(cosine[0, 1]), float(share[1]), linear_above, path)
+        found = self._coefficients(gram, np.asarray(matrix.weights, float), matrix.path)
+        return {"coefficients": method.numbers(found)}
+
+    def _coefficients(
+        self, gram: Float[np.ndarray, "I I"], weights: Float[np.ndarray, " I"], path: str
+    ) -> Float[np.ndarray, " I"]:
+        """c_i of one matrix. Raises ConfigError where a direction is missing or not unique."""
+        share, norm = weights / np.sum(weights), np.sqrt(np.diagonal(gram))
+        if not np.all(np.isfinite(norm)):
+            raise ConfigError(
+                f"{path} holds NaN or inf, or entries whose squares overflow float32."
+            )
+        if not norm.any():
+            return share  # nothing moved: any combination of zeros is zero
+        if not norm.all():
+            raise ConfigError(
+                f"{path} is zero in some experts and not in others (norms {norm.tolist()}), and"
+                f" {type(self).__name__} goes from one direction to another. {_REMEDY}"
+            )
+        cosine = np.clip(gram / np.outer(norm, norm), -1.0, 1.0)
+        return self.coefficients_of(cosine, share, norm, path)
+
+    def equation(self, given, known):
+        vectors = given.models if self.merges_models else given.deltas
+        total = method.add(method.weigh(vectors, known["coefficients"]))
+        return method.merged(total if self.merges_models else given.base + total, vectors)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slerp(_OnSphere):
+    """Along the great circle between two models' matrices; needs no base.
+
+    With weights 1 - t and t it is SLERP at t (Shoemake, 1985). Matrices whose cosine exceeds
+    `linear_above` are interpolated linearly, as mergekit does.
+    """
+
+    linear_above: float = 0.9995
+
+    num_experts = 2
+
+    def __post_init__(self):
+        if not 0 <= self.linear_above <= 1:
+            raise ConfigError(
+                f"linear_above={self.linear_above} is a cosine and must lie in [0, 1]. Use a value"
+                " such as 0.9995."
+            )
+
+    def coefficients_of(self, cosine, share, norm, path):
+        return slerp(float(cosine[0, 1]), float(share[1]), self.linear_above, path)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NuSlerp(_OnSphere):
+    """SLERP of two deltas where a base is given, else of two models; any weights of positive sum.
+
+    mergekit's nuslerp, flattened: linear only where the directions are equal to rounding.
+    """
+
+    merges_models = False  # without a base a delta is the model
+    num_experts = 2
+
+    def coefficients_of(self, cosine, share, norm, path):
+        return slerp(float(cosine[0, 1]), float(share[1]), np.sqrt(1 - _SAME**2), path)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Karcher(_OnSphere):
+    """Weighted Frechet mean of the directions of the models, times their mean norm.
+
+    arXiv:2603.04972, as mergekit's karcher: from the normalised mean, `max_steps` times to the
+    mean of the logarithms, until a step is shorter than `tolerance`. Needs no base.
+    """
+
+    max_steps: int = 10
+    tolerance: float = 1e-5
+
+    def __post_init__(self):
+        if self.max_steps < 0 or not 0 < self.tolerance < 1:
+            raise ConfigError(
+                f"max_steps={self.max_steps} must be at least 0 and tolerance={self.tolerance} in"
+                " (0, 1): it is an angle in radians, below which a step is not taken."
+            )
+
+    def coefficients_of(self, cosine, share, norm, path):
+        return karcher(cosine, share, self, path) * (share @ norm) / norm
 
 
 def slerp(cosine: float, t: float, linear_above: float, path: str) -> Float[np.ndarray, " 2"]:
@@ -80,14 +159,3 @@ def karcher(
         mean = np.cos(size) * mean + np.sin(size) * step / size
         mean = mean / length(mean)
     return mean
-
-
-def tables(
-    products: Float[np.ndarray, "pairs ..."], num_vectors: int
-) -> Float[np.ndarray, "I I ..."]:
-    """Symmetric tables from their upper triangles, given row by row."""
-    found = np.zeros((num_vectors, num_vectors, *products.shape[1:]))
-    upper = np.triu_indices(num_vectors)
-    found[upper] = products
-    found[upper[::-1]] = products
-    return found

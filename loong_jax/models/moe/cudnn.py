@@ -31,8 +31,8 @@ class Cudnn:
 
     `packed` says how many sequences a row may hold, once for each program there is to be: one for
     more takes longer for few (0.17 ms on an H200 for one more, 65,536 tokens and 16 heads, where
-    all of it takes 6 to 26 ms), and blocks take three to six times as long (docs/gpu.md). GPUs from
-    9.0 on, Hopper, have kernels for them; older ones have not.
+    all of it takes 6 to 26 ms), and blocks take three to six times as long
+    (docs/measurements/gpu.md). GPUs from 9.0 on (Hopper) have kernels for them, older ones not.
 
     Under it padding may see tokens before it. No token sees padding. JAX has no `vmap` of these
     kernels: use `jax.lax.map`, or `others`.

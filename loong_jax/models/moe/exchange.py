@@ -64,7 +64,7 @@ class RaggedExchange:
     """An all-to-all of exactly the rows there are, into one buffer per device.
 
     CPU has no such collective and emulates it by an all-gather. tpu7x waits for one of eight-bit
-    rows, where those of 16 bits travel beside other work (docs/plan.md).
+    rows, where those of 16 bits travel beside other work (docs/measurements/plan.md).
     """
 
     buffer_factor: float = 1.25  # of the receiving buffer, in mean numbers of rows

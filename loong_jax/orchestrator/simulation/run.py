@@ -15,7 +15,6 @@ from loong_jax.orchestrator.simulation.cost import CostModel
 from loong_jax.orchestrator.simulation.trace import LengthTrace, ks_distance
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld, problem_number
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rollout.buffer import Buffer
 from loong_jax.rollout.records import Group
 
 REFERENCE_PROBLEMS = 2000  # whose lengths stand for what the policy writes
@@ -85,8 +84,10 @@ def simulated_problem(cursor: int) -> Problem:
     )
 
 
-def orchestrator_for(world: SimulatedWorld, policy: Policy, total_steps: int) -> Orchestrator:
-    """The real loop, buffer and ticket source around a simulated world."""
+def orchestrator_for(
+    world: SimulatedWorld, policy: Policy, total_steps: int, **more: Any
+) -> Orchestrator:
+    """The real loop and ledger around a simulated world; `more` are fields of `LoopSettings`."""
     return Orchestrator(
         name="simulated",
         settings=LoopSettings(
@@ -94,12 +95,12 @@ def orchestrator_for(world: SimulatedWorld, policy: Policy, total_steps: int) ->
             scheduler=policy,
             checkpoint_every=total_steps,
             stall_timeout_s=1e7,
+            **more,
         ),
         trainer=world,
         replicas=world,
         verifiers=world,
         tickets=TicketSource(simulated_problem, max_issues=1_000_000),
-        buffer=Buffer(max_staleness=policy.max_staleness),
         versions=CountedVersions(),
         grade=lambda group: (group, "keep"),
         log=QuietLog(),
@@ -144,7 +145,7 @@ def _report(world: SimulatedWorld, run: Orchestrator, warm_up: int, num_steps: i
     lengths = np.concatenate([world.trace.lengths(k, issue) for _, k, issue in trained])
     reference = np.concatenate([world.trace.lengths(k) for k in range(REFERENCE_PROBLEMS)])
     effective = len(trained) * REFERENCE_PROBLEMS / (len(trained) + REFERENCE_PROBLEMS)
-    snapshot = run.tickets.snapshot()
+    snapshot = run.ledger.source.snapshot()
     ever_trained = {
         problem_number(group.ticket) for _, _, groups in world.trained for group in groups
     }

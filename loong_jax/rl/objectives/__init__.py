@@ -2,7 +2,7 @@
 
 An `Objective` has four parts: signal (`rl.advantages`), ratio, clip and reduction. `published` has
 those of the field by name, `corrections` lays a correction of the engine's gap on any of them, and
-`policy_loss` is loss and metrics. docs/objectives.md says which to choose.
+`policy_loss` is loss and metrics. docs/reference/objectives.md says which to choose.
 """
 
 from loong_jax.rl.objectives.bound_schedules import (

@@ -36,7 +36,7 @@ class CalibrationRule:
         if self.attempts_per_level < 4:
             raise ConfigError(
                 f"attempts_per_level={self.attempts_per_level} shows nothing. Use 4 or more; "
-                "docs/synthesis.md has the power of each number."
+                "docs/how-to/synthesis.md has the power of each number."
             )
         if not 0 < self.alpha < 0.5 or not 0 <= self.min_drop < 1:
             raise ConfigError(

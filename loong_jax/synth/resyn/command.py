@@ -47,7 +47,7 @@ class ResynOptions:
     endpoint: str = ""  # an address that ends in /v1; else LOONG_AUTHOR_URL
     model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
     ideas: int = 8  # asked for per keyword
-    attempts: int = 32  # of the solver per level; docs/synthesis.md has the power of each number
+    attempts: int = 32  # of the solver per level; docs/how-to/synthesis.md: power of each number
     seed: int = 0  # another one asks everything anew
     evaluation_sets: tuple[Path, ...] = ()  # JSON lines to audit keywords and questions against
     keep_overlapping: bool = False  # keywords that name an evaluated task

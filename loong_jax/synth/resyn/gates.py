@@ -10,7 +10,7 @@ from collections.abc import Callable
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.synth.resyn import instance_gates, reward_gates, source_gates
 from loong_jax.synth.resyn.trial import Trial
-from loong_jax.verifiers.runner import SandboxLost
+from loong_jax.verifiers.sandbox import SandboxLost
 
 ON_SOURCE: dict[str, Callable[[str], str]] = {
     "size": source_gates.size,

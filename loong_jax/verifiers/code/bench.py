@@ -1,5 +1,6 @@
 """What a run costs in the code sandbox: for `loong bench verify`."""
 
+import dataclasses
 import os
 import statistics
 import time
@@ -7,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.code.box import Limits, Run
-from loong_jax.verifiers.code.executor import Executor
+from loong_jax.verifiers.sandbox import PROGRAM, Executor, Run
 
 _SCRIPT = b"print(int(input()) + 1)"
-_LIMITS = Limits(cpu_s=10.0, wall_s=30.0)
+_LIMITS = dataclasses.replace(PROGRAM, wall_s=30.0)
 _COMPILED = {
     "c": '#include <stdio.h>\nint main() { int x; scanf("%d", &x); printf("%d", x + 1); }',
     "cpp": "#include <bits/stdc++.h>\nint main() { int x; std::cin >> x; std::cout << x + 1; }",
@@ -42,7 +42,7 @@ def measure(num_runs: int = 400, num_boxes: int = 2) -> dict[str, Any]:
         result: dict[str, Any] = {
             "tier": executor.mechanism.tier,
             "mechanism": executor.mechanism.name,
-            "counted_by_the_kernel": list(executor.group_counts()),
+            "counted_by_the_kernel": list(executor.group_counts),
             "num_boxes": num_boxes,
             "load": os.getloadavg()[0],
             "runs": {name: _throughput(executor, run, num_runs) for name, run in kinds.items()},

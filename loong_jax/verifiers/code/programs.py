@@ -8,7 +8,7 @@ from collections.abc import Collection
 from loong_jax.data import fences, response
 from loong_jax.data.fences import Block
 from loong_jax.verifiers import syntax
-from loong_jax.verifiers.code import recipes
+from loong_jax.verifiers.sandbox import languages
 
 MAX_PARSED_CHARS = 100_000
 _INLINE = re.compile(r"\s*(`{3,})(?!`)([^\n]*[^`\n])\1\s*\Z")
@@ -90,11 +90,8 @@ def _defines(text: str, name: str, names: set[str]) -> bool:
 
 def _names(language: str) -> set[str]:
     """The language's own and other names, in lower case."""
-    wanted = language.strip().lower()
-    for name, recipe in recipes.RECIPES.items():
-        if wanted in (name, *recipe.aliases):
-            return {name, *recipe.aliases} | ({"python", "py"} if name == "pypy" else set())
-    return {wanted}
+    found = languages.names_of(language) or [language.strip().lower()]
+    return {*found} | ({"python", "py"} if found[0] == "pypy" else set())
 
 
 def _name(block: Block) -> str:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.code import cases, compare, recipes
-from loong_jax.verifiers.code.artefacts import ArtefactCache
-from loong_jax.verifiers.code.box import Ended, Limits
+from loong_jax.verifiers.code import cases, compare
 from loong_jax.verifiers.code.cases import Call, Case, CodeTest
-from loong_jax.verifiers.code.executor import Built, Executor, ToolchainMissing
-from loong_jax.verifiers.code.mechanism import BoxLost
-from loong_jax.verifiers.code.recipes import MB
+from loong_jax.verifiers.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
+from loong_jax.verifiers.sandbox.artefacts import ArtefactCache
+from loong_jax.verifiers.sandbox.box import PROGRAM
+from loong_jax.verifiers.sandbox.languages import LANGUAGES, MB
 from loong_jax.verifiers.verdict import IsolationTier, Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE", "SKIPPED"]
 MAX_CAPTURED_BYTES = 4096
-_TIERS: tuple[IsolationTier, ...] = ("none", "process", "namespaces")  # weakest first
 _WORDS = {
     "WA": "wrong answer", "TLE": "time limit", "MLE": "memory limit", "OLE": "output limit",
     "RE": "run-time error", "CE": "compile error", "IE": "sandbox",
@@ -79,19 +77,14 @@ class CodeVerifier:
     ):
         """`uses_fork` runs Python without starting an interpreter each time; verdicts are the same.
 
-        `cache_dir` keeps compiled programs beyond this verifier's life.
+        Programs run in namespaces or not at all, so every `min_tier` is met. `cache_dir` keeps
+        compiled programs beyond this verifier's life.
         """
         cache = ArtefactCache(Path(cache_dir)) if cache_dir is not None else None
         self._executor = Executor(
             num_boxes=num_boxes or len(os.sched_getaffinity(0)), cache=cache, uses_fork=uses_fork
         )
         self.tier: IsolationTier = self._executor.mechanism.tier
-        if _TIERS.index(self.tier) < _TIERS.index(min_tier):
-            self._executor.close()
-            raise VerifierError(
-                f"programs reach isolation {self.tier!r}, below min_tier={min_tier!r}. Install "
-                "bubblewrap and allow user namespaces, or accept the lower tier."
-            )
         self._stops_at_failure = stops_at_failure
 
     @property
@@ -157,7 +150,7 @@ class CodeVerifier:
             ]
             compiled["output"] = said
         return self._verdict(
-            results, compiled if built.recipe.compile or "output" in compiled else {}
+            results, compiled if built.language.compile or "output" in compiled else {}
         )
 
     def close(self) -> None:
@@ -167,9 +160,9 @@ class CodeVerifier:
 
     def _require_calls(self, language: str, calls: Sequence[Call]) -> None:
         """Raises VerifierError where a language's functions cannot be called so."""
-        name, recipe = recipes.find(language)
-        if calls and not recipe.driver:
-            known = ", ".join(name for name, one in recipes.RECIPES.items() if one.driver)
+        name, found = languages.find(language)
+        if calls and not found.driver:
+            known = ", ".join(name for name, one in LANGUAGES.items() if one.driver)
             raise VerifierError(
                 f"calls are tested in {known}, not in {name}. Use one of these, or have the "
                 "program read stdin and write stdout."
@@ -192,13 +185,14 @@ class CodeVerifier:
         return results
 
     def _test(self, case: Case, built: Built, checker: Built | None, test: CodeTest) -> TestResult:
-        limits = Limits(
+        limits = dataclasses.replace(
+            PROGRAM,
             cpu_s=case.time_limit_s,
             wall_s=2 * case.time_limit_s + 1.0,
             memory_bytes=case.memory_mb * MB,
         )
         if test.call is not None:
-            ended = self._executor.call(built, cases.encoded(test.call, built.language), limits)
+            ended = self._executor.call(built, cases.encoded(test.call, built.name), limits)
         else:
             ended = self._executor.execute(
                 built, limits, stdin=test.stdin.encode("utf-8", "surrogatepass")
@@ -228,7 +222,7 @@ class CodeVerifier:
         }
         ended = self._executor.execute(
             checker,
-            Limits(cpu_s=10.0, wall_s=30.0, memory_bytes=512 * MB),
+            dataclasses.replace(PROGRAM, wall_s=30.0),
             files=files,
             arguments=tuple(f"/tmp/{name}" for name in files),
         )

@@ -1,8 +1,7 @@
-"""Runs a proof checker's command in the code verifier's sandbox.
+"""Runs a proof checker's command in the sandbox.
 
-Namespaces, an unprivileged user, no network, an empty environment, the system-call filter and
-limits are those of code/box.py; each run has a fresh directory of its own. What it leaves there is
-read back by name, regular files only.
+Each run has a fresh directory of its own. What it leaves there is read back by name, regular files
+only.
 """
 
 import atexit
@@ -12,8 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.code.box import Limits, Run
-from loong_jax.verifiers.code.executor import Executor
+from loong_jax.verifiers.sandbox import Executor, Limits, Run
 
 # The command's words follow the names of its outputs; what it made is copied to where it is read.
 _SCRIPT = (

@@ -1,6 +1,6 @@
 """Executes rationales, which are third-party Python programs, with the packages they declare.
 
-They run in the sandbox of sandbox.py (tier "namespaces" only: in the weaker one nothing may be
+They run in the sandbox (tier "namespaces" only: in the weaker one nothing may be
 imported), where one directory of packages is mounted read-only besides. Common packages are
 imported once, before the forks, so a run does not pay for them.
 """
@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import sandbox
-from loong_jax.verifiers.sandbox import Isolation, Limits, Program, ProgramResult, Sandbox
+from loong_jax.verifiers.sandbox import Limits, Program, ProgramResult, Sandbox
 
-MOUNT = "/packages"
 # Not what is slow to import and rare. Each is tried; where one is missing the others still load.
 PRELOADED = ("numpy", "sympy", "networkx", "scipy.stats", "scipy.optimize")
 LIMITS = Limits(
@@ -94,40 +92,16 @@ class RationaleRunner:
     def _open(self) -> Sandbox:
         with self._lock:
             if self._sandbox is None:
-                self._sandbox = _PackageSandbox(self._packages, self._limits)
+                if not self._packages.is_dir():
+                    raise VerifierError(
+                        f"packages={self._packages} is no directory. Fill one: pip install "
+                        f"--target {self._packages} NAMES"
+                    )
+                self._sandbox = Sandbox(
+                    self._limits, min_tier="namespaces", packages=str(self._packages),
+                    preloaded=PRELOADED,
+                )  # fmt: skip
             return self._sandbox
-
-
-class _PackageSandbox(Sandbox):
-    """The sandbox with one more read-only directory, and packages imported before the forks."""
-
-    def __init__(self, packages: Path, limits: Limits):
-        super().__init__(limits, min_tier="namespaces")
-        self._isolation = with_packages(self._isolation, packages)
-        sandbox.start_zygote(self._isolation).stop()  # the directory may be out of its reach
-
-
-def with_packages(isolation: Isolation, packages: Path) -> Isolation:
-    """`isolation` that mounts `packages`, looks for modules there, and loads the common ones."""
-    if not packages.is_dir():
-        raise VerifierError(
-            f"packages={packages} is no directory. Fill one: pip install --target {packages} NAMES"
-        )
-    command = list(isolation.command)
-    at = command.index("--remount-ro")
-    command[at:at] = ["--ro-bind", str(packages), MOUNT, "--setenv", "OPENBLAS_NUM_THREADS", "1"]
-    command[-1] = _bootstrap() + command[-1]
-    return isolation._replace(command=tuple(command))
-
-
-def _bootstrap() -> str:
-    return (
-        f"import sys,importlib,site;sys.path.append({MOUNT!r});sys.dont_write_bytecode=True\n"
-        "site.sethelper();site.setquit()\n"  # packages read `help` when they are imported
-        f"for n in {PRELOADED!r}:\n"
-        "    try:importlib.import_module(n)\n"
-        "    except Exception:pass\n"
-    )
 
 
 def directory(packages: Path | str | None) -> Path:

@@ -1,4 +1,4 @@
-"""The example of docs/curation.md runs as it is printed, and prints what the page says."""
+"""The example of docs/how-to/curation.md runs as it is printed, and prints what the page says."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/curation.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs/how-to/curation.md").read_text()
 
 
 def test_the_example_runs_as_printed(tmp_path):

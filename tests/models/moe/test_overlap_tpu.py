@@ -20,7 +20,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 @needs_libtpu
 # LOONG_TOPOLOGIES="v5p:2x2x2 v6e:2x4" for both; each takes two minutes

@@ -1,4 +1,4 @@
-"""What docs/objectives.md prints can be run, and it leaves no objective out."""
+"""What docs/reference/objectives.md prints can be run, and it leaves no objective out."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ from loong_jax.recipes import get_recipe
 from loong_jax.rl import objectives
 from loong_jax.rl.objectives import corrections, published
 
-PAGE = (Path(__file__).parents[3] / "docs/objectives.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/objectives.md").read_text()
 COMMANDS = re.findall(r"^loong train (.*)$", PAGE, re.MULTILINE)
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

@@ -15,7 +15,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rl import objectives
 from tests.rl.objectives import by_hand, cases
 
-PAGE = (Path(__file__).parents[3] / "docs/objectives.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/objectives.md").read_text()
 P, G, T = 2, 4, 11  # groups, rollouts of a group, T_max
 MEANS = {"groups": P, "size": G}
 OURS = {

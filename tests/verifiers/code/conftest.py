@@ -6,13 +6,13 @@ import pytest
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.code.mechanism import best_mechanism
+from loong_jax.verifiers.sandbox import isolation
 
 
 @pytest.fixture(scope="session")
 def needs_isolation():
     try:
-        best_mechanism()
+        isolation(for_programs=True)
     except VerifierError as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI must have isolation: {error}")

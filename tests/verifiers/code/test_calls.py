@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from loong_jax.verifiers.code import drivers, executor
+from loong_jax.verifiers.sandbox import drivers, executor
 from tests.bounds import EXPLODES_S
 
 ADD = {

@@ -1,6 +1,7 @@
 """Hostile programs against the code verifier, through the fork server and through plain runs."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.code import executor, mechanism
-from loong_jax.verifiers.code.mechanism import Mechanism
+from loong_jax.verifiers.sandbox import PROGRAM, Run, mechanism
+from loong_jax.verifiers.sandbox.mechanism import Mechanism
 from tests.verifiers.code.hostile import HOSTILE, LIMIT_MB, OUTSIDE, Hostile
 
 pytestmark = pytest.mark.bubblewrap
@@ -33,22 +34,25 @@ def verifier(request, needs_isolation):
     """Through the fork server, by plain starts, and without bubblewrap."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "own namespaces":
-            patch.setattr(executor, "best_mechanism", own_namespaces)
+            patch.setattr(mechanism, "isolation", own_namespaces)
         one = get_verifier("code", num_boxes=1, uses_fork=request.param != "plain")
     yield one
     one.close()
 
 
-def own_namespaces() -> Mechanism:
+_isolation = mechanism.isolation.__wrapped__
+
+
+def own_namespaces(*, for_programs: bool = True) -> Mechanism:
     """What is taken where bubblewrap is missing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism.shutil, "which", lambda name: None)
-        return mechanism.best_mechanism.__wrapped__()
+        return _isolation(for_programs=for_programs)
 
 
 def test_namespaces_without_bubblewrap(needs_isolation, host, monkeypatch):
     assert own_namespaces().name == "own namespaces"
-    monkeypatch.setattr(executor, "best_mechanism", own_namespaces)
+    monkeypatch.setattr(mechanism, "isolation", own_namespaces)
     one = get_verifier("code", num_boxes=1)
     try:
         for number in (23, 24, 26, 28, 30, 31, 33, 36, 37, 38, 46):
@@ -220,8 +224,7 @@ def test_compile_time_bombs(code, source):
     check_bomb(code, source)
 
 
-def test_a_compiler_cannot_be_made_to_hand_out_a_link(verifier, monkeypatch):
-    from loong_jax.verifiers.code.box import Limits, Run
+def test_a_compiler_cannot_be_made_to_hand_out_a_link(verifier):
 
     for command in (
         "ln -s /etc/passwd /tmp/out/main",
@@ -229,7 +232,11 @@ def test_a_compiler_cannot_be_made_to_hand_out_a_link(verifier, monkeypatch):
         "head -c 60000000 /dev/zero > /tmp/out/main",
     ):
         ended = verifier.executor.run(
-            Run(argv=["/bin/sh", "-c", command], collect=True, limits=Limits(collect_bytes=2**20))
+            Run(
+                argv=["/bin/sh", "-c", command],
+                collect=True,
+                limits=dataclasses.replace(PROGRAM, collect_bytes=2**20),
+            )
         )
         assert ended.status != 0 or ended.end != "exited"
         assert not ended.files

@@ -1,9 +1,11 @@
 """Every installed language: greeting, compile error, run-time error, time limit."""
 
+import dataclasses
+
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.code import recipes
+from loong_jax.verifiers.sandbox import languages
 from tests.verifiers.code.languages import BROKEN, GREETERS
 
 pytestmark = pytest.mark.bubblewrap
@@ -17,7 +19,7 @@ ALL = [
     pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.release)
     if name not in QUICK
     else name
-    for name in recipes.RECIPES
+    for name in languages.LANGUAGES
     if name != "sql"
 ]
 
@@ -30,8 +32,8 @@ def need(code, language: str) -> None:
 
 
 def test_there_are_at_least_24_and_each_is_tested():
-    assert len(recipes.RECIPES) >= 24
-    assert set(GREETERS) | {"sql"} == set(recipes.RECIPES)
+    assert len(languages.LANGUAGES) >= 24
+    assert set(GREETERS) | {"sql"} == set(languages.LANGUAGES)
 
 
 @pytest.mark.parametrize("language", ALL)
@@ -65,8 +67,8 @@ def test_broken_source(code, language):
     )
     assert judged.outcome == "wrong"
     (result,) = judged.details["tests"]
-    recipe = recipes.RECIPES[language]
-    wanted = ("CE",) if recipe.compile or recipe.check else ("RE", "WA")
+    known = languages.LANGUAGES[language]
+    wanted = ("CE",) if known.compile or known.check else ("RE", "WA")
     assert result["status"] in wanted, judged
 
 
@@ -79,13 +81,10 @@ def test_sql_reads_its_script(code):
 
 
 def test_absent_languages_are_ungradable_with_the_package(code, monkeypatch):
-    missing = {**recipes.RECIPES}
-    recipe = recipes.RECIPES["ruby"]
-    changed = {"run": ("no-such-ruby", "{source}"), "version": ("no-such-ruby",)}
-    import dataclasses
-
-    missing["absent"] = dataclasses.replace(recipe, **changed)
-    monkeypatch.setattr(recipes, "RECIPES", missing)
+    missing = {**languages.LANGUAGES}
+    changed = {"run": "no-such-ruby {source}", "version": "no-such-ruby"}
+    missing["absent"] = dataclasses.replace(missing["ruby"], **changed)
+    monkeypatch.setattr(languages, "LANGUAGES", missing)
     record = {"language": "absent", "answer": "1", "tests": [{"stdout": ""}]}
     judged = code.verify_record(record)
     assert (judged.outcome, judged.reason) == ("ungradable", "toolchain")

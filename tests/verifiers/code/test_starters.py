@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from loong_jax.verifiers.code import compare, programs, recipes
+from loong_jax.verifiers.code import compare, programs
+from loong_jax.verifiers.sandbox import languages
 
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)
 LIST_OF_TWO = {
@@ -428,7 +429,7 @@ MAIN = "class Main { public static void main(String[] a) { System.out.println(1)
     ],
 )
 def test_the_package_of_a_program_of_java_is_left_out(before, is_dropped):
-    text = recipes.RECIPES["java"].source(before + "public " + MAIN)
+    text = languages.LANGUAGES["java"].source(before + "public " + MAIN)
     assert text.endswith(MAIN)
     assert (text != before + "public " + MAIN) is is_dropped
     assert text.count("\n") == before.count("\n")

@@ -1,6 +1,7 @@
 """A stop of anything for a while, as machines do to each other, ends in a verdict."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.code.box import Box, Limits, Run
+from loong_jax.verifiers.sandbox import PROGRAM, Run, box
 
 pytestmark = pytest.mark.bubblewrap
 RECORD = {
@@ -25,7 +26,7 @@ RECORD = {
 @pytest.fixture
 def one(needs_isolation):
     verifier = get_verifier("code", num_boxes=1)
-    verifier.executor.group_counts()
+    assert isinstance(verifier.executor.group_counts, tuple)  # its box has started
     yield verifier
     verifier.close()
 
@@ -55,7 +56,7 @@ def test_a_stopped_host_goes_on(needs_isolation):
         "import sys\n"
         "from loong_jax.verifiers import get_verifier\n"
         "one = get_verifier('code', num_boxes=1)\n"
-        "one.executor.group_counts()\n"
+        "one.executor.group_counts\n"
         "print('ready', flush=True)\n"
         f"judged = one.verify_record({RECORD!r})\n"
         "print(judged.outcome, one.executor.num_lost())\n"
@@ -73,21 +74,20 @@ def test_a_stopped_host_goes_on(needs_isolation):
 
 
 def test_a_sandbox_that_stays_stopped_is_ungradable(one, monkeypatch):
-    from loong_jax.verifiers.code import box
 
     monkeypatch.setattr(box, "_GRACE_S", 0.5)
-    real = Box._start
+    real = box.Box._start
 
     def stopped(self):
         real(self)
         for pid in one.executor.nursery_pids():
             os.kill(pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(Box, "_start", stopped)
+    monkeypatch.setattr(box.Box, "_start", stopped)
     for pid in one.executor.nursery_pids():
         os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
-    limits = Limits(cpu_s=0.2, wall_s=0.2)
+    limits = dataclasses.replace(PROGRAM, cpu_s=0.2, wall_s=0.2)
     ended = one.executor.run(Run(argv=["/bin/true"], limits=limits))
     assert ended.end == "lost"
     assert time.monotonic() - start < 20

@@ -1,0 +1,184 @@
+"""What a method of fusion is, and the steps that several take.
+
+b is the base, e_i an expert, d_i = e_i - b its delta, w_i its weight; everything is float32. An
+equation works entry by entry: what depends on a whole matrix or on the whole model (a threshold, a
+rescale, an angle) is measured before and comes in as a number per expert. So a leaf is merged piece
+by piece, from memory or disk. Deltas are tuples over experts rather than one stacked array.
+"""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from loong_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loong_jax.merge.streaming import Matrix, WholeModel
+
+Deltas = tuple[Float[Array, "*leaf"], ...]
+Marks = tuple[Bool[Array, "*leaf"], ...]
+Number = Array | float  # traced, so that a grid of settings is compiled once
+Numbers = tuple[Number, ...]  # one per expert
+Known = dict[str, Any]  # what was measured, by name
+
+
+class Inputs(NamedTuple):
+    """What an equation is given of a piece, and what it may know of masks."""
+
+    base: Float[Array, "*leaf"]
+    models: Deltas
+    deltas: Deltas
+    masks: Marks | None  # explicit or drawn; true where an entry survives dropout
+    rates: tuple[Any, ...]  # keep rates of the experts, for methods that drop out
+    importances: Deltas  # empty for methods that take none
+    weights: Numbers
+
+
+class FusedLeaf(NamedTuple):
+    value: Float[Array, "*leaf"]
+    kept: Marks  # what dropout, trimming or selection left of each delta
+    agreed: Marks  # what the election left of it
+
+
+class Method:
+    """Behaviour of a frozen dataclass of settings. A method is a module with one of these.
+
+    Settings that are numbers are traced; all others are compiled into the program.
+    """
+
+    needs_base: ClassVar[bool] = True
+    merges_models: ClassVar[bool] = False  # not deltas, even where there is a base
+    leaves_entries_out: ClassVar[bool] = False
+    weights_are: ClassVar[Literal["any", "shares", "none"]] = "any"  # shares: not negative
+    num_experts: ClassVar[int | None] = None  # None: any
+    takes_importances: ClassVar[bool] = False
+    drops_out: ClassVar[bool] = False  # takes masks, draws them at `keep_rate` by `seed`
+    ranks_rows: ClassVar[bool] = False  # keep rates follow the ranks of entries in their rows
+
+    def settings(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
+
+    def tells_matrices_apart(self, is_thinned: bool) -> bool:
+        """False where a whole stack is merged as one matrix with the same result."""
+        return True
+
+    def measure_model(self, model: "WholeModel") -> Known:
+        """What the method must know of the whole model before the first leaf."""
+        return {}
+
+    def measure(self, matrix: "Matrix") -> Known:
+        """What the equation must know of one matrix."""
+        return {}
+
+    def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
+        """Of every expert's entries, where masks are drawn."""
+        return (None,) * num_experts
+
+    def equation(self, given: Inputs, known: Known) -> FusedLeaf:
+        """The merged entries."""
+        raise NotImplementedError
+
+    def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
+        """As `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
+        would leave such an entry out and the merge look sound.
+        """
+        if self.leaves_entries_out:
+            is_finite = functools.reduce(operator.and_, map(jnp.isfinite, given.deltas))
+            given = given._replace(base=jnp.where(is_finite, given.base, jnp.nan))
+        return self.equation(given, known)
+
+
+def merged(value: Array, terms: Deltas) -> FusedLeaf:
+    """Of a method that leaves nothing out."""
+    return FusedLeaf(value, everywhere(terms), everywhere(terms))
+
+
+def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
+    """Where each term has the sign of the sum of terms. A term of exactly zero never agrees."""
+    total = add(terms)
+    sign = jnp.sign(total) if zero_sum == "drop" else jnp.where(total >= 0, 1.0, -1.0)
+    return tuple((jnp.sign(term) == sign) & (term != 0) for term in terms)
+
+
+def elected_mean(
+    base: Array,
+    deltas: Deltas,
+    kept: Marks,
+    weights: Numbers,
+    *,
+    scale: Number = 1.0,
+    normalise: bool = True,
+    plain_election: bool = False,
+) -> FusedLeaf:
+    """b + scale sum_i w_i K_i d_i, over sum_i w_i K_i where normalised."""
+    weighted = weigh(deltas, weights)
+    agreed = elect(deltas if plain_election else weighted)
+    total = add(keep(agreed, weighted))
+    if normalise:
+        total = total / weight_of(agreed, weights, base)
+    return FusedLeaf(base + scale * total, kept, agreed)
+
+
+def combined(base: Array, terms: Deltas, kept: Marks, weights: Numbers, method: Any) -> FusedLeaf:
+    """By the method's `combine`: the election of TIES, or the weighted sum of the terms."""
+    if method.combine == "ties":
+        return elected_mean(
+            base, terms, kept, weights, scale=method.scale, normalise=method.normalise
+        )
+    total = add(weigh(terms, shares(weights) if method.normalise else weights))
+    return FusedLeaf(base + method.scale * total, kept, everywhere(terms))
+
+
+def keep(marks: Marks, terms: Deltas) -> Deltas:
+    return tuple(jnp.where(mark, term, 0.0) for mark, term in zip(marks, terms, strict=True))
+
+
+def reaches(x: Float[Array, "*leaf"], smallest: Number) -> Bool[Array, "*leaf"]:
+    """|x| >= smallest, given as the bits of a float: exact for denormals too."""
+    return jax.lax.bitcast_convert_type(jnp.abs(x), jnp.uint32) >= smallest
+
+
+def weight_of(agreed: Marks, weights: Numbers, like: Array) -> Array:
+    """sum_i w_i K_i, and 1 where it is 0: a divisor."""
+    spread = (jnp.broadcast_to(jnp.asarray(w, jnp.float32), like.shape) for w in weights)
+    total = add(keep(agreed, tuple(spread)))
+    return jnp.where(total == 0, 1.0, total)
+
+
+def shares(weights: Numbers) -> Numbers:
+    """Weights of sum 1: a division per expert instead of one per entry."""
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def weigh(deltas: Deltas, weights: Numbers) -> Deltas:
+    return tuple(weight * delta for weight, delta in zip(weights, deltas, strict=True))
+
+
+def add(terms: Sequence[Array]) -> Array:
+    return functools.reduce(operator.add, terms)
+
+
+def everywhere(deltas: Deltas) -> Marks:
+    return tuple(jnp.ones_like(delta, dtype=bool) for delta in deltas)
+
+
+def numbers(values: np.ndarray) -> tuple[np.float32, ...]:
+    return tuple(np.float32(value) for value in values)
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ConfigError(f"{name}={value} is a share and must lie in (0, 1]. 1 keeps everything.")
+
+
+def check_scale(value: float) -> None:
+    if not abs(value) < float("inf"):
+        raise ConfigError(f"scale={value} must be finite. 1 is the plain merge.")

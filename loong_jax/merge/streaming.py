@@ -1,0 +1,328 @@
+"""The execution of a merge: leaf by leaf, matrix by matrix, piece by piece.
+
+What is held: a piece of the base, of every expert and of the result, which goes where the leaf will
+lie; and for thresholds (TIES, breadcrumbs, SCE's selection) one matrix of float32. So from disk no
+more than three leaves are in memory, however many experts there are.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from loong_jax.merge import masks as mask_lib
+from loong_jax.merge import pieces
+from loong_jax.merge.methods import Method, measures
+from loong_jax.merge.methods.method import Deltas, Inputs, Known, Marks, Numbers
+from loong_jax.merge.plan import LeafTask, Plan
+
+Write = Callable[[int, np.ndarray], None]  # (start, vector): any thread writes its pieces
+Choices = tuple[tuple[str, Any], ...]
+
+
+def merge(task: LeafTask, write: Write, *, count: bool = True) -> tuple[bool, np.ndarray]:
+    """Hands the merged leaf to `write`, piece by piece.
+
+    Returns whether it is finite, and counts, float64 [3, experts]: of entries moved, kept of those
+    and agreed of those; zeros without `count`.
+    """
+    finite, counts = True, np.zeros((3, len(task.experts)))
+    for matrix in matrices(task):
+        ok, found = matrix.merge(write, count=count)
+        finite, counts = finite and ok, counts + found
+    return finite, counts
+
+
+def matrices(task: LeafTask) -> Iterator["Matrix"]:
+    """The matrices of a leaf, or all of it as one where the method does not tell them apart."""
+    shape = task.first.shape
+    apart = task.method.tells_matrices_apart(task.is_thinned)
+    readers = Readers(task)
+    with concurrent.futures.ThreadPoolExecutor(num_threads()) as pool:
+        stack = shape[: task.batch_axes] if apart else ()
+        for number, place in enumerate(np.ndindex(stack)):
+            yield Matrix(task, readers, pool, place, number)
+
+
+def num_threads() -> int:
+    """As many as there are cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeModel:
+    """All leaves that a method is applied to, for what it must know before the first."""
+
+    plan: Plan
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.plan.experts)
+
+    @property
+    def size(self) -> int:
+        paths = self.plan.merged_paths()
+        return sum(math.prod(self.plan.first[path].shape) for path in paths)
+
+    def matrices(self) -> Iterator["Matrix"]:
+        for path in self.plan.merged_paths():
+            yield from matrices(self.plan.task(path))
+
+
+class Piece(NamedTuple):
+    """The same entries of everything that belongs to a leaf."""
+
+    base: Any  # vectors of one length; None where there is no base
+    experts: tuple[Any, ...]
+    masks: tuple[Array, ...] | None = None
+    importances: tuple[Array, ...] | None = None
+    ranks: tuple[Array, ...] | None = None  # of each expert's entries in their rows, for DELLA
+    start: Any = 0  # position in the matrix, modulo 2^32
+
+    def models(self) -> Deltas:
+        return tuple(expert.astype(jnp.float32) for expert in self.experts)
+
+    def deltas(self) -> Deltas:
+        if self.base is None:
+            return self.models()
+        start = self.base.astype(jnp.float32)
+        return tuple(model - start for model in self.models())
+
+    def kept(self, keys: tuple[Array, ...] | None, rates: tuple[Any, ...]) -> Marks | None:
+        """The explicit masks, or those drawn by `keys`."""
+        if keys is None:
+            return self.masks and tuple(mask.astype(bool) for mask in self.masks)
+        length = self.experts[0].shape[0]
+        return tuple(
+            mask_lib.keep_run(key, rate, self.start, length)
+            for key, rate in zip(keys, rates, strict=True)
+        )
+
+
+class Readers:
+    """Pieces of everything that belongs to a leaf."""
+
+    def __init__(self, task: LeafTask):
+        reader = pieces.PieceReader
+        self.base = None if task.base is None else reader(task.base)
+        self.experts = tuple(map(reader, task.experts.values()))
+        self.masks = task.masks and tuple(map(reader, task.masks))
+        self.importances = task.importances and tuple(map(reader, task.importances))
+
+
+class Matrix:
+    """One matrix of a leaf, at `place` in its stack."""
+
+    def __init__(
+        self,
+        task: LeafTask,
+        readers: Readers,
+        pool: concurrent.futures.Executor,
+        place: tuple[int, ...],
+        number: int,
+    ):
+        self.task, self.readers, self.pool = task, readers, pool
+        self.path, self.weights, self.of_model = task.path, task.weights, task.of_model
+        self.num_experts, self.is_thinned = len(task.experts), task.is_thinned
+        self.shape = task.first.shape[len(place) :]
+        self.size = math.prod(self.shape)
+        self.start = number * self.size
+        keys = task.keys()
+        self.keys = keys and tuple(jnp.asarray(mask_lib.matrix_key(key, place)) for key in keys)
+        self.numbers, self.choices = _split(task.method)
+        self.is_ranked = task.method.ranks_rows and task.is_thinned
+        self.row_length = 1
+        if self.is_ranked and self.shape:
+            self.row_length = self.shape[min(1, len(self.shape) - 1)]
+        # Rows across the run of entries (a cube's second axis) are ranked with all of it at once.
+        run = self.size if self.is_ranked and len(self.shape) > 2 else self.row_length
+        self.ranges = pieces.ranges(self.size, max(run, 1))
+
+    def merge(self, write: Write, *, count: bool) -> tuple[bool, np.ndarray]:
+        task = self.task
+        with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
+            known = {**task.of_model, **task.method.measure(self)}
+        numbers, known, weights = jax.device_put((self.numbers, known, task.weights))  # once
+        dtype = np.dtype(task.first.dtype)
+
+        def one(start: int, stop: int) -> tuple[bool, np.ndarray]:
+            value, counts = _fused(
+                self.read(start, stop),
+                self.keys,
+                weights,
+                numbers,
+                known,
+                kind=type(task.method),
+                choices=self.choices,
+                row_length=self.row_length,
+                dtype=jax.dtypes.canonicalize_dtype(dtype),  # float64 is calculated as float32
+                count=count,
+            )
+            found = np.asarray(value)[: stop - start].astype(dtype, copy=False)
+            write(self.start + start, found)
+            return pieces.is_finite(found), np.asarray(counts)
+
+        finite, counts = True, np.zeros((3, self.num_experts))
+        for ok, found in self.each(one):
+            finite, counts = finite and ok, counts + found
+        return finite, counts
+
+    def each(self, run: Callable[[int, int], Any]) -> Iterator[Any]:
+        """`run(start, stop)` of every piece, on all threads, in order."""
+        width = num_threads()
+        for first in range(0, len(self.ranges), width):
+            group = self.ranges[first : first + width]
+            if len(group) == 1:
+                yield run(*group[0])
+            else:
+                yield from self.pool.map(run, *zip(*group, strict=True))
+
+    def read(self, start: int, stop: int, *, ranked: bool = True, only: int | None = None) -> Piece:
+        """A piece of everything; or of the base and one expert."""
+
+        def all_of(readers: Any) -> Any:
+            return readers and tuple(read(*at) for read in readers)
+
+        at = self.start + start, self.start + stop
+        base = None if self.readers.base is None else self.readers.base(*at)
+        chosen = self.readers.experts if only is None else self.readers.experts[only : only + 1]
+        piece = Piece(base, all_of(chosen), start=np.uint32(start % 2**32))
+        if only is not None:
+            return piece
+        if self.is_ranked and ranked:
+            sizes = (np.asarray(size)[: stop - start] for size in measures.magnitudes(piece))
+            piece = piece._replace(ranks=tuple(pieces.padded(self._ranks(size)) for size in sizes))
+        return piece._replace(
+            masks=all_of(self.readers.masks), importances=all_of(self.readers.importances)
+        )
+
+    def _ranks(self, sizes: np.ndarray) -> np.ndarray:
+        if len(self.shape) < 3:
+            return pieces.ranks(sizes.reshape(-1, self.row_length)).reshape(-1)
+        turned = np.moveaxis(sizes.reshape(self.shape), 1, -1)
+        found = pieces.ranks(np.ascontiguousarray(turned).reshape(-1, self.row_length))
+        return np.moveaxis(found.reshape(turned.shape), -1, 1).reshape(-1)
+
+    def sums(
+        self,
+        program: Callable[[Piece], Array],
+        *,
+        ranked: bool = False,
+        of_models: bool = False,
+    ) -> np.ndarray:
+        """What `program` gives for every piece, summed in float64 over pieces and lanes.
+
+        With `of_models` the pieces have no base, so their deltas are the models.
+        """
+
+        def one(start: int, stop: int) -> np.ndarray:
+            piece = self.read(start, stop, ranked=ranked)
+            piece = piece._replace(base=None) if of_models else piece
+            return np.asarray(program(piece), np.float64).sum(-1)
+
+        return sum(self.each(one), np.zeros(()))
+
+    def l1_norms(self) -> np.ndarray:
+        """[2, I]: the L1 norms of deltas, and of what the masks leave of them."""
+        program = functools.partial(
+            _l1_norms,
+            keys=self.keys,
+            numbers=self.numbers,
+            kind=type(self.task.method),
+            choices=self.choices,
+            row_length=self.row_length,
+        )
+        return self.sums(program, ranked=True)
+
+    def gather(self, program: Callable[[Piece], Any], only: int | None = None) -> np.ndarray:
+        """What `program` gives for every piece, as one float32 matrix."""
+        found = np.empty(self.size, np.float32)
+
+        def one(start: int, stop: int) -> None:
+            piece = self.read(start, stop, ranked=False, only=only)
+            found[start:stop] = np.asarray(program(piece))[: stop - start]
+
+        for _ in self.each(one):
+            pass
+        return found
+
+    def magnitudes(self, index: int) -> np.ndarray:
+        """|d_i| of one expert, a float32 vector."""
+        return self.gather(lambda piece: measures.magnitudes(piece)[0], only=index)
+
+
+def _split(method: Method) -> tuple[dict[str, float], Choices]:
+    """The settings by name: numbers, which are traced, and choices, which are compiled in."""
+    given = {name: value for name, value in method.settings().items() if name != "seed"}
+    numbers = {name: float(value) for name, value in given.items() if type(value) in (float, int)}
+    return numbers, tuple((name, v) for name, v in given.items() if name not in numbers)
+
+
+def _traced(kind: type[Method], numbers: dict[str, Any], choices: Choices) -> Method:
+    """The method again, its numbers traced and so not to be checked."""
+    method = object.__new__(kind)
+    for name, value in (*numbers.items(), *choices):
+        object.__setattr__(method, name, value)
+    return method
+
+
+_STATIC = ("kind", "choices", "row_length", "dtype", "count")
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
+def _fused(
+    piece: Piece,
+    keys: tuple[Array, ...] | None,
+    weights: Numbers,
+    numbers: dict[str, Any],
+    known: Known,
+    *,
+    kind: type[Method],
+    choices: Choices,
+    row_length: int,
+    dtype: Any,
+    count: bool,
+) -> tuple[Array, Array]:
+    """The merged entries of a piece; and how many moved, were kept and agreed of every expert."""
+    method = _traced(kind, numbers, choices)
+    models, deltas = piece.models(), piece.deltas()
+    rates = method.keep_rates(len(models), piece.ranks, row_length)
+    importances = tuple(one.astype(jnp.float32) for one in piece.importances or ())
+    base = jnp.zeros_like(models[0]) if piece.base is None else piece.base.astype(jnp.float32)
+    masks = piece.kept(keys, rates)
+    fused = method.fuse(Inputs(base, models, deltas, masks, rates, importances, weights), known)
+    value = fused.value.astype(dtype)
+    if not count:
+        return value, jnp.zeros((3, len(models)), jnp.int32)
+    moved = [delta != 0 for delta in deltas]
+    kept = [moves & mark for moves, mark in zip(moved, fused.kept, strict=True)]
+    agreed = [keeps & mark for keeps, mark in zip(kept, fused.agreed, strict=True)]
+    rows = (jnp.stack([jnp.sum(m, dtype=jnp.int32) for m in row]) for row in (moved, kept, agreed))
+    return value, jnp.stack(list(rows))
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC[:3])
+def _l1_norms(
+    piece: Piece,
+    *,
+    keys: tuple[Array, ...] | None,
+    numbers: dict[str, Any],
+    kind: type[Method],
+    choices: Choices,
+    row_length: int,
+) -> Array:
+    """[2, I, lanes]: the parts of sum |d_i| and of sum |m_i d_i|."""
+    sizes = tuple(map(jnp.abs, piece.deltas()))
+    rates = _traced(kind, numbers, choices).keep_rates(len(sizes), piece.ranks, row_length)
+    masks = piece.kept(keys, rates)
+    assert masks is not None
+    kept = tuple(jnp.where(mask, size, 0.0) for mask, size in zip(masks, sizes, strict=True))
+    return jnp.stack([jnp.stack(list(map(measures.partial_sums, p))) for p in (sizes, kept)])

@@ -1,0 +1,261 @@
+"""Commands to the groups of processes, and what they report back.
+
+`Executor` carries out what a policy has decided, `Verifying` asks for the verdicts of a group, and
+asks again where a verifier was lost; `Inbox` is what the loop takes events from.
+"""
+
+import dataclasses
+import heapq
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator import changes, faults
+from loong_jax.orchestrator.changes import Action, Change
+from loong_jax.orchestrator.faults import FaultBudget
+from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.protocols import (
+    EventQueue,
+    LendsDevices,
+    MovesGroups,
+    ReplicaGroup,
+    RunLog,
+    ScoresEverywhere,
+    SwapsWeights,
+    TrainerGroup,
+    VerifierPool,
+    Versions,
+)
+from loong_jax.rollout.records import Group
+from loong_jax.verifiers.pool import VerifierRequest
+from loong_jax.verifiers.verdict import Verdict
+
+Ability = TypeVar("Ability")
+
+
+class Inbox:
+    """Events in the order they come, and alarms when they are due."""
+
+    def __init__(self, clock: Callable[[], float], events: EventQueue | None):
+        self._events: EventQueue = events if events is not None else queue.Queue()
+        self.put = self._events.put
+        self._clock = clock
+        self._alarms: list[tuple[float, int, Any]] = []  # when, order, event
+        self._num_alarms = 0
+
+    def next(self, timeout_s: float) -> Any:
+        """The next alarm that is due, or the next event. Raises `queue.Empty` after `timeout_s`.
+
+        Alarms go first, since events may come faster than they are taken.
+        """
+        due_s = self._alarms[0][0] - self._clock() if self._alarms else float("inf")
+        if due_s <= 0:
+            return heapq.heappop(self._alarms)[2]
+        try:
+            return self._events.get(timeout=min(timeout_s, due_s))
+        except queue.Empty:
+            if due_s <= timeout_s:
+                return heapq.heappop(self._alarms)[2]
+            raise
+
+    def alarm(self, pause_s: float, event: Any) -> None:
+        """`event` comes after `pause_s`."""
+        self._num_alarms += 1
+        heapq.heappush(self._alarms, (self._clock() + pause_s, self._num_alarms, event))
+
+
+class Executor:
+    """Commands replicas, trainer and version store. `scheduler` names the policy in errors."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        commit: Callable[[Change], None],
+        replicas: ReplicaGroup,
+        trainer: TrainerGroup,
+        versions: Versions,
+        scheduler: str,
+    ):
+        self._ledger, self._commit = ledger, commit
+        self._replicas, self._trainer, self._versions = replicas, trainer, versions
+        self._scheduler = scheduler
+        self._moves: Counter[tuple[int, int]] = Counter()  # sources and targets under way
+
+    def carry_out(self, action: Action) -> None:
+        """Enters the action in the ledger and does it."""
+        # looked up before the ledger forgets where they are
+        decoding = self.decoding(action.tickets) if isinstance(action, changes.EndStale) else {}
+        self._commit(action)
+        match action:
+            case changes.Dispatch(replica, numbers, version):
+                tickets = [self._ledger.tickets[number].ticket for number in numbers]
+                self._replicas.dispatch(replica, tickets, version)
+            case changes.Assign(replica, version):
+                self._replicas.assign(replica, version)
+                self.retire_versions()
+            case changes.Migrate(source, target, numbers):
+                self._moves[source, target] += 1
+                self.can(MovesGroups).migrate(source, target, numbers)
+            case changes.Swap(replica, version, keep_cache):
+                self.can(SwapsWeights).swap(replica, version, keep_cache=keep_cache)
+                self.retire_versions()
+            case changes.Lend(replicas):
+                self.can(LendsDevices).lend(replicas)
+            case changes.Reclaim(replicas):
+                self.can(LendsDevices).reclaim(replicas)
+            case changes.Score(numbers, with_generators):
+                groups = [self._ledger.group(number) for number in numbers]
+                if with_generators and isinstance(self._trainer, ScoresEverywhere):
+                    self._trainer.score_everywhere(groups)
+                else:
+                    self._trainer.score(groups)
+            case changes.Train():
+                assert self._ledger.lease is not None
+                self._trainer.train(self._ledger.step + 1, self._ledger.lease.groups)
+            case changes.EndStale():
+                self.cancel(decoding)
+
+    def may_do(self, actions: Iterable[Action]) -> bool:
+        """False for moves while others are under way: what travels cannot be asked of its target,
+        which the ledger names as its place already. They wait for `on_moved`.
+        """
+        return not self._moves or not any(isinstance(action, changes.Migrate) for action in actions)
+
+    def on_moved(self, source: int, target: int) -> None:
+        self._moves -= Counter([(source, target)])
+
+    def on_lost(self, replica: int) -> None:
+        """Moves from and to a replica that failed are over."""
+        for pair in [pair for pair in self._moves if replica in pair]:
+            del self._moves[pair]
+
+    def can(self, ability: type[Ability]) -> Ability:
+        """The replicas, once more, as something that has the optional methods of `ability`."""
+        if not isinstance(self._replicas, ability):
+            raise ConfigError(
+                f"{self._scheduler} needs replicas with the methods of "
+                f"{ability.__name__}, which {type(self._replicas).__name__} lacks. Choose "
+                "DoraPolicy, which every group of replicas can follow."
+            )
+        return self._replicas
+
+    def retire_versions(self) -> None:
+        """Versions nobody needs go; one whose publishing is not entered yet stays."""
+        for version in set(self._versions.numbers()) - self._ledger.live_versions():
+            if version <= self._ledger.newest_version:
+                self._versions.retire(version)
+
+    def decoding(self, numbers: Iterable[int]) -> dict[int, list[int]]:
+        """Those of the tickets that are being written, by replica."""
+        by_replica: dict[int, list[int]] = {}
+        for number in numbers:
+            replica = self._ledger.tickets[number].replica
+            if replica is not None:
+                by_replica.setdefault(replica, []).append(number)
+        return by_replica
+
+    def cancel(self, by_replica: Mapping[int, list[int]]) -> None:
+        for replica, numbers in by_replica.items():
+            self._replicas.cancel(replica, numbers)
+
+
+class GroupVerified(NamedTuple):
+    number: int
+    attempts: tuple[int, ...]  # whose answers were judged
+    verdicts: tuple[Verdict, ...]
+    start_s: float
+    end_s: float
+
+
+class VerifyAgain(NamedTuple):
+    """The pause after a lost verifier is over."""
+
+    number: int
+    attempts: tuple[int, ...]
+
+
+class Verifying:
+    """Sends the groups in the ledger to the verifiers; `GroupVerified` in the inbox answers."""
+
+    def __init__(
+        self,
+        run_name: str,
+        verifiers: VerifierPool,
+        ledger: Ledger,
+        inbox: Inbox,
+        log: RunLog,
+        clock: Callable[[], float],
+    ):
+        self._run_name = run_name  # makes keys differ between runs that share a pool
+        self._verifiers, self._ledger, self._inbox = verifiers, ledger, inbox
+        self._log, self._clock = log, clock
+        self._times: dict[int, int] = {}  # asked before, of tickets whose verifier was lost
+
+    def ask(self, number: int, deadline_s: float, attempts: Sequence[int] | None = None) -> None:
+        """For the verdicts of these attempts (None: of all), each within `deadline_s`."""
+        group = self._ledger.group(number)
+        asked = range(len(group.rollouts)) if attempts is None else attempts
+        times = self._times.get(number, 0)
+        prefix = f"{self._run_name}/again{times}" if times else self._run_name
+        start_s = self._clock()
+        futures = self._verifiers.submit(
+            [
+                VerifierRequest(
+                    key=f"{prefix}/{number}/{group.rollouts[index].attempt}",
+                    problem=group.ticket.problem,
+                    response_text=group.rollouts[index].text,
+                    deadline_s=deadline_s,
+                )
+                for index in asked
+            ]
+        )
+        self._when_all_done(
+            futures,
+            lambda verdicts: GroupVerified(number, tuple(asked), verdicts, start_s, self._clock()),
+        )
+
+    def answered(self, event: GroupVerified, budget: FaultBudget) -> Group | None:
+        """The group with its verdicts; None where some are asked for again after a pause.
+
+        A lost verifier says nothing about the answer.
+        """
+        entry = self._ledger.tickets[event.number]
+        rollouts = list(self._ledger.group(event.number).rollouts)
+        for attempt, verdict in zip(event.attempts, event.verdicts, strict=True):
+            rollouts[attempt] = dataclasses.replace(rollouts[attempt], verdict=verdict)
+        group = self._ledger.group(event.number).replace_rollouts(tuple(rollouts))
+        unanswered = tuple(
+            attempt
+            for attempt, verdict in zip(event.attempts, event.verdicts, strict=True)
+            if faults.is_infrastructure(verdict)
+        )
+        times = self._times.pop(event.number, 0) + 1
+        if not unanswered or times >= budget.verifications:
+            return group
+        self._times[event.number] = times
+        entry.group = group  # with the verdicts that there are
+        self._inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, unanswered))
+        self._log.event({"kind": "verify_again", "num_answers": len(unanswered)})
+        return None
+
+    def _when_all_done(
+        self,
+        futures: Sequence[Future[Verdict]],
+        make_event: Callable[[tuple[Verdict, ...]], GroupVerified],
+    ) -> None:
+        remaining = [len(futures)]
+        lock = threading.Lock()
+
+        def one_done(_) -> None:
+            with lock:
+                remaining[0] -= 1
+                if remaining[0]:
+                    return
+            self._inbox.put(make_event(tuple(future.result() for future in futures)))
+
+        for future in futures:
+            future.add_done_callback(one_done)

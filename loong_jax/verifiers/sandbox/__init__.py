@@ -1,0 +1,32 @@
+"""The sandbox: untrusted programs run outside our process, and only there.
+
+`Sandbox` calls functions of small Python sources, `Executor` runs whole programs of any language;
+both drive a nursery (inside/), which waits inside the isolation and forks one process per run, so
+that a run of Python costs a fork and not the start of an interpreter. Isolation tiers:
+
+- "namespaces": bubblewrap, or our own launcher where it is missing, with all namespaces unshared,
+  an unprivileged user, no network, a read-only tree of the system's libraries and the interpreter
+  (for whole programs its toolchains and a /tmp of each run's own besides), an empty environment,
+  a filter of system calls and resource limits. The nursery is pid 1 and cannot be signalled.
+- "process": resource limits and an audit hook that refuses imports beyond a short list; for calls
+  alone. A hurdle for honest mistakes, not a wall against attacks: as our own user, a program that
+  gets around the hook can read what we can read. Started as root, it drops to an unprivileged user.
+"""
+
+from loong_jax.verifiers.sandbox.box import PROGRAM, Ended, Limits, Run
+from loong_jax.verifiers.sandbox.calls import (
+    Program,
+    ProgramResult,
+    Sandbox,
+    SandboxLost,
+    SandboxRunner,
+    expression_program,
+)
+from loong_jax.verifiers.sandbox.executor import Built, Executor, ToolchainMissing
+from loong_jax.verifiers.sandbox.mechanism import BoxLost, isolation, required_isolation
+
+__all__ = [
+    "PROGRAM", "BoxLost", "Built", "Ended", "Executor", "Limits", "Program", "ProgramResult", "Run",
+    "Sandbox", "SandboxLost", "SandboxRunner", "ToolchainMissing", "expression_program",
+    "isolation", "required_isolation",
+]  # fmt: skip

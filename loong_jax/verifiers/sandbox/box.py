@@ -1,0 +1,201 @@
+"""One nursery and what it takes to start, feed and restart it: programs in, how they ended out."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from loong_jax.errors import VerifierError
+from loong_jax.verifiers.child import Child, ChildLost
+from loong_jax.verifiers.sandbox import groups
+from loong_jax.verifiers.sandbox.mechanism import Mechanism
+from loong_jax.verifiers.verdict import IsolationTier
+
+Mode = Literal["exec", "python", "call"]
+End = Literal[
+    "exited", "cpu", "wall", "memory", "output", "artefact", "lost", "crashed", "forged"
+]  # fmt: skip
+
+_GRACE_S = 15.0
+_MAX_RESULT_BYTES = 64 * 2**20
+_MAX_STRETCH = 4  # of a run's wall time, as the nursery has it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one run may use. CPU time ends a busy program, wall time one that sleeps.
+
+    The defaults are for calls of a function, and the lower half is for whole programs alone: theirs
+    start from `PROGRAM`.
+    """
+
+    cpu_s: float = 1.0  # of all its processes together
+    wall_s: float = 4.0  # longer than cpu_s, so that a loaded machine makes no program late
+    memory_bytes: int = 256 * 2**20
+    source_bytes: int = 64 * 2**10  # of a call's source
+    result_bytes: int = 64 * 2**10  # all values of a call, as JSON
+    output_bytes: int = 4 * 2**10  # stdout, and stderr: a call may print more, and it is dropped
+    address_bytes: int = 0  # address space of each process; 0 leaves it to memory_bytes
+    stack_bytes: int = 64 * 2**20
+    pids: int = 64  # processes and threads
+    disk_bytes: int = 64 * 2**20  # of /tmp, and of one file
+    disk_files: int = 4096
+    collect_bytes: int = 48 * 2**20  # of an artefact
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if value < 0 or (value == 0 and name != "address_bytes"):
+                raise VerifierError(f"{name}={value} is not above 0. Give a positive limit.")
+        if self.result_bytes > _MAX_RESULT_BYTES:
+            raise VerifierError(
+                f"result_bytes={self.result_bytes} is above {_MAX_RESULT_BYTES}. Have the program "
+                "return less."
+            )
+
+
+PROGRAM = Limits(
+    cpu_s=10.0, wall_s=21.0, memory_bytes=512 * 2**20, result_bytes=8 * 2**20,
+    output_bytes=16 * 2**20,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One program to run: `mode` "exec" executes argv, "python" runs argv[0] as Python in a fork.
+
+    "call" takes stdin for JSON of a source, its function and arguments (calls.py); such a run has
+    nothing of what follows but its limits, and `guard`, which refuses imports.
+    `files` land in /tmp, the working directory; `artefact` names what is at /app; `collect` returns
+    what the run leaves in /tmp/out. One that `reports` has descriptor 3 for a result.
+    """
+
+    argv: Sequence[str] = ()
+    mode: Mode = "exec"
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    artefact: str = ""
+    collect: bool = False
+    reports: bool = False
+    guard: bool = False
+    limits: Limits = PROGRAM
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a run ended. `status` is the exit code, or minus the signal that ended it.
+
+    `lost` is no fault of the program: the sandbox failed. A call that ended without a report has
+    `crashed`, or `forged` where it wrote something else.
+    """
+
+    end: End
+    status: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    result: bytes = b""
+    files: Mapping[str, tuple[bytes, bool]] = dataclasses.field(default_factory=dict)
+    detail: str = ""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    waited_s: float = 0.0  # runnable, but without a processor
+    memory_bytes: int = 0
+
+
+class Box:
+    """Runs one program at a time. Safe to share between threads."""
+
+    def __init__(self, mechanism: Mechanism, cache: Path | None = None):
+        """Without a cache of artefacts it runs calls only, and there is nothing of /tmp inside."""
+        self.mechanism = mechanism
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._nursery: Child | None = None
+        self._group = groups.Group()
+        self.num_lost = 0
+
+    @property
+    def tier(self) -> IsolationTier:
+        return self.mechanism.tier
+
+    @property
+    def pid(self) -> int | None:
+        return self._nursery.pid if self._nursery else None
+
+    @property
+    def group_counts(self) -> tuple[str, ...]:
+        return self._group.counts
+
+    def run(self, program: Run) -> Ended:
+        """Runs a program; raises BoxLost only where no nursery can be started."""
+        body = _encode(program)
+        with self._lock:
+            for _ in range(2):
+                if self._nursery is None or not self._nursery.is_alive():
+                    self._start()
+                assert self._nursery is not None
+                deadline = time.monotonic() + _MAX_STRETCH * program.limits.wall_s + _GRACE_S
+                try:
+                    self._nursery.send(body, deadline)
+                    return _decode(self._nursery.receive(deadline))
+                except (ChildLost, TimeoutError):
+                    self.num_lost += 1
+                    self._stop()
+        return Ended(end="lost", detail="the sandbox was lost twice while it ran this program")
+
+    def start(self) -> None:
+        with self._lock:
+            if self._nursery is None or not self._nursery.is_alive():
+                self._start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        self._stop()
+        if self._cache is not None:
+            self._group = groups.make_group()
+        self._nursery = self.mechanism.start(self._cache, self._group)
+
+    def _stop(self) -> None:
+        if self._nursery is not None:
+            self._nursery.stop()
+            self._nursery = None
+        self._group.close()
+        self._group = groups.Group()
+
+
+def _encode(program: Run) -> bytes:
+    head = {
+        "mode": program.mode,
+        "argv": list(program.argv),
+        "env": dict(program.env),
+        "files": [(name, len(content)) for name, content in program.files.items()],
+        "artefact": program.artefact,
+        "collect": program.collect,
+        "reports": program.reports,
+        "guard": program.guard,
+        "limits": dataclasses.asdict(program.limits),
+    }
+    parts = [json.dumps(head).encode(), b"\n", *program.files.values(), program.stdin]
+    return b"".join(parts)
+
+
+def _decode(frame: bytes) -> Ended:
+    head, _, blob = frame.partition(b"\n")
+    reply = json.loads(head)
+    parts, position = [], 0
+    for size in reply.get("sizes", [0, 0, 0, 0]):
+        parts.append(blob[position : position + size])
+        position += size
+    files, position = {}, 0
+    for name, size, is_executable in reply.get("files", []):
+        files[name] = (parts[3][position : position + size], is_executable)
+        position += size
+    names = ("end", "status", "detail", "cpu_s", "wall_s", "waited_s", "memory_bytes")
+    known = {name: reply[name] for name in names if name in reply}
+    return Ended(stdout=parts[0], stderr=parts[1], result=parts[2], files=files, **known)

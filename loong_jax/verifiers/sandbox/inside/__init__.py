@@ -1,0 +1,6 @@
+"""What runs inside the sandbox: these files, sent as text to a bare Python.
+
+They import each other, in this order, and the standard library only.
+"""
+
+ORDER = ("system", "program", "init", "usage", "call", "nursery")
