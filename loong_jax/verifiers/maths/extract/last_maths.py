@@ -106,7 +106,7 @@ def spans(body: str) -> Iterator[Span]:
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            statements.JOIN.fullmatch(gap)
+            statements.SAID.JOIN.fullmatch(gap)
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )

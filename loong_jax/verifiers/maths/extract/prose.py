@@ -173,17 +173,13 @@ _ENDS_ON_VALUE = re.compile(
     rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
-_TURNS = r"so|thus|hence|therefore|but|wait|actually|answer|result|instead"
-_TURN = re.compile(
-    rf"\b(?:{_TURNS})\b|=>|\\implies|\\Rightarrow|所以|因此|故|从而|于是", re.IGNORECASE
-)
 _CONCLUDES = re.compile(
-    rf"{_TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
+    rf"{SAID.TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
     r"yields?|implies|if|or|fails?|we (?:get|have|find|obtain))\b|得",
     re.IGNORECASE,
 )
 _OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
-_AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
+_AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 
 
@@ -222,7 +218,7 @@ def _cut(sentence: str) -> int | None:
         )
         if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
-        if (_TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
+        if (SAID.TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
             continue  # "and since x is real, x = 2"
         ends = _ENDS_ON_VALUE.search(head) is not None
         if kind == "bare" and "," in rest and _REASON_FIRST.match(head):
