@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import kinds
 from loong_jax.verifiers.maths.expression import UNNAMED, Node, substitute, symbol, with_names
-from loong_jax.verifiers.maths.forms import kinds
 
 
 def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import kinds
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -13,7 +14,6 @@ from loong_jax.verifiers.maths.expression import (
     render,
     symbol,
 )
-from loong_jax.verifiers.maths.forms import kinds
 
 
 def names_something(node: Node) -> bool:
@@ -146,20 +146,6 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
     if len({letter for letter, _, _ in parts}) == 1 and all(n.isdecimal() for *_, n in parts):
         return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
     return None
-
-
-def with_name_of(gold: Node, answer: Node) -> Node:
-    """y = ... for y(x) = ..., read as a product, where the gold says y = ..."""
-    if any(node.head != "chain" or node.args[0] != ("=",) for node in (gold, answer)):
-        return answer
-    left, right = answer.args[1:]
-    if left.head != "mul" or len(left.args) != 2 or left.args[0] != gold.args[1]:
-        return answer
-    name, variable = left.args
-    is_argument = variable.head == "symbol" and variable.args[0] in ("x", "t", "s")
-    if name.head != "symbol" or not is_argument or not variable.symbols <= right.symbols:
-        return answer
-    return Node("chain", (("=",), name, right))
 
 
 def is_term(node: Node, name: Node) -> bool:
