@@ -14,8 +14,7 @@ from loong_jax.orchestrator.baselines import (
     TailBatchingPolicy,
 )
 from loong_jax.orchestrator.curriculum import Curriculum
-from loong_jax.orchestrator.dora import MultiVersionPolicy
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
