@@ -46,10 +46,11 @@ def cases_of(name: str) -> Sequence[Case]:
 
 
 def _case(name: str, number: int, row: dict[str, Any]) -> Case:
+    gold = row.get("gold", row["answer"] if name in _WITH_GOLD else None)
     problem = Problem(
         uid=f"admission-{name}/1/{number}", domain="stem", environment="admission", level=1,
         seed=number, canonical=f"admission:{name}:{number}", prompt=row["question"], verifier=name,
-        gold=row.get("gold", row["answer"] if name in _WITH_GOLD else None), arguments=row.get("arguments", {}),
+        gold=gold, arguments=row.get("arguments", {}),
     )  # fmt: skip
     return Case(
         problem=problem,
