@@ -326,7 +326,7 @@ class Orchestrator:
                 self._say("replica_back", replica=replica)
             case rollout_events.ReplicaIdle():
                 pass
-            case rl_events.WorkerFailed() | rollout_events.WorkerFailed():
+            case rl_events.WorkerFailed():
                 raise WorkerLost(
                     f"{event.where} failed: {event.error}. The last checkpoint is intact; the "
                     "same command goes on from there."

@@ -69,6 +69,15 @@ Scheduler = (
     | PartialRolloutPolicy
     | DropAndReplacePolicy
 )
+SCHEDULERS: dict[str, type] = {  # by name on the command line
+    "dora": DoraPolicy,
+    "multi-version": MultiVersionPolicy,
+    "synchronous": SynchronousPolicy,
+    "tail-batching": TailBatchingPolicy,
+    "one-step-off": OneStepOffPolicy,
+    "partial-rollout": PartialRolloutPolicy,
+    "drop-and-replace": DropAndReplacePolicy,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
