@@ -93,7 +93,7 @@ def rollout_from_plain(record: Mapping[str, Any]) -> Rollout:
     return Rollout(**{**record, **changes})
 
 
-def encode(nest: Plain) -> bytes:
+def encode(nest: Mapping[str, Any]) -> bytes:
     """Dicts have strings as keys; tuples come back as lists, NumPy's numbers as Python's."""
     pieces: dict[str, list[np.ndarray]] = {}
     lengths: dict[str, int] = {}

@@ -239,26 +239,32 @@ def test_a_long_schedule():
     run_schedule(seed=1, max_staleness=2, num_moves=3000)
 
 
-def test_a_run_of_the_format_before_goes_on_and_ends_as_it_would_have(tmp_path):
-    """Killed in step 6 of 6, with groups in every place that the earlier format kept apart."""
-    disk, directory = Disk(), tmp_path / "journal"
+EARLIER = {
+    "ordered": DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True),
+    "free": DoraPolicy(groups_per_step=4, max_staleness=2, score_at_least=1, max_ahead=3.0),
+}
+
+
+@pytest.mark.parametrize("kind", EARLIER)
+@pytest.mark.parametrize("journal", ["journal", "lost"])
+def test_a_run_of_the_format_before_goes_on_and_ends_as_it_would_have(kind, journal, tmp_path):
+    """Killed after a checkpoint with groups in each place that the earlier format kept apart."""
     with zipfile.ZipFile(Path(__file__).parent / "fixtures" / "format_1.zip") as stored:
         stored.extractall(tmp_path)
-    for path in (tmp_path / "checkpoints").glob("*.json"):
-        saved = json.loads(path.read_text())
-        versions = {int(version): weights for version, weights in saved["versions"].items()}
-        record = path.with_suffix(".npz").read_bytes()
-        disk.checkpoints[int(path.stem)] = saved["weights"], versions, record
-    kind = dict(
-        policy=DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True),
-        reuse=GroupReuse(share=0.5),
-        total_steps=6,
-    )
-    run, world = open_run(directory, disk, seed=9, **kind)
-    assert (run.ledger.step, run.ledger.tickets.count("verifying", "judged")) == (5, 3)
+    directory = tmp_path / kind
+    saved = json.loads((directory / "checkpoint.json").read_text())
+    versions = {int(version): weights for version, weights in saved["versions"].items()}
+    record = (directory / "checkpoint.npz").read_bytes()
+    disk = Disk(checkpoints={saved["step"]: (saved["weights"], versions, record)})
+    settings = dict(policy=EARLIER[kind], reuse=GroupReuse(share=0.5), total_steps=6)
+    run, world = open_run(directory / journal, disk, seed=9, **settings)
+    if journal == "journal":
+        assert run.ledger.num_issued == {"ordered": 20, "free": 31}[kind]
     assert live(run)
-    straight, expected = open_run(tmp_path / "straight", Disk(), seed=7, **kind)
-    assert live(straight)
-    assert world.weights == expected.weights
-    assert run.ledger.counts() == straight.ledger.counts()
     assert run.num_reissued == 0
+    assert run.ledger.counts()["trained"] == 6 * EARLIER[kind].groups_per_step
+    if kind == "ordered":
+        straight, expected = open_run(tmp_path / "straight", Disk(), seed=7, **settings)
+        assert live(straight)
+        assert world.weights == expected.weights
+        assert run.ledger.counts() == straight.ledger.counts()

@@ -139,7 +139,7 @@ places = pytest.mark.parametrize(
 
 @places
 def test_a_process_writes_what_a_thread_writes_under_every_version(expected, place):
-    """One life: two versions, cancelling, pausing; the store's holders; traffic and counters."""
+    """One life: two versions, cancelling, pausing; the store's holders; counters."""
     where = place()
     publisher = Publisher(chunk_bytes=1000, share=where.share)  # many chunks
     with Harness(publisher=publisher, place=lambda: where) as h:
@@ -163,9 +163,6 @@ def test_a_process_writes_what_a_thread_writes_under_every_version(expected, pla
         events = h.until(ReplicaIdle)
         assert content(events).items() <= expected[1].items()
         assert {number for number, _ in content(events)} == {4, 6}
-        traffic = h.group.traffic()
-        assert traffic["num_commands"] == 8
-        assert min(traffic.values()) > 0
     assert h.group.statistics()["num_slots_held"] == 0
     assert h.store.snapshot()[0]["holders"] == {}
 
