@@ -40,7 +40,6 @@ class HostLink:
         self.heard_s = time.monotonic()
         self.pid: int | None = None
         self.is_lost = False
-        self.start_s: float | None = None  # how long it took to be ready
         self._host, self._on_report, self._on_lost = host, on_report, on_lost
         self._is_our_clock = True  # until the host says otherwise
         self._offset_s = float("inf")  # our clock minus the host's; the least seen is the truest
@@ -113,11 +112,9 @@ class HostLink:
     # ---- threads --------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        began_s = time.monotonic()
         try:
             self._host.start(self._receive, self.lose)
             self._ready.wait()  # the group's watch sees to it that this ends
-            self.start_s = time.monotonic() - began_s
             while not self.is_lost and (command := self._commands.get()) is not None:
                 command()
         except Exception as error:

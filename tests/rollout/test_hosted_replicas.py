@@ -200,7 +200,7 @@ def test_killed_processes_cost_what_they_had_not_told_and_groups_move_between_ho
         h.group.mend(1)
         h.group.assign(1, 0)
         left = [n for n in moved.ticket_numbers if n not in done]
-        assert h.group._drafts.known(left, 0), "some of it was told"
+        assert h.group._partials.known(left, 0), "some of it was told"
         h.dispatch(1, left, 0)
         seen += h.until(GroupGenerated, 8 - len({number for number, _ in content(seen)}))
         assert content(seen) == {key: e for key, e in expected[0].items() if key[0] < 8}
