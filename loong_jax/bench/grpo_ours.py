@@ -18,7 +18,6 @@ from loong_jax.environments.numbers import Addition
 from loong_jax.environments.problem import Problem
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
-from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.recipes import Recipe, RlStage, smol
 from loong_jax.report import metrics_log
 from loong_jax.report.progress import Progress
@@ -27,6 +26,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.run import demonstrations, sizes, stages, starting
+from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
 from loong_jax.run.texts import texts_of
 
