@@ -17,11 +17,6 @@ ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
 NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four tags and the end
 
 
-class Response(NamedTuple):
-    thinking: str
-    answer: str
-
-
 class Reading(NamedTuple):
     """What a response says; `answer` is "" where there is none, as in thinking that never ends."""
 
@@ -358,9 +353,3 @@ def boxes(text: str) -> list[Box]:
 
 def render_response(thinking: str, answer: str) -> str:
     return render(FORMS["tagged"], thinking, answer)
-
-
-def parse_response(text: str) -> Response | None:
-    """Thinking and answer of a whole tagged response, or None where the form is broken."""
-    found = read(text, FORMS["tagged"])
-    return Response(found.thinking, found.answer) if found.is_well_formed else None

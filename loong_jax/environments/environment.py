@@ -95,7 +95,7 @@ class Generator(abc.ABC):
         return self.steps(state)[-1]
 
     def steps(self, state: State) -> list[str]:
-        """What a careful solution writes down, in order; at least three, or none."""
+        """What a solution writes down, in order; none where nothing is worked out."""
         return []
 
     def canonical(self, state: State) -> str:

@@ -210,13 +210,12 @@ def test_level_1_fits_the_miniature_recipe(name):
         assert len(tokenizer.encode(written)) <= quickstart.MAX_NEW_TOKENS == 48
 
 
-@every_environment
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_prompts_have_tokens(name):
     tokenizer = AsciiTokenizer()
     for level in LEVELS:
-        for seed in SEEDS:
-            prompt = make(name).problem(level, seed).prompt
-            assert tokenizer.decode(tokenizer.encode(prompt)) == prompt
+        prompt = make(name).problem(level, 3).prompt
+        assert tokenizer.decode(tokenizer.encode(prompt)) == prompt
 
 
 @pytest.mark.parametrize(("name", "best_guess"), BEST_GUESS.items())

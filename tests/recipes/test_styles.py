@@ -1,11 +1,13 @@
 """Ways of thinking of the quickstart's cold start."""
 
+import dataclasses
 import hashlib
 import json
 
 import numpy as np
 
-from loong_jax.recipes import quickstart, styles
+from loong_jax.data import response
+from loong_jax.recipes import DomainProblems, GeneratedProblems, quickstart, styles
 from loong_jax.run import demonstrations
 from loong_jax.run.texts import texts_of
 
@@ -27,3 +29,16 @@ def test_the_quickstart_is_shown_the_same_demonstrations_as_ever():
     for number in (*range(300), *range(9400, 9700)):
         digest.update(json.dumps(pairs.pair_at(number)).encode())
     assert digest.hexdigest() == "2ab56df8296b8c1d3a506c103bcd8c28064a369eea54711c3a63e7852f94f462"
+
+
+def test_a_puzzle_is_posed_and_demonstrated_by_name():
+    recipe = quickstart.quickstart()
+    posed = {"logic": DomainProblems(environment="knights_and_knaves", levels=(1, 2))}
+    recipe = dataclasses.replace(recipe, problems=GeneratedProblems(domains=posed), experts=())
+    texts = texts_of(recipe)
+    problem = demonstrations.stream_of(recipe, "logic", "train").problem_at(3)
+    prompt, said = demonstrations.pairs_of(recipe, recipe.stages["sft"], texts).pair_at(3)
+    assert "knave" in problem.prompt
+    assert prompt.startswith("On an island everyone is")
+    assert response.read(said).answer.startswith("A=kn")
+    assert response.read(said).thinking == ""

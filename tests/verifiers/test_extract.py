@@ -36,7 +36,9 @@ def test_a_broken_form_is_wrong_and_not_ungradable(text):
     judged = extract.extract_answer(text)
     assert isinstance(judged, Verdict)
     assert (judged.outcome, judged.reason) == ("wrong", "format")
-    assert response.parse_response(text) is None  # the form itself agrees
+    assert not response.read(
+        text, response.FORMS["tagged"]
+    ).is_well_formed  # the form itself agrees
 
 
 def test_a_response_full_of_tags_costs_little():
