@@ -56,13 +56,13 @@ def claim(path: Path, settings: Mapping[str, Any], free: Iterable[str] = ()) -> 
     before = json_files.read_json(path)
     if before is not None:
         differing = [
-            f"{name} ({before.get(name)!r:.100} before, {now.get(name)!r:.100} now)"
+            f"{name}: {before.get(name)!r:.100} before, {now.get(name)!r:.100} now"
             for name in sorted(set(before) | set(now))
             if name not in set(free) and before.get(name) != now.get(name)
         ]
         if differing:
             raise ConfigError(
-                f"{path.parent} holds a run with other {', '.join(differing)}; see {path.name}. "
+                f"{path.parent} holds a run with other {'; '.join(differing)} ({path.name}). "
                 "Name another directory, or give what it was begun with."
             )
     json_files.write_json(path, now)

@@ -140,11 +140,16 @@ def _make_one(
         here = dataclasses.replace(
             workshop, earlier=[one.question for one in found if one.state == "passed"]
         )
-        progress = _Round(ids, here, strategy.name)
+        progress: dict[str, Candidate] = {
+            name: Candidate(id=name, domain=here.domain, strategy=strategy.name) for name in ids
+        }
         try:
-            ended = _through(progress, config, strategy, known, executions, rules)
+            _through(progress, here, config, strategy, known, executions, rules)
         except OverBudget:
-            return found + progress.unfinished(), True
+            left = [one.ended("over_budget") if one.is_open else one for one in progress.values()]
+            return found + left, True
+        ended = list(progress.values())
+        assert not any(one.is_open for one in ended)
         found += ended
         num_kept += sum(one.state == "passed" for one in ended)
         say(
@@ -155,60 +160,33 @@ def _make_one(
     return found, False
 
 
-class _Round:
-    """Where the candidates of a round stand; a stage sees those that are open."""
-
-    def __init__(self, ids: Sequence[str], workshop: Workshop, strategy: str):
-        self.workshop = workshop
-        self.name = ids[0]
-        self._strategy = strategy
-        self._by_id: dict[str, Candidate | None] = dict.fromkeys(ids)
-
-    @property
-    def ids(self) -> list[str]:
-        return list(self._by_id)
-
-    def open(self) -> list[Candidate]:
-        return [one for one in self._by_id.values() if one is not None and one.is_open]
-
-    def update(self, candidates: Sequence[Candidate]) -> None:
-        self._by_id |= {one.id: one for one in candidates}
-
-    def ended(self) -> list[Candidate]:
-        done = [one for one in self._by_id.values() if one is not None]
-        assert len(done) == len(self._by_id)
-        assert not any(one.is_open for one in done)
-        return done
-
-    def unfinished(self) -> list[Candidate]:
-        """The round as the end of the budget leaves it."""
-        found = []
-        for name, one in self._by_id.items():
-            one = one or Candidate(id=name, domain=self.workshop.domain, strategy=self._strategy)
-            found.append(one.ended("over_budget") if one.is_open else one)
-        return found
-
-
 def _through(
-    progress: _Round, config: LoongEnvConfig, strategy: Strategy, known: Duplicates,
-    executions: Executions, rules: LoongBenchVerifier,
-) -> list[Candidate]:  # fmt: skip
-    """One round through every stage, in an order that spends least on what ends early."""
-    workshop = progress.workshop
-    progress.update(strategy.propose(workshop, progress.ids))
-    progress.update([_gated(one) for one in progress.open()])
-    progress.update(_deduplicated(progress.open(), known))
-    progress.update(strategies.coded(progress.open(), workshop))
-    progress.update(execution.executed(progress.open(), workshop.packages, executions))
-    progress.update(solving.gradable(progress.open(), rules))
-    progress.update(judging.judged(progress.open(), workshop, progress.name))
-    progress.update(
+    progress: dict[str, Candidate], workshop: Workshop, config: LoongEnvConfig, strategy: Strategy,
+    known: Duplicates, executions: Executions, rules: LoongBenchVerifier,
+) -> None:  # fmt: skip
+    """One round through every stage, in an order that spends least on what ends early.
+
+    `progress` has where the candidates stand, by id; a stage sees those that are open.
+    """
+
+    def after(candidates: Sequence[Candidate]) -> list[Candidate]:
+        progress.update((one.id, one) for one in candidates)
+        return [one for one in progress.values() if one.is_open]
+
+    name = next(iter(progress))
+    left = after(strategy.propose(workshop, list(progress)))
+    left = after([_gated(one) for one in left])
+    left = after(_deduplicated(left, known))
+    left = after(strategies.coded(left, workshop))
+    left = after(execution.executed(left, workshop.packages, executions))
+    left = after(solving.gradable(left, rules))
+    left = after(judging.judged(left, workshop, name))
+    after(
         solving.solved(
-            progress.open(), workshop, rules, num_attempts=config.num_attempts,
-            min_correct=config.min_correct, round_name=progress.name,
+            left, workshop, rules, num_attempts=config.num_attempts,
+            min_correct=config.min_correct, round_name=name,
         )
     )  # fmt: skip
-    return progress.ended()
 
 
 def _gated(candidate: Candidate) -> Candidate:

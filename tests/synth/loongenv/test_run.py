@@ -116,20 +116,23 @@ def test_no_author_sees_what_is_held_out(whole, root):
         assert json.dumps(seed.question)[1:-1] not in said
 
 
-def test_a_killed_run_goes_on_to_the_same_files(whole, root):
+@pytest.mark.parametrize(
+    "places", [("Stored:30",), pytest.param(("Stored:20", "Stored:45"), marks=pytest.mark.release)]
+)
+def test_a_killed_run_goes_on_to_the_same_files(whole, root, places):
     words = [sys.executable, "-m", "tests.synth.scripted.played", "synth", "loongenv"]
-    words += arguments(root, "killed")
-    for place in ("Stored:20", "Stored:45"):
+    words += arguments(root, f"killed-{len(places)}")
+    for place in places:
         ran = subprocess.run(
             words, env=os.environ | {"LOONG_DIE_AT": place}, timeout=240, check=False,
             capture_output=True,
         )  # fmt: skip
         assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()[-500:]
-    assert cli.main(["synth", "loongenv", *arguments(root, "killed")]) == 0
-    assert contents(root / "killed") == contents(whole)
+    assert cli.main(["synth", "loongenv", *arguments(root, f"killed-{len(places)}")]) == 0
+    assert contents(root / f"killed-{len(places)}") == contents(whole)
     replied = [
         entry["digest"]
-        for entry in json_files.read_jsonl(root / "killed" / played.LEDGER)
+        for entry in json_files.read_jsonl(root / f"killed-{len(places)}" / played.LEDGER)
         if entry["how"] == "answer"
     ]
     assert len(replied) == len(set(replied)), "a reply that arrived is never paid for again"
