@@ -1,7 +1,7 @@
 """What decoders of all families share: how they are made, their two ends, layers in a stack."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from loong_jax.models.products import project, project_weight_first, together_go
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]  # nested, of arrays
+Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
 
 
@@ -139,6 +140,24 @@ def from_first(cache: Any, mask: Bool[Array, "B T"], rules: ShardingRules) -> An
         lambda filled: filled,
         cache.place(rules),
     )
+
+
+def shifted(
+    cache: Cache, by: Int[Array, "B"], axes: Sequence[str | None], rules: ShardingRules
+) -> Cache:
+    """Entry s of sequence b becomes what was entry by[b] + s, counted around the end.
+
+    Of a cache of arrays [*, *, B, S, *], whose logical axes are `axes`.
+    """
+
+    def move(entries, by_B):
+        capacity = entries.shape[3]
+        at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
+        return jnp.take_along_axis(entries, at_BS[None, None, :, :, None], axis=3)
+
+    batch, whole = rules.partition("act_batch"), rules.partition(*axes)
+    local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
+    return type(cache)(*(local(entries, by) for entries in cache))
 
 
 def layers_cut(model: Any) -> Any:
