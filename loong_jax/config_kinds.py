@@ -50,7 +50,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "warmup_constant": "rl.optimizers:WarmupConstant",
     "warmup_cosine": "rl.optimizers:WarmupCosine",
     "rl_stage": "recipes.stages:RlStage",
-    "dora_policy": "orchestrator.policy:DoraPolicy",
+    "dora_policy": "orchestrator.dora:DoraPolicy",
     "multi_version_policy": "orchestrator.dora:MultiVersionPolicy",
     "triggers": "orchestrator.dora:Triggers",
     "elastic_gate": "orchestrator.dora:ElasticGate",

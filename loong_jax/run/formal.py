@@ -3,21 +3,50 @@
 import dataclasses
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from matplotlib import ticker
 from rich.console import Console
+from rich.table import Table
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.run import formal_report, formal_statements, places
-from loong_jax.run.formal_report import CONTROL, LOOP
-from loong_jax.run.formal_statements import Statements, StatementSettings
+from loong_jax.eval import metrics
+from loong_jax.eval.metrics import Estimate
+from loong_jax.report import theme
+from loong_jax.run import places
 from loong_jax.run.tiny_prover import ProverSettings, TinyProver
-from loong_jax.synth.formal import backends, expert_iteration, propositional
-from loong_jax.synth.formal.expert_iteration import LoopSettings, Round
+from loong_jax.synth import opening
+from loong_jax.synth.formal import backends, expert_iteration, formalise, proofs
+from loong_jax.synth.formal.backends import Backend
+from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Round, Solution
+from loong_jax.synth.formal.problems import Theorems
+from loong_jax.verifiers.judge.client import Budget
 
 Audit = Literal["none", "coq", "metamath-exe"]
+LOOP, CONTROL = "iteration", "control"
+_LABEL = {LOOP: "trains on what it proved", CONTROL: "cold start alone"}
+_COLOR = {LOOP: theme.DOMAIN_COLORS["stem"], CONTROL: theme.DOMAIN_COLORS["logic"]}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatementSettings:
+    """How many statements of which kind, and who formalises them."""
+
+    theorems: Theorems = dataclasses.field(default_factory=Theorems)
+    num_problems: int = 1500  # told in words: for the cold start and the pool
+    num_held_out: int = 200  # that measure, and never train
+    cold_start_nodes: int = 5  # the largest proof that the search for the cold start may find
+    author: str = "none"  # an address that ends in /v1, or "none": statements as they are drawn
+    model: str = ""  # the name the endpoint knows
+
+    def __post_init__(self):
+        for name in ("num_problems", "num_held_out", "cold_start_nodes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,15 +86,17 @@ def run(options: FormalOptions) -> int:
     places.prepare_files(json=options.json, chart=options.chart)
     console = Console()
     started_s, cpu_s = time.monotonic(), time.process_time()
-    _claim(options)
+    settings = dataclasses.asdict(options)
+    for name in ("run_dir", "json", "chart"):
+        del settings[name]
+    opening.claim(options.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
     seeds = range(options.seed, options.seed + options.num_seeds)
     runs = [run_seed(options, seed, console) for seed in seeds]
-    found = formal_report.over_seeds(runs)
-    num_samples = options.loop.num_held_out_samples
+    found = over_seeds(runs)
     if len(runs) > 1:
-        console.print(formal_report.table(found, num_samples, f"mean of {len(runs)} seeds"))
+        console.print(table(found, f"mean of {len(runs)} seeds"))
     record = {
-        "settings": _plain(options),
+        "settings": settings,
         "author": options.statements.model,
         "over_seeds": found,
         "runs": runs,
@@ -75,81 +106,59 @@ def run(options: FormalOptions) -> int:
     }
     json_files.write_json(options.json or options.run_dir / "formal.json", record)
     chart = options.chart or options.run_dir / "formal.png"
-    chart.write_bytes(formal_report.png(runs, num_samples))
+    chart.write_bytes(png(found))
     console.print(f"wrote {chart}; CPU time of this call {record['call_cpu_s']:.0f} s")
     return int(any(one["audit"]["accepted"] < one["audit"]["counted"] for one in runs))
 
 
 def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, Any]:
-    """The figures of one run; what it leaves is in RUN_DIR/seed-N."""
+    """The figures of one run; what it leaves is in RUN_DIR/seed-N.
+
+    The control is the same loop, in which nothing is learnt from what was found.
+    """
     directory = options.run_dir / f"seed-{seed}"
     backend = backends.get_backend("metamath")
-    statements = formal_statements.make(options.statements, directory / "statements", backend, seed)
-    if statements.funnel:
-        console.print(formal_report.funnel_table(statements.funnel))
+    made = statements(options.statements, directory / "statements", backend, seed)
+    if made.funnel:
+        ends = ", ".join(f"{stage} {count}" for stage, count in made.funnel.items())
+        console.print(f"{sum(made.funnel.values())} problems in words ended so: {ends}")
     console.print(
-        f"seed {seed}: {len(statements.cold_start)} statements proved by search, "
-        f"{len(statements.pool)} to attempt, {len(statements.held_out)} held out"
+        f"seed {seed}: {len(made.cold_start)} statements proved by search, "
+        f"{len(made.pool)} to attempt, {len(made.held_out)} held out"
     )
-    check = propositional.TermChecker(backend)
-    arms = run_arms(options, directory, seed, statements, check, console)
-    level_of = {goal.uid: goal.level for goal in statements.held_out}
-    found = formal_report.figures(arms, level_of=level_of, seed=seed)
-    console.print(formal_report.table(found, options.loop.num_held_out_samples, f"seed {seed}"))
-    audited = audit(options, statements, arms)
-    if audited["checker"] != "none":
-        console.print(formal_report.audit_line(audited))
-    return {
-        "seed": seed,
-        "funnel": statements.funnel,
-        "num_cold_start": len(statements.cold_start),
-        "num_pool": len(statements.pool),
-        "num_held_out": len(statements.held_out),
-        **found,
-        "audit": audited,
-    }
-
-
-def run_arms(
-    options: FormalOptions,
-    directory: Path,
-    seed: int,
-    statements: Statements,
-    check: expert_iteration.Check,
-    console: Console,
-) -> dict[str, list[Round]]:
-    """The loop, and its control: the same loop, in which nothing is learnt from what was found."""
     prover = TinyProver(options.prover, progress=lambda said: console.print(f"  {said}"))
     arms: dict[str, list[Round]] = {}
     for arm in (LOOP, CONTROL) if options.control else (LOOP,):
-        console.print(formal_report.title(arm))
+        console.print(f"{arm}: {_LABEL[arm]}")
         if arm == CONTROL:
             _share_first_round(directory)
         arms[arm] = expert_iteration.run(
             directory / arm,
             dataclasses.replace(options.loop, learns=arm == LOOP, seed=seed),
             prover,
-            check,
-            cold_start=statements.cold_start,
-            pool=statements.pool,
-            held_out=statements.held_out,
-            on_round=lambda done: console.print(formal_report.line(done)),
+            backends.ProofChecker(backend),
+            cold_start=made.cold_start,
+            pool=made.pool,
+            held_out=made.held_out,
+            on_round=lambda done: console.print(str(expert_iteration.summary(done))),
         )
-    return arms
-
-
-def _claim(options: FormalOptions) -> None:
-    """Writes down what this run is of. ConfigError where its directory holds another run."""
-    path = options.run_dir / "settings.json"
-    mine = json_files.without_nan(_plain(options) | {"audit": None, "num_seeds": None})
-    there = json_files.read_json(path)
-    if there is None:
-        json_files.write_json(path, mine)
-    elif different := [name for name in mine if there.get(name) != mine[name]]:
-        raise ConfigError(
-            f"{options.run_dir} holds a run with other {', '.join(different)}. Name another "
-            "--run-dir, or delete that one."
+    found = figures(arms, level_of={goal.uid: goal.level for goal in made.held_out}, seed=seed)
+    console.print(table(found, f"seed {seed}"))
+    audited = audit(options.audit, made, arms)
+    if options.audit != "none":
+        console.print(
+            f"{options.audit} accepts {audited['accepted']} of {audited['counted']} counted proofs,"
+            f" refuses {len(audited['refused'])}, and cannot judge {audited['ungradable']}"
         )
+    return {
+        "seed": seed,
+        "funnel": made.funnel,
+        "num_cold_start": len(made.cold_start),
+        "num_pool": len(made.pool),
+        "num_held_out": len(made.held_out),
+        **found,
+        "audit": audited,
+    }
 
 
 def _share_first_round(directory: Path) -> None:
@@ -162,17 +171,79 @@ def _share_first_round(directory: Path) -> None:
         partial.rename(target)
 
 
-def audit(
-    options: FormalOptions, statements: Statements, arms: dict[str, list[Round]]
-) -> dict[str, Any]:
+# ---- statements: drawn, told in words, formalised by an author, proved
+
+
+class Statements(NamedTuple):
+    """No two of all these are kin. `funnel` says where problems in words ended."""
+
+    cold_start: list[Solution]
+    pool: list[Goal]
+    held_out: list[Goal]
+    funnel: dict[str, int]
+
+
+def statements(
+    settings: StatementSettings, directory: Path, backend: Backend, seed: int
+) -> Statements:
+    """Statements of all three kinds. What an author said is kept in `directory`."""
+    rng = np.random.default_rng(seed)
+    drawn = {}
+    wanted = settings.num_held_out + settings.num_problems
+    for _ in range(100 * wanted):
+        posed, size = settings.theorems.draw(rng)
+        drawn.setdefault(posed.kin, (posed, size))
+        if len(drawn) == wanted:
+            break
+    else:
+        raise ConfigError(
+            f"there are too few different theorems of at most {settings.theorems.max_size} steps "
+            f"for {wanted} statements. Ask for fewer, or raise max_size."
+        )
+    everything = list(drawn.values())
+    held_out = [proofs.goal_of(*one) for one in everything[: settings.num_held_out]]
+    rest, funnel = everything[settings.num_held_out :], {}
+    if settings.author != "none":
+        directory.mkdir(parents=True, exist_ok=True)
+        problems = [formalise.told(posed, rng) for posed, _ in rest]
+        endpoint = opening.endpoint_of(settings.author, settings.model)
+        with opening.open_author(
+            directory, endpoint, settings={}, budget=Budget(), max_parallel=16
+        ) as author:
+            made = formalise.formalise(problems, author, backend, seed=seed)
+        formalise.drop_kin(made, {goal.kin for goal in held_out})
+        json_files.write_jsonl(directory / "formalised.jsonl", [one.record() for one in made])
+        # What goes on are the author's own words for it, not what they were meant to say.
+        rest = [
+            (one.statement, size)
+            for one, (_, size) in zip(made, rest, strict=True)
+            if one.is_kept and one.statement is not None
+        ]
+        funnel = formalise.funnel(made)
+    cold_start, pool = [], []
+    for posed, size in rest:
+        goal, node = proofs.goal_of(posed, size), proofs.search(posed, settings.cold_start_nodes)
+        if node is None:
+            pool.append(goal)
+        else:
+            cold_start.append(Solution(goal, node.letters))
+    if not cold_start:
+        raise ConfigError(
+            f"the search proves none of {len(rest)} statements. Raise cold_start_nodes or "
+            "num_problems."
+        )
+    return Statements(cold_start, pool, held_out, funnel)
+
+
+def audit(checker: Audit, made: Statements, arms: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
     """Every counted proof before a second checker."""
-    if options.audit == "none":
-        return {"checker": "none", "counted": 0, "accepted": 0, "refused": [], "ungradable": 0}
-    rounds = [done for rounds in arms.values() for done in rounds]
-    claims = expert_iteration.counted(rounds, [*statements.pool, *statements.held_out])
-    verdicts = propositional.TermChecker(backends.get_backend(options.audit))(claims)
+    claims, verdicts = [], []
+    if checker != "none":
+        rounds = [done for rounds in arms.values() for done in rounds]
+        claims = expert_iteration.counted(rounds, [*made.pool, *made.held_out])
+        verdicts = backends.ProofChecker(backends.get_backend(checker))(claims)
     return {
-        "checker": options.audit,
+        "checker": checker,
         "counted": len(claims),
         "accepted": sum(judged.is_correct for judged in verdicts),
         "refused": [
@@ -184,8 +255,127 @@ def audit(
     }
 
 
-def _plain(options: FormalOptions) -> dict[str, Any]:
-    record = dataclasses.asdict(options)
-    for name in ("run_dir", "json", "chart"):
-        record.pop(name)
-    return record
+# ---- what the rounds amount to
+
+
+def figures(
+    arms: Mapping[str, Sequence[Round]], *, level_of: Mapping[str, int], seed: int
+) -> dict[str, Any]:
+    """By arm, a record of each round; and by how much the last round of the loop is ahead."""
+
+    def solved(done: Round) -> dict[str, int]:
+        return {a.uid: int(a.is_solved) for a in done.held_out if a.num_graded}
+
+    def round_figures(done: Round) -> dict[str, Any]:
+        graded = [a for a in done.held_out if a.num_graded]
+        values = [float(a.is_solved) for a in graded]
+        share = metrics.mean_estimate(values, seed=seed)
+        rate = metrics.mean_estimate([a.num_correct / a.num_graded for a in graded], seed=seed)
+        levels = metrics.by_group(values, [level_of[a.uid] for a in graded], seed=seed)
+        return expert_iteration.summary(done) | {
+            "solved_share": share.value,
+            "solved_share_ci95": share.ci95,
+            "pass@1": rate.value,
+            "pass@1_ci95": rate.ci95,
+            "solved_share_by_level": {str(level): [e.value, e.n] for level, e in levels.items()},
+        }
+
+    def difference(after: Round, before: Round) -> dict[str, Any]:
+        """Of solved shares, paired by statement."""
+        found = metrics.paired_difference(solved(after), solved(before), seed=seed)
+        return {"value": found.value, "ci95": found.ci95, "n": found.n}
+
+    found: dict[str, Any] = {arm: list(map(round_figures, rounds)) for arm, rounds in arms.items()}
+    if len(arms.get(LOOP, [])) > 1:
+        found["gain"] = difference(arms[LOOP][-1], arms[LOOP][0])
+    if {LOOP, CONTROL} <= set(arms):
+        found["gain_over_control"] = difference(arms[LOOP][-1], arms[CONTROL][-1])
+    return found
+
+
+def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `figures` found, as means over runs of different seeds; pools as shares of themselves.
+
+    The intervals are for other seeds and other statements (`metrics.over_runs`).
+    """
+
+    def mean(estimates: Sequence[tuple[float, Sequence[float]]]) -> dict[str, Any]:
+        found = metrics.over_runs(
+            [Estimate(value, low, high, 0) for value, (low, high) in estimates]
+        )
+        return {"value": found.value, "ci95": found.ci95, "num_seeds": len(estimates)}
+
+    found: dict[str, Any] = {}
+    for arm in (LOOP, CONTROL):
+        for records in zip(*(run.get(arm, []) for run in runs), strict=True):
+            share, rate = (
+                mean([(one[name], one[f"{name}_ci95"]) for one in records])
+                for name in ("solved_share", "pass@1")
+            )
+            pools = [max(run["num_pool"], 1) for run in runs]
+            shares = [one["pool_solved"] / n for one, n in zip(records, pools, strict=True)]
+            found.setdefault(arm, []).append(
+                {
+                    "round": records[0]["round"],
+                    "num_examples": sum(one["num_examples"] for one in records) / len(records),
+                    "solved_share": share["value"],
+                    "solved_share_ci95": share["ci95"],
+                    "pass@1": rate["value"],
+                    "pass@1_ci95": rate["ci95"],
+                    "pool_solved_share": sum(shares) / len(shares),
+                }
+            )
+    for name in ("gain", "gain_over_control"):
+        if all(name in run for run in runs):
+            found[name] = mean([(run[name]["value"], run[name]["ci95"]) for run in runs])
+    return found
+
+
+def table(found: Mapping[str, Any], of: str) -> Table:
+    """One row a round and arm, of one run or of the mean over seeds."""
+    shown = Table(title=f"Held-out statements solved, with 95 % intervals ({of})")
+    for name in ("arm", "round", "proofs learnt", "solved", "pass@1", "pool solved"):
+        shown.add_column(name, justify="left" if name == "arm" else "right")
+    for arm in (LOOP, CONTROL):
+        for record in found.get(arm, []):
+            low, high = record["solved_share_ci95"]
+            has_count = "pool_solved" in record
+            shown.add_row(
+                _LABEL[arm],
+                str(record["round"]),
+                f"{record['num_examples']:.0f}",
+                f"{record['solved_share']:.1%} [{low:.1%}, {high:.1%}]",
+                f"{record['pass@1']:.1%}",
+                str(record["pool_solved"]) if has_count else f"{record['pool_solved_share']:.1%}",
+            )
+    return shown
+
+
+def png(found: Mapping[str, Any]) -> bytes:
+    """Both arms by round, as means over seeds: held-out statements, and the pool."""
+    with theme.style(theme.LIGHT):
+        figure, (held_out, pool) = theme.new_figure(720, 300, 2)
+        for arm in (LOOP, CONTROL):
+            records, color = found.get(arm, []), _COLOR[arm]
+            rounds = [record["round"] for record in records]
+            low, high = (
+                [100 * record["solved_share_ci95"][end] for record in records] for end in (0, 1)
+            )
+            held_out.plot(
+                rounds,
+                [100 * one["solved_share"] for one in records],
+                "o-",
+                color=color,
+                label=_LABEL[arm],
+            )
+            held_out.fill_between(rounds, low, high, color=color, alpha=0.12, lw=0)
+            shares = [100 * one["pool_solved_share"] for one in records]
+            pool.plot(rounds, shares, "o-", color=color)
+        held_out.set_title("Held-out statements solved, %")
+        pool.set_title("Statements of the pool solved so far, %")
+        for axes in (held_out, pool):
+            axes.set_ylim(0, 100)
+            axes.set_xlabel("round")
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        held_out.legend(loc="best")
+        return theme.to_png(figure, dpi=100)

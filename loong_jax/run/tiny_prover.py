@@ -1,6 +1,6 @@
 """A tiny LongCat-Flash that learns to write proof terms, and the sampling of its attempts.
 
-It reads a statement as rules and answers in letters (see `loong_jax.synth.formal.reading`), under
+It reads a statement as rules and answers in letters (`loong_jax.synth.formal.proofs`), under
 names that are drawn anew for every example and every attempt. Its work is to look up what follows
 what, so its input tells of each token which one came before it.
 """
@@ -27,13 +27,10 @@ from loong_jax.rl.sft import SftSettings
 from loong_jax.rollout import paged_engine, sampling
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.synth.formal import proof_term, reading
+from loong_jax.synth.formal import proofs
 from loong_jax.synth.formal.expert_iteration import Goal, Solution
-from loong_jax.synth.formal.proof_term import NoProof
-from loong_jax.synth.formal.reading import Reading
 
 BIAS_RATE = 0.01  # of the router's biases
-_END = "<eos>"
 
 Progress = Callable[[str], None]
 
@@ -93,7 +90,7 @@ class ProverSettings:
 
     def shapes(self) -> EngineConfig:
         return EngineConfig(
-            num_slots=self.num_slots,
+            slots_per_replica=self.num_slots,
             cache_length=self.prompt_length + self.max_new_tokens,
             prefill_lengths=(self.prompt_length,),
         )
@@ -142,61 +139,39 @@ class TinyProver:
         checkpoint.save(directory, settings.num_steps, {"weights": state.weights}, keep=1)
         self._weights = state.weights
 
-    def restore(self, directory: Path) -> None:
-        """Takes up the weights of a training that ended there."""
-        self.train([], directory, seed=0)
-
     def attempt(self, goals: Sequence[Goal], num_samples: int, *, seed: int) -> list[list[str]]:
         sampler = sampling.ProblemSampler(self._engine, self._weights, seed=seed, num_threads=2)
         drawn = SamplingSettings(
             temperature=self._settings.temperature, max_new_tokens=self._settings.max_new_tokens
         )
-        readings = [_reading(goal, seed) for goal in goals]
-        asked = [_problem(goal, r.prompt) for goal, r in zip(goals, readings, strict=True)]
+        # Drawn alike whatever else is attempted with it, so that a resumed run repeats itself.
+        readings = [
+            proofs.draw(
+                proofs.read_sequent(goal.text),
+                np.random.default_rng([seed, zlib.crc32(goal.uid.encode())]),
+            )
+            for goal in goals
+        ]
+        asked = [
+            Problem(
+                uid=goal.uid, domain="logic", environment="formal", level=goal.level, seed=0,
+                canonical=goal.kin, prompt=seen.prompt, verifier="metamath",
+            )
+            for goal, seen in zip(goals, readings, strict=True)
+        ]  # fmt: skip
         rollouts = sampler(asked, num_samples, drawn)
         return [
-            [_proof(seen, rollout.text.removesuffix(_END)) for rollout in some]
+            [seen.proof(rollout.text) for rollout in some]
             for seen, some in zip(readings, rollouts, strict=True)
         ]
-
-
-def _reading(goal: Goal, seed: int) -> Reading:
-    """The same whatever else is attempted with it, so that a resumed run repeats itself."""
-    rng = np.random.default_rng([seed, zlib.crc32(goal.uid.encode())])
-    return reading.draw(proof_term.read_sequent(goal.text), rng)
-
-
-def _proof(seen: Reading, answer: str) -> str:
-    """What proves nothing stays as it is, for the checker to refuse."""
-    try:
-        return seen.proof(answer)
-    except NoProof:
-        return answer
 
 
 def pairs(examples: Sequence[Solution], seed: int) -> Iterator[tuple[str, str]]:
     """Endless (prompt, response) pairs: readings of the examples, each drawn equally often."""
     rng = np.random.default_rng(seed)
-    read = [
-        (posed, proof_term.read(example.proof, posed))
-        for example in examples
-        for posed in [proof_term.read_sequent(example.goal.text)]
-    ]
+    read = [(proofs.read_sequent(one.goal.text), one.proof) for one in examples]
     while True:
         for index in rng.permutation(len(read)):
-            posed, node = read[index]
-            seen = reading.draw(posed, rng)
-            yield seen.prompt, seen.answer(node)
-
-
-def _problem(goal: Goal, asked: str) -> Problem:
-    return Problem(
-        uid=goal.uid,
-        domain="logic",
-        environment="formal",
-        level=goal.level,
-        seed=0,
-        canonical=goal.kin,
-        prompt=asked,
-        verifier="metamath",
-    )
+            posed, proof = read[index]
+            seen = proofs.draw(posed, rng)
+            yield seen.prompt, seen.answer(proof)

@@ -1,11 +1,13 @@
-"""Opens an author for a run directory."""
+"""Opens an author for a run directory, which holds one run."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import Author, CallStore, Settings
 from loong_jax.synth.authors.author import API_KEY, MODEL, URL
@@ -43,3 +45,24 @@ def open_author(
         ) as author,
     ):
         yield author
+
+
+def claim(path: Path, settings: Mapping[str, Any], free: Iterable[str] = ()) -> None:
+    """Writes down what a run is of, or refuses what the directory was not begun with.
+
+    `free` settings may change from one start to the next: they decide how long, not what.
+    """
+    now = json.loads(json.dumps(json_files.without_nan(dict(settings)), default=str))
+    before = json_files.read_json(path)
+    if before is not None:
+        differing = [
+            f"{name} ({before.get(name)!r:.100} before, {now.get(name)!r:.100} now)"
+            for name in sorted(set(before) | set(now))
+            if name not in set(free) and before.get(name) != now.get(name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"{path.parent} holds a run with other {', '.join(differing)}; see {path.name}. "
+                "Name another directory, or give what it was begun with."
+            )
+    json_files.write_json(path, now)

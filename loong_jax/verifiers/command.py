@@ -12,8 +12,7 @@ from typing import Any
 from loong_jax import verifiers
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.score import Score
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Score, Verdict
 
 # Those that judge records: they have `verify_record(record)`.
 VERIFIERS = (

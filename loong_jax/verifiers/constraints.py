@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from loong_jax.data import fences, response
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import tool_calls, verdict
-from loong_jax.verifiers.score import Score
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Score, Verdict
 
 if TYPE_CHECKING:
     from loong_jax.environments.problem import Problem

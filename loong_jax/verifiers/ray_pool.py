@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import transport, verdict, worker
+from loong_jax.verifiers import ray_actor, verdict, worker
 from loong_jax.verifiers.pool import (
     Entry,
     RequestTable,
@@ -217,7 +217,7 @@ class RayVerifierPool:
         figures[1] += time.monotonic() - slot.sent
         block = future.result()
         self._packed_bytes += len(block)
-        for entry, body in zip(batch, transport.unpack(block), strict=True):
+        for entry, body in zip(batch, ray_actor.unpack(block), strict=True):
             self._sent_bytes += len(body)
             entry.answer(worker.decode(body))
 
@@ -270,7 +270,7 @@ class RayVerifierPool:
             slot.sent = time.monotonic()
             slot.deadline = slot.sent + sum(deadlines_s) + _GRACE_S
             bodies = [entry.body for entry in slot.batch]
-            block = transport.pack(bodies)
+            block = ray_actor.pack(bodies)
             self._num_batches += 1
             self._sent_bytes += sum(map(len, bodies))
             self._packed_bytes += len(block)

@@ -7,10 +7,11 @@ object in each, a known name, arguments of the declared types and no others. A t
 argument is part of it.
 """
 
+import functools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from loong_jax.data import response
@@ -19,7 +20,6 @@ from loong_jax.errors import VerifierError
 OPEN, CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 TAGS = ((OPEN, CLOSE), ("<tool_call>", "</tool_call>"))
 MAX_CALLS = 64
-_MAX_DEPTH = 50  # of schemas within schemas
 _NAME = re.compile(r"\s*([^\s<{]+)\s*(?=<)")
 _PAIR = re.compile(
     r"<longcat_arg_key>(.*?)</longcat_arg_key>\s*<longcat_arg_value>(.*?)</longcat_arg_value>\s*",
@@ -27,38 +27,12 @@ _PAIR = re.compile(
 )
 _CLOSES = re.compile("|".join(re.escape(closing) for _, closing in response.THINKING))
 _MENTIONED = re.compile(rf"\w[ \t]+(?:{_CLOSES.pattern})(?:[ \t]*[.,;:!?)]|[ \t]+(?=[a-z]))")
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
-_BOUNDS = {  # keyword: the type it speaks of, what is compared, and what must hold
-    "minimum": ("number", lambda value, bound: value >= bound),
-    "maximum": ("number", lambda value, bound: value <= bound),
-    "exclusiveMinimum": ("number", lambda value, bound: value > bound),
-    "exclusiveMaximum": ("number", lambda value, bound: value < bound),
-    "minLength": ("string", lambda value, bound: len(value) >= bound),
-    "maxLength": ("string", lambda value, bound: len(value) <= bound),
-    "minItems": ("array", lambda value, bound: len(value) >= bound),
-    "maxItems": ("array", lambda value, bound: len(value) <= bound),
-}
-_CHOICES = {  # keyword: how many of its schemas a value may fit
-    "anyOf": lambda num, of: num >= 1,
-    "oneOf": lambda num, of: num == 1,
-    "allOf": lambda num, of: num == of,
-}
-_KEYWORDS: dict[str, Any] = {  # and what each is: an object of schemas, a schema, a list, ...
-    **dict.fromkeys(("properties", "$defs", "definitions"), (dict, Mapping)),
-    **dict.fromkeys(("items", "additionalProperties", "not"), object),
-    **dict.fromkeys(("required", "enum", "prefixItems", *_CHOICES), list),
-    **dict.fromkeys(_BOUNDS, (int, float)),
-    "type": (str, list),
-    "$ref": str,
-}
+# What of a schema is checked; `pattern` and its like would run expressions that come with a tool.
+_CHECKED = (
+    *("$ref", "type", "enum", "const", "not", "anyOf", "oneOf", "allOf", "required"),
+    *("properties", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
+    *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+)
 
 
 class ToolCall(NamedTuple):
@@ -101,8 +75,7 @@ def read(text: str, tools: Any = None) -> ToolCalls:
         not isinstance(tools, Mapping) or not all(isinstance(s, Mapping) for s in tools.values())
     ):
         raise VerifierError(f"tools={tools!r:.80} maps no names to schemas. Give such an object.")
-    for schema in (tools or {}).values():
-        check_schema(schema)
+    known = {name: _validator(_text(schema)) for name, schema in (tools or {}).items()}
     opening, closing = tags_in(text) or TAGS[0]
     calls, at = [], 0
     while True:
@@ -113,7 +86,7 @@ def read(text: str, tools: Any = None) -> ToolCalls:
         if start < 0:
             return ToolCalls(tuple(calls))
         try:
-            call, at = _call(text, start + len(opening), tools)
+            call, at = _call(text, start + len(opening), None if tools is None else known)
         except json.JSONDecodeError as error:
             return ToolCalls(problem=f"no JSON, or tags are not paired: {error}")
         except (ValueError, RecursionError) as error:
@@ -133,40 +106,80 @@ def tags_in(text: str) -> tuple[str, str] | None:
 def check_schema(schema: Mapping[str, Any]) -> None:
     """Raises VerifierError for a schema whose arguments `read` could not check.
 
-    Checked are type, enum, const, properties, required, additionalProperties, items, prefixItems,
-    anyOf, oneOf, allOf, not, bounds of numbers and lengths, and `$ref` within the schema, at any
-    depth; other keywords, `pattern` among them, say nothing here.
+    Checked are the keywords of `_CHECKED`, and `$ref` within the schema, at any depth; others say
+    nothing here.
     """
-    todo: list[tuple[Any, str]] = [(schema, "the arguments")]
-    while todo:
-        one, where = todo.pop()
-        if isinstance(one, bool):
-            continue
-        if not isinstance(one, dict | Mapping):
-            raise VerifierError(f"the schema of {where} is {one!r:.60}. Give an object.")
-        for keyword, value in one.items():
-            kind = _KEYWORDS.get(keyword)
-            if kind is None or value is None:
-                continue
-            if not isinstance(value, kind):
-                raise VerifierError(f"{keyword}={value!r:.60} in the schema of {where} is of "
-                                    "another kind. See JSON Schema.")  # fmt: skip
-            if keyword == "type" and (unknown := [k for k in _types(one) if k not in _TYPES]):
-                raise VerifierError(
-                    f"type={unknown[0]!r:.60} in the schema of {where} is unknown. Choose one of "
-                    f"{list(_TYPES)}."
-                )
-            if keyword == "$ref":
-                _resolved(one, schema)
-            elif keyword in ("properties", "$defs", "definitions"):
-                todo += [(of, f"{name!r:.60}") for name, of in value.items()]
-            elif kind is object:
-                todo.append((value, f"{keyword} of {where}"[:80]))
-            elif keyword in _CHOICES or keyword == "prefixItems":
-                todo += [(of, f"{keyword} of {where}"[:80]) for of in value]
+    _validator(_text(schema))
 
 
-def _call(text: str, at: int, tools: Mapping[str, Any] | None) -> tuple[ToolCall, int]:
+def _text(schema: Mapping[str, Any]) -> str:
+    """A schema of arguments, closed unless it says otherwise."""
+    return json.dumps({"additionalProperties": False, **schema}, default=dict, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _validator(text: str) -> Any:
+    import jsonschema
+    import jsonschema.validators
+
+    full = jsonschema.Draft202012Validator
+    kind = jsonschema.validators.create(
+        full.META_SCHEMA, {name: full.VALIDATORS[name] for name in _CHECKED},
+        type_checker=full.TYPE_CHECKER,
+    )  # fmt: skip
+    schema = _stated(json.loads(text))
+    try:
+        full.check_schema(schema)
+        for part in _parts(schema):
+            if (target := part.get("$ref")) is not None:
+                _require(target, schema)
+    except (jsonschema.SchemaError, RecursionError) as error:
+        raise VerifierError(f"a tool's schema is malformed: {error!s:.200}") from None
+    return kind(schema)
+
+
+def _stated(part: Any) -> Any:
+    """Without what is null, as many servers write what they leave out, and without patterns."""
+    if isinstance(part, list):
+        return [_stated(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        name: _stated(one) if name not in ("const", "enum") else one
+        for name, one in part.items()
+        if (one is not None or name == "const") and name != "patternProperties"
+    }
+
+
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        yield part
+    for one in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _parts(one)
+
+
+def _require(target: Any, root: Any) -> None:
+    """`$ref` must name a part of the whole schema: nothing is fetched."""
+    first, *names = str(target).split("/")
+    for name in names:
+        root = root.get(name) if isinstance(root, dict) else None
+    if first != "#" or root is None:
+        raise VerifierError(
+            f"$ref={target!r:.80} is no part of the schema. Write #/$defs/NAME, and NAME under "
+            "$defs."
+        )
+
+
+def _misfit(validator: Any, value: Any) -> str:
+    """Why a value does not fit; "" where it does."""
+    try:
+        error = next(validator.iter_errors(value), None)
+    except RecursionError:
+        raise VerifierError("schemas are too deep. Unroll what $ref repeats.") from None
+    return "" if error is None else f"{error.json_path}: {error.message}"
+
+
+def _call(text: str, at: int, known: Mapping[str, Any] | None) -> tuple[ToolCall, int]:
     """The call that starts there, and where it ends; ValueError says why it is none."""
     if named := _NAME.match(text, at):
         name, at = named[1], named.end()
@@ -176,9 +189,7 @@ def _call(text: str, at: int, tools: Mapping[str, Any] | None) -> tuple[ToolCall
             at = pair.end()
         if len(dict(pairs)) != len(pairs):
             raise ValueError("a key twice")
-        schema = (tools or {}).get(name, {})
-        declared = schema.get("properties") or {}
-        arguments = {key: _value(said, declared.get(key, True), schema) for key, said in pairs}
+        arguments = {key: _value(said, key, (known or {}).get(name)) for key, said in pairs}
     else:
         found, at = _DECODER.raw_decode(text, _end_of_space(text, at))
         if not isinstance(found, dict) or set(found) != {"name", "arguments"}:
@@ -187,11 +198,10 @@ def _call(text: str, at: int, tools: Mapping[str, Any] | None) -> tuple[ToolCall
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise ValueError("name is no text, or arguments are no object")
         at = _end_of_space(text, at)
-    if tools is not None:
-        if name not in tools:
+    if known is not None:
+        if name not in known:
             raise ValueError(f"tool {name!r:.60} is unknown")
-        whole = {"additionalProperties": False, **tools[name]}
-        if problem := _misfit(whole, arguments, "the call", tools[name]):
+        if problem := _misfit(known[name], arguments):
             raise ValueError(problem)
     return ToolCall(name, arguments), at
 
@@ -202,96 +212,17 @@ def _end_of_space(text: str, at: int) -> int:
     return at
 
 
-def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+def _value(text: str, key: str, validator: Any) -> Any:
     """JSON where the schema takes what it says, else the text."""
     try:
         value = json.loads(text, **_STRICT)
     except (ValueError, RecursionError):
         return text
-    takes_text = not _misfit(schema, text, "", root)
-    is_declared = isinstance(schema, Mapping) and bool(schema)
-    prefers_text = takes_text and is_declared and _misfit(schema, value, "", root) != ""
-    return text if prefers_text else value
-
-
-# ---- schemas
-
-
-def _types(schema: Mapping[str, Any]) -> list[Any]:
-    kinds = schema.get("type", [])
-    return kinds if isinstance(kinds, list) else [kinds]
-
-
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """What `$ref` names: a part of the whole schema."""
-    part: Any = root
-    first, *names = str(schema["$ref"]).split("/")
-    for name in names:
-        part = part.get(name) if isinstance(part, Mapping) else None
-    if first != "#" or part is None:
-        raise VerifierError(
-            f"$ref={schema['$ref']!r:.80} is no part of the schema. Write #/$defs/NAME, and NAME "
-            "under $defs."
-        )
-    return part
-
-
-def _misfit(schema: Any, value: Any, where: str, root: Mapping[str, Any], depth: int = 0) -> str:
-    """Why a value does not fit a schema; "" where it does."""
-    if isinstance(schema, bool):
-        return "" if schema else f"{where} may not be given"
-    if depth > _MAX_DEPTH:
-        raise VerifierError(f"schemas are more than {_MAX_DEPTH} deep. Unroll what $ref repeats.")
-
-    def misfit(inner: Any, item: Any, place: str = where) -> str:
-        return _misfit(inner, item, place, root, depth + 1)
-
-    if "$ref" in schema and (said := misfit(_resolved(schema, root), value)):
-        return said
-    for keyword, stated in schema.items():
-        if keyword == "type":
-            if not any([_is_of(value, kind) for kind in _types(schema)]):
-                return f"{where} is no {' or '.join(_types(schema))}"
-        elif keyword in ("enum", "const"):
-            allowed = stated if keyword == "enum" else [stated]
-            if allowed is not None and not any(_is_same(value, one) for one in allowed):
-                return f"{where} is none of {allowed!r:.80}"
-        elif keyword in _BOUNDS:
-            kind, holds = _BOUNDS[keyword]
-            if _is_of(value, kind) and not holds(value, stated):
-                return f"{where} breaks {keyword} {stated!r:.40}"
-        elif keyword in _CHOICES and stated:
-            num_fitting = sum(not misfit(choice, value) for choice in stated)
-            if not _CHOICES[keyword](num_fitting, len(stated)):
-                return f"{where} does not fit {keyword}"
-    if "not" in schema and not misfit(schema["not"], value):
-        return f"{where} fits what it must not"
-    if isinstance(value, list):
-        first = schema.get("prefixItems") or []
-        rest = [schema.get("items", True)] * (len(value) - len(first))
-        inside = zip([*first, *rest], value, strict=False)
-        return next((said for inner, item in inside if (said := misfit(inner, item))), "")
-    if isinstance(value, dict):
-        if missing := [name for name in schema.get("required") or [] if name not in value]:
-            return f"arguments {missing!r:.80} of {where} are missing"
-        known = schema.get("properties") or {}
-        other = schema.get("additionalProperties", True)
-        for name, item in value.items():
-            if name not in known and other is False:
-                return f"argument {name!r:.60} is unknown"
-            if said := misfit(known.get(name, other), item, f"argument {name!r:.60}"):
-                return said
-    return ""
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):  # which is an int in Python and none in JSON
-        return kind == "boolean"
-    return isinstance(value, _TYPES[kind])
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+    declared = (validator.schema.get("properties") or {}).get(key) if validator else None
+    if not declared or declared is True:
+        return value
+    one = validator.evolve(schema=declared)
+    return text if _misfit(one, value) and not _misfit(one, text) else value
 
 
 # ---- JSON, strictly

@@ -1,6 +1,10 @@
-"""What a verifier says: `correct`, `wrong`, or `ungradable` with a reason; never a number."""
+"""What a verifier says: `correct`, `wrong`, or `ungradable` with a reason; never a number.
+
+A score is a number: from a reward model, a rubric or a format check.
+"""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -43,3 +47,28 @@ def wrong(reason: str, evidence: str = "", **kwargs) -> Verdict:
 
 def ungradable(reason: str, evidence: str = "", **kwargs) -> Verdict:
     return Verdict(outcome="ungradable", reason=reason, evidence=evidence, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score:
+    """`value` is in [0, 1], or None where nothing could be scored; then it leaves the loss."""
+
+    value: float | None
+    reason: str = ""  # why there is no value
+    evidence: str = ""  # what it rests on, for people
+    cost_s: float = 0.0
+
+    def __post_init__(self):
+        if self.value is None:
+            if not self.reason:
+                raise ValueError("an ungradable score needs a reason. Say what went wrong.")
+        elif not (math.isfinite(self.value) and 0.0 <= self.value <= 1.0):
+            raise ValueError(f"value={self.value} is not in [0, 1]. Scale it, or leave it out.")
+
+    @property
+    def is_graded(self) -> bool:
+        return self.value is not None
+
+    @property
+    def outcome(self) -> Literal["scored", "ungradable"]:
+        return "scored" if self.is_graded else "ungradable"

@@ -7,7 +7,6 @@ the same groups in the same order; a life begins with nothing but disk and journ
 import dataclasses
 import hashlib
 
-from loong_jax.environments.problem import Problem
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -17,7 +16,7 @@ from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
-from tests.doubles.fake_world import FakeWorld
+from tests.doubles.fake_world import FakeWorld, KeptLog, problem_at
 
 
 class Killed(BaseException):
@@ -97,7 +96,7 @@ class CrashWorld(FakeWorld):
             self.disk.checkpoints[step] = saved
             return rl_events.Saved(step, "", start_s, end_s)
 
-        self._command(self.save_s, finish)
+        self._command(self._draw(self.save_s), finish)
 
     def numbers(self):
         return tuple(self.store)
@@ -108,33 +107,6 @@ class CrashWorld(FakeWorld):
 
     def checksum(self, version):
         return self.store[version]
-
-
-class QuietLog:
-    def __init__(self):
-        self.events, self.steps = [], []
-
-    def event(self, record):
-        self.events.append(record)
-
-    def step(self, step, metrics, groups):
-        self.steps.append(step)
-
-    def judged(self, group, disposition):
-        pass
-
-
-def problem_at(cursor):
-    return Problem(
-        uid=f"fake/{cursor}",
-        domain="stem",
-        environment="fake",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt="?",
-        verifier="fake",
-    )
 
 
 def outcomes(uid, number, attempt):
@@ -185,7 +157,7 @@ def open_run(
         ),
         versions=world,
         grade=lambda group: grading.grade(group, RewardRule()),
-        log=QuietLog(),
+        log=KeptLog(),
         clock=world.clock,
         events=world,
         journal=MortalJournal(directory, disk, dies_at, share),

@@ -1,6 +1,7 @@
 """A run killed at any record of its journal, or inside one, and opened again, loses nothing."""
 
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.rollout import codec
+from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
 
 CURRICULUM = Curriculum(
@@ -41,8 +43,11 @@ def check(run, world, disk, written_again, *, policy, total_steps=4):
     assert not run.ledger.tickets
     assert counts["trained"] == total_steps * policy.groups_per_step
     assert sorted(disk.history) == list(range(1, total_steps + 1))
-    trained = [key for batch in disk.history.values() for key, _, _ in batch]
-    assert len(set(trained)) == len(trained), "no problem trains twice in one issue"
+    times = Counter(key for batch in disk.history.values() for key, _, _ in batch)
+    rereads = run.ledger.trained.num_reads
+    assert len(times) == counts["trained"]
+    assert sum(times.values()) == counts["trained"] + rereads
+    assert max(times.values()) <= 1 + run.ledger.reuse.max_reads * (rereads > 0)
     for step, batch in disk.history.items():
         for _, _, version in batch:
             assert 0 <= step - 1 - version <= policy.max_staleness
@@ -106,25 +111,31 @@ policies = st.builds(
 kills = st.lists(st.tuples(st.integers(1, 90), st.floats(0, 1)), min_size=1, max_size=4)
 
 
-def any_schedule(seed, policy, kills, num_replicas, save_s):
+def any_schedule(seed, policy, kills, num_replicas, save_s, reuse):
+    """Weights are a hash of what was trained in its order: re-reads too are those of one life."""
+    if policy.max_staleness == 0:
+        reuse = GroupReuse()
     with tempfile.TemporaryDirectory() as directory:
         found = run_with_kills(
             directory, policy=policy, kills=kills, seed=seed, num_replicas=num_replicas,
-            save_s=save_s,
+            save_s=save_s, reuse=reuse,
         )  # fmt: skip
     check(*found, policy=policy)
+    assert (found[0].ledger.trained.num_reads > 0) == bool(reuse.share)
     if policy.deterministic:
-        straight, world, disk = whole(policy, seed=seed + 1000)
+        straight, world, disk = whole(policy, seed=seed + 1000, reuse=reuse)
         assert (found[2].history, found[1].weights) == (disk.history, world.weights)
         assert found[0].ledger.num_issued == straight.ledger.num_issued
 
 
+reuses = st.sampled_from([GroupReuse(), GroupReuse(share=0.5, max_reads=2)])
 schedules = given(
     seed=st.integers(0, 2**20),
     policy=policies,
     kills=kills,
     num_replicas=st.integers(1, 3),
     save_s=st.sampled_from([0.1, 2.0, 30.0]),
+    reuse=reuses,
 )
 test_killed_several_times_on_any_schedule = settings(max_examples=25, phases=NO_SHRINKING)(
     schedules(any_schedule)
@@ -142,11 +153,13 @@ test_killed_several_times_on_many_schedules = pytest.mark.release(
     dies_at=st.integers(1, 90),
     seed=st.integers(0, 999),
     curriculum=st.sampled_from([None, CURRICULUM]),
+    reuse=reuses,
 )
-def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed, curriculum):
+def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed, curriculum, reuse):
     with tempfile.TemporaryDirectory() as directory:
         disk = Disk()
         same = {"seed": seed, "policy": policy, "curriculum": curriculum}
+        same |= {} if policy.max_staleness == 0 else {"reuse": reuse}
         run, _ = open_run(directory, disk, dies_at=dies_at, share=0.0, **same)
         if live(run):
             return

@@ -11,9 +11,9 @@ import pytest
 
 from loong_jax.environments.problem import Problem
 from loong_jax.models import moe
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import grading, local_trainer, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -21,14 +21,16 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles.fake_world import KeptLog
 from tests.doubles.tiny import smallest_config, tokenizer
 from tests.orchestrator import straight_line
 from tests.sweeps import thinned
@@ -68,22 +70,6 @@ class InlinePool:
         del timeout_s
 
 
-class Log:
-    def __init__(self):
-        self.metrics, self.trained = [], []
-
-    def event(self, record):
-        del record
-
-    def judged(self, group, disposition):
-        del group, disposition
-
-    def step(self, step, metrics, groups):
-        del step
-        self.metrics.append(metrics)
-        self.trained.append([group.ticket.number for group in groups])
-
-
 @dataclasses.dataclass
 class Parts:
     engine: SlotEngine
@@ -93,12 +79,12 @@ class Parts:
 
 
 SHAPES = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=16,
     prefill_lengths=(8,),
-    prefill_batch=2,
+    prefill_prompts=2,
     prefill_members=8,
-    block_steps=2,
+    decode_steps=2,
 )
 
 
@@ -177,7 +163,7 @@ def orchestrated(
         versions=store,
         checkpoints=directory,
     )
-    log = Log()
+    log = KeptLog()
     journal = Journal(directory / "journal")
     run = Orchestrator(
         name="test",
@@ -226,6 +212,11 @@ def orchestrated(
         journal.close()
 
 
+def trained(log):
+    """Tickets of each step."""
+    return [[group.ticket.number for group in groups] for groups in log.groups]
+
+
 def assert_equal_trees(one, other):
     one, other = jax.tree.map(np.asarray, (one, other))
     jax.tree.map(np.testing.assert_array_equal, one, other)
@@ -256,7 +247,7 @@ def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
         seed=SEED,
     )
     weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
-    assert log.trained == [numbers for _, numbers in history]
+    assert trained(log) == [numbers for _, numbers in history]
     assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m, _ in history]
     assert_equal_trees(weights, expected)
 
@@ -271,19 +262,19 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(parts, tmp_path, s
     weights, second = orchestrated(
         parts, tmp_path / "b", staleness=staleness, num_replicas=2, resume=True
     )
-    assert first.trained[:2] + second.trained == whole.trained
+    assert trained(first)[:2] + trained(second) == trained(whole)
     assert_equal_trees(weights, expected)
 
 
 def on_ray():
-    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayPlacement(num_cpus=0.1)
+    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayLauncher(num_cpus=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # two runs that compile, and processes that start beside other tests
 @pytest.mark.parametrize(
     "place",
-    thinned([ProcessPlacement, pytest.param(on_ray, marks=pytest.mark.ray)], 0),
+    thinned([ProcessLauncher, pytest.param(on_ray, marks=pytest.mark.ray)], 0),
     ids=["process", "ray"],
 )
 def test_replicas_elsewhere_train_the_same_weights_even_when_killed(parts, tmp_path, place):
@@ -303,6 +294,6 @@ def test_replicas_elsewhere_train_the_same_weights_even_when_killed(parts, tmp_p
         parts, tmp_path / "b", staleness=1, num_replicas=2, place=place, on_step=kill
     )
     assert killed
-    assert log.trained == whole.trained
+    assert trained(log) == trained(whole)
     assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m in whole.metrics]
     assert_equal_trees(weights, expected)

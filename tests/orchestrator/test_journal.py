@@ -6,8 +6,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.rollout.records import Group, Ticket
-from tests.doubles.fake_world import fake_rollout
-from tests.orchestrator.crash_world import problem_at
+from tests.doubles.fake_world import fake_rollout, problem_at
 from tests.rollout.test_codec import assert_same
 
 RECORDS = [

@@ -14,54 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax import interrupts
-from loong_jax.environments.problem import Problem
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.simulation.run import CountedVersions
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.rl import grading
 from loong_jax.rl.rewards import RewardRule
-from tests.doubles.fake_world import FakeTimes, FakeWorld
-
-
-def problem_at(cursor):
-    return Problem(
-        uid=f"fake/{cursor}",
-        domain="stem",
-        environment="fake",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt="?",
-        verifier="fake",
-    )
-
-
-class EndlessVersions:
-    """A version store that only counts."""
-
-    def __init__(self):
-        self.alive = set()
-
-    def numbers(self):
-        return tuple(self.alive)
-
-    def retire(self, version):
-        self.alive.discard(version)
-        return True
-
-
-class Log:
-    def __init__(self):
-        self.events, self.steps, self.dispositions = [], [], []
-
-    def event(self, record):
-        self.events.append(record)
-
-    def step(self, step, metrics, groups):
-        self.steps.append((step, metrics["tickets"]))
-
-    def judged(self, group, disposition):
-        self.dispositions.append(disposition)
+from tests.doubles.fake_world import FakeTimes, FakeWorld, KeptLog, problem_at
 
 
 def outcomes(uid, number, attempt):
@@ -91,9 +50,9 @@ def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
         replicas=world,
         verifiers=world,
         tickets=TicketSource(MixedStream(streams=(problem_at,)), max_issues=max_issues),
-        versions=EndlessVersions(),
+        versions=CountedVersions(),
         grade=lambda group: grading.grade(group, RewardRule()),
-        log=Log(),
+        log=KeptLog(),
         clock=world.clock,
         events=world,
     )
@@ -140,7 +99,7 @@ def test_invariants_hold_on_any_schedule(
         for ticket, version in batch:
             assert written[ticket] == version
             assert 0 <= step - 1 - version <= policy.max_staleness
-    assert [step for step, _ in run.log.steps] == list(range(1, 7))
+    assert run.log.steps == list(range(1, 7))
 
 
 @settings(max_examples=10)

@@ -1,7 +1,6 @@
 """Groups that are trained again: counted, young enough, drawn alike in every life of a run."""
 
 import collections
-import tempfile
 
 import numpy as np
 import pytest
@@ -9,14 +8,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.simulation.run import orchestrator_for
-from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
-from tests.orchestrator.crash_world import Disk, live, open_run
+from tests.doubles.fake_world import KeptLog
 from tests.orchestrator.ledgers import make_group, make_ticket
-from tests.orchestrator.test_all_policies import STEPS, QuietLog, policies, small_world, worlds
-from tests.orchestrator.test_crash import run_with_kills
+from tests.orchestrator.test_all_policies import STEPS, policies, small_world, worlds
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 settings_of_reuse = st.builds(
@@ -26,17 +23,9 @@ settings_of_reuse = st.builds(
 )
 
 
-class Watched(QuietLog):
-    def __init__(self):
-        self.metrics = []
-
-    def step(self, step, metrics, groups):
-        self.metrics.append(metrics)
-
-
 def run_with(reuse, policy, world, seed=0):
     run = orchestrator_for(world, policy, STEPS, reuse=reuse, reuse_seed=seed)
-    run.log = Watched()
+    run.log = KeptLog()
     return run, run.run()
 
 
@@ -115,58 +104,6 @@ def test_no_old_weights_are_kept_for_it():
         run.run()
         held.append(all(alive) and len(alive) > STEPS)
     assert held == [True, True]
-
-
-crashing = st.builds(
-    DoraPolicy,
-    groups_per_step=st.integers(1, 3),
-    max_staleness=st.integers(1, 2),
-    max_ahead=st.sampled_from([0.5, 3.0]),
-    deterministic=st.booleans(),
-)
-
-
-@settings(max_examples=15, phases=NO_SHRINKING)
-@given(
-    seed=st.integers(0, 2**20),
-    policy=crashing,
-    kills=st.lists(st.tuples(st.integers(1, 90), st.floats(0, 1)), min_size=1, max_size=3),
-)
-def test_killed_several_times_on_any_schedule(seed, policy, kills):
-    """Weights are a hash of what was trained in its order: re-reads too are those of one life."""
-    reuse = GroupReuse(share=0.5, max_reads=2)
-    with tempfile.TemporaryDirectory() as directory:
-        run, world, disk, _ = run_with_kills(
-            directory, policy=policy, kills=kills, seed=seed, reuse=reuse
-        )
-    counts = run.ledger.counts()
-    assert not run.ledger.tickets
-    assert counts["trained"] == 4 * policy.groups_per_step
-    batches = [disk.history[step] for step in sorted(disk.history)]
-    times = collections.Counter(key for batch in batches for key, _, _ in batch)
-    assert len(times) == counts["trained"]
-    assert sum(times.values()) - len(times) == run.ledger.trained.num_reads
-    assert run.ledger.trained.num_reads > 0
-    assert max(times.values()) <= 3
-    if policy.deterministic:
-        with tempfile.TemporaryDirectory() as directory:
-            found = run_with_kills(directory, policy=policy, kills=[], seed=seed + 1, reuse=reuse)
-        assert (disk.history, world.weights) == (found[2].history, found[1].weights)
-
-
-@settings(max_examples=15, phases=NO_SHRINKING)
-@given(policy=crashing, dies_at=st.integers(20, 90), seed=st.integers(0, 999))
-def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed):
-    common = dict(seed=seed, policy=policy, reuse=GroupReuse(share=0.5))
-    with tempfile.TemporaryDirectory() as directory:
-        disk = Disk()
-        run, _ = open_run(directory, disk, dies_at=dies_at, share=0.0, **common)
-        if live(run):
-            return
-        again, _ = open_run(directory, disk, **common)
-        lived, rebuilt = (codec.encode(r.snapshot()) for r in (run, again))
-        assert lived == rebuilt
-        again.journal._close_files()
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,20 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.errors import ConfigError
-from loong_jax.run import formal, formal_statements
-from loong_jax.run.formal_statements import StatementSettings
+from loong_jax.run import formal
+from loong_jax.run.formal import StatementSettings
 from loong_jax.run.tiny_prover import ProverSettings
 from loong_jax.synth.formal import (
     backends,
     expert_iteration,
-    filters,
     formalise,
-    proof_term,
-    propositional,
+    proofs,
     statement,
 )
 from loong_jax.synth.formal.expert_iteration import LoopSettings
 from loong_jax.synth.formal.formulas import Implies
 from loong_jax.synth.formal.problems import Theorems
-from loong_jax.synth.formal.proof_term import Node
+from tests.synth.formal.test_proofs import variant
 from tests.synth.scripted import played
 
 RNG = np.random.default_rng(0)
@@ -80,19 +78,17 @@ def kin(directory):
 def test_statements_of_all_kinds_are_of_different_kin(tmp_path):
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
     backend = backends.get_backend("metamath")
-    made = formal_statements.make(settings, tmp_path, backend, 0)
+    made = formal.statements(settings, tmp_path, backend, 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin) == 68
-    sizes = [
-        proof_term.read(s.proof, proof_term.read_sequent(s.goal.text)).size for s in made.cold_start
-    ]
+    sizes = [proofs.read(s.proof, proofs.read_sequent(s.goal.text)).size for s in made.cold_start]
     assert max(sizes) <= settings.cold_start_nodes < min(goal.level for goal in made.pool)
-    assert all(v.is_correct for v in propositional.TermChecker(backend)(made.cold_start))
-    assert formal_statements.make(settings, tmp_path, backend, 0) == made
-    assert formal_statements.make(settings, tmp_path, backend, 1) != made
+    assert all(v.is_correct for v in backends.ProofChecker(backend)(made.cold_start))
+    assert formal.statements(settings, tmp_path, backend, 0) == made
+    assert formal.statements(settings, tmp_path, backend, 1) != made
     few = dataclasses.replace(settings, theorems=Theorems(max_size=2, max_idle=0))
     with pytest.raises(ConfigError, match="too few"):
-        formal_statements.make(few, tmp_path, backend, 0)
+        formal.statements(few, tmp_path, backend, 0)
 
 
 def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypatch):
@@ -110,10 +106,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
             for one in problems
         ]
         assert all(map(statement.says_the_same, posed, [one.intended for one in problems]))
-        return [
-            formalise.Formalised(one, said, filters.KEPT, (), None)
-            for one, said in zip(problems, posed, strict=True)
-        ]
+        return [formalise.Formalised(one, said) for one, said in zip(problems, posed, strict=True)]
 
     monkeypatch.setattr(formalise, "formalise", reworded)
     settings = dataclasses.replace(
@@ -123,7 +116,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
         num_problems=120,
         num_held_out=40,
     )
-    made = formal_statements.make(settings, tmp_path, backends.get_backend("metamath"), 0)
+    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin)
     assert made.funnel["kin of another"] > 0
@@ -134,12 +127,12 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
 def test_no_renaming_makes_a_held_out_statement_one_that_trains(tmp_path):
     """By trying all renamings, without the fingerprint that the loop goes by."""
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
-    made = formal_statements.make(settings, tmp_path, backends.get_backend("metamath"), 0)
-    trainable = [proof_term.read_sequent(g.text) for g in [*(s.goal for s in made.cold_start),
+    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
+    trainable = [proofs.read_sequent(g.text) for g in [*(s.goal for s in made.cold_start),
                                                             *made.pool]]  # fmt: skip
     for goal in made.held_out:
-        held_out = proof_term.read_sequent(goal.text)
-        twin = propositional.variant(held_out, Node(held_out.goal, "A", ()), RNG)[0]
+        held_out = proofs.read_sequent(goal.text)
+        twin = variant(held_out, RNG)
         assert are_alike(held_out, twin)
         assert not any(are_alike(held_out, other) for other in trainable)
 
@@ -160,16 +153,15 @@ def are_alike(left, right):
 @pytest.mark.bubblewrap
 def test_the_audit_finds_a_proof_that_does_not_hold():
     backend = backends.get_backend("metamath")
-    made = formal_statements.make(SMALLEST["statements"], None, backend, 0)
+    made = formal.statements(SMALLEST["statements"], None, backend, 0)
     [first, second, *_] = made.cold_start
     good = attempt(first.goal.uid, first.proof)
     bad = attempt(second.goal.uid, first.proof)
     done = expert_iteration.Round(
         number=0, num_examples=1, held_out=(good,), pool=(bad,), num_solved=1
     )
-    options = formal.FormalOptions(audit="metamath-exe", **SMALLEST)
     statements = made._replace(pool=[second.goal], held_out=[first.goal])
-    audited = formal.audit(options, statements, {"iteration": [done]})
+    audited = formal.audit("metamath-exe", statements, {"iteration": [done]})
     assert [text for text, *_ in audited["refused"]] == [second.goal.text]
 
 

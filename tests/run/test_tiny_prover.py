@@ -6,21 +6,21 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.run import tiny_prover
-from loong_jax.run.formal_statements import StatementSettings
+from loong_jax.run.formal import StatementSettings
 from loong_jax.run.tiny_prover import ProverSettings
-from loong_jax.synth.formal import proof_term, propositional, reading, statement
+from loong_jax.synth.formal import proofs, statement
 from loong_jax.synth.formal.expert_iteration import Solution
 
 
 def solved(*texts, proof):
     posed = statement.of_parts(texts[:-1], texts[-1])
-    return Solution(propositional.goal_of(posed), proof)
+    return Solution(proofs.goal_of(posed), proof)
 
 
 def test_what_it_is_shown_proves_what_it_is_asked():
     examples = [
-        solved("p", "p -> q", "p -> q -> r", "r", proof="rC pA qB pA"),
-        solved("(p -> q) -> r", "s", "s -> p -> q", "t -> r", "r", proof="rA E:p qC sB pE"),
+        solved("p", "p -> q", "p -> q -> r", "r", proof="CABA"),
+        solved("(p -> q) -> r", "s", "s -> p -> q", "t -> r", "r", proof="ACBE"),
     ]
     shown = list(itertools.islice(tiny_prover.pairs(examples, seed=0), 40))
     counts = collections.Counter(prompt.count(".") for prompt, _ in shown)
@@ -39,11 +39,11 @@ def test_theorems_and_their_proofs_fit_the_model():
     settings, theorems = ProverSettings(), StatementSettings().theorems
     for _ in range(300):
         posed, size = theorems.draw(rng)
-        node = proof_term.search(posed, size)
+        node = proofs.search(posed, size)
         assert node is not None
-        seen = reading.draw(posed, rng)
+        seen = proofs.draw(posed, rng)
         assert len(seen.prompt) < settings.prompt_length
-        assert len(seen.answer(node)) < settings.max_new_tokens
+        assert len(seen.answer(node.letters)) < settings.max_new_tokens
 
 
 @pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"temperature": 0.0}, {"pair_rows": -1}])

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from loong_jax import verifiers
 from loong_jax.environments import ENVIRONMENTS, get_environment
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import attacks
-from loong_jax.verifiers.admission_cases import CASES
+from loong_jax.verifiers import admission_cases, attacks
 from tests.verifiers.formal import fake_lean
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
 
@@ -73,7 +72,7 @@ def targets(lean_url: str) -> Iterator[Target]:
         except VerifierError as error:
             print(f"{name}: left out, {error}")
             continue
-        cases = CASES[name]()
+        cases = admission_cases.cases_of(name)
         problems = [case.problem for case in cases]
         seeds = [text for case in cases for text in (case.answer, case.render(case.answer))]
 

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from loong_jax.bench import timing
-from loong_jax.environments import tasks
+from loong_jax.environments import get_environment
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
@@ -101,8 +101,9 @@ def _weights(kinds: list[str]) -> list[float]:
 
 
 def _logic(number: int, is_right: bool) -> tuple[Problem, str]:
-    problem = tasks.generate(_TASKS[number % len(_TASKS)], 1 + number % 3, number)
-    return problem, tasks.solve(problem) if is_right else "Answer: 17"
+    puzzle = get_environment(_TASKS[number % len(_TASKS)])
+    problem = puzzle.problem(1 + number % 3, number)
+    return problem, puzzle.solve(problem).answer if is_right else "Answer: 17"
 
 
 def _problem(verifier: str, uid: str, **fields: Any) -> Problem:

@@ -4,7 +4,7 @@ import pytest
 
 from loong_jax import verifiers
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.admission_cases import CASES
+from loong_jax.verifiers import admission_cases
 
 # They run programs or ask a server for each answer.
 _MARKS = {"code": pytest.mark.slow, "coq": pytest.mark.release, "lean": pytest.mark.release}
@@ -18,8 +18,8 @@ def build(name):
         one = verifiers.get_verifier(name)
     except VerifierError as error:
         pytest.skip(f"{name} cannot be built here: {error}")
-    if name in CASES:
-        case = CASES[name]()[0]
+    if name in admission_cases.names():
+        case = admission_cases.cases_of(name)[0]
         judged = one.verify(case.problem, case.render(case.answer))
         if judged.reason in _NOT_HERE:
             one.close()

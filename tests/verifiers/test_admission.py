@@ -8,9 +8,9 @@ import pytest
 from loong_jax import cli
 from loong_jax.environments import ENVIRONMENTS
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import admission, attacks, verdict
+from loong_jax.verifiers import admission, admission_cases, attacks, verdict
 from loong_jax.verifiers.admission import Case, admit
-from loong_jax.verifiers.admission_cases import CASES, cases_of
+from loong_jax.verifiers.admission_cases import cases_of
 from tests.bounds import EXPLODES_S
 from tests.verifiers import registered
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
@@ -53,9 +53,8 @@ def test_every_environment_is_admitted_in_little_time(name):
 
 
 def problem(gold, number=0):
-    from loong_jax.verifiers.admission_cases import _problem
-
-    return _problem("math", number, "?", gold=gold)
+    asked = cases_of("math")[0].problem
+    return dataclasses.replace(asked, uid=f"admission-math/1/{number}", gold=gold)
 
 
 GOLDS = ("42", "x + 1", "Tuesday", "[1, 2]")
@@ -224,7 +223,7 @@ def test_the_command_line(judge_endpoint, monkeypatch, capsys):
     assert "verifier 'math': admitted" in capsys.readouterr().out
     assert cli.main(["verify", "admission", "nonsense"]) == 1
     assert "nonsense" in capsys.readouterr().err
-    monkeypatch.delitem(CASES, "math")
+    monkeypatch.delitem(admission_cases._table(), "math")
     assert cli.main(["verify", "admission", "math"]) == 1
     assert "admission_cases" in capsys.readouterr().out
     monkeypatch.delenv("LOONG_JUDGE_URL")

@@ -10,10 +10,8 @@ import time
 import pytest
 
 from loong_jax.environments import ENVIRONMENTS, Problem, get_environment
-from loong_jax.verifiers import admission, attacks
-from loong_jax.verifiers.admission_cases import CASES
-from loong_jax.verifiers.score import Score
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers import admission, admission_cases, attacks
+from loong_jax.verifiers.verdict import Score, Verdict
 from tests.verifiers import registered
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
 
@@ -43,8 +41,8 @@ def verifier(request):
 
 
 def problem_of(name):
-    if name in CASES:
-        return CASES[name]()[0].problem
+    if name in admission_cases.names():
+        return admission_cases.cases_of(name)[0].problem
     return Problem(
         uid="u", domain="stem", environment="e", level=1, seed=0, canonical="c", prompt="?",
         verifier=name, gold="4",

@@ -185,7 +185,7 @@ def test_standard_input_is_empty(sandbox):
 # ---- The sandbox itself. ----
 
 
-def test_a_nursery_that_died_is_restarted(sandbox):
+def test_a_zygote_that_died_is_restarted(sandbox):
     run(sandbox, "def f(): return 1")
     os.kill(sandbox.pid(), 9)
     assert run(sandbox, "def f(): return 2").values == (2,)
@@ -197,7 +197,7 @@ def test_a_program_is_retried_once(monkeypatch, num_losses, status):
     receive, started = box.Child.receive, set()
 
     def lose(child, deadline):
-        """Leaves the first frame of a new nursery alone: it says that it is ready."""
+        """Leaves the first frame of a new zygote alone: it says that it is ready."""
         is_first = child.pid not in started and bool(started)
         started.add(child.pid)
         if not is_first and next(losses, None) is not None:
@@ -255,10 +255,10 @@ def test_many_runs_leave_no_process_and_cost_little(sandbox):
     assert [r.values for r in results] == [(1 + i,) for i in range(200)]
     assert sum(r.cpu_s for r in results) / len(results) < 0.01
     with open(f"/proc/{sandbox.pid()}/task/{sandbox.pid()}/children") as children:
-        assert len(children.read().split()) <= 1  # of bubblewrap: the nursery; of the nursery: none
+        assert len(children.read().split()) <= 1  # of bubblewrap: the zygote; of the zygote: none
 
 
-def test_closing_ends_the_nursery():
+def test_closing_ends_the_zygote():
     with Sandbox(LIMITS, tier="process") as sandbox:
         run(sandbox, "def f(): return 1")
         pid = sandbox.pid()

@@ -166,7 +166,7 @@ def test_the_kernel_refuses(namespaces, action):
 
 
 @pytest.mark.bubblewrap
-def test_the_nursery_cannot_be_signalled_from_inside(namespaces):
+def test_the_zygote_cannot_be_signalled_from_inside(namespaces):
     pid = namespaces.pid()
     source = "import os\ndef f():\n for s in range(1, 32): os.kill(1, s)\n return os.getppid()"
     assert run(namespaces, source).values == (1,)

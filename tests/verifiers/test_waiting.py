@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax.verifiers import transport, waiting
+from loong_jax.verifiers import ray_actor, waiting
 from loong_jax.verifiers.pool import Entry
 from loong_jax.verifiers.waiting import Waiting
 from tests.verifiers import pool_checks
@@ -69,14 +69,14 @@ def test_a_batch_is_bounded_in_bytes(monkeypatch):
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_batches_arrive_as_they_left(bodies):
-    assert transport.unpack(transport.pack(bodies)) == bodies
+    assert ray_actor.unpack(ray_actor.pack(bodies)) == bodies
 
 
 def test_requests_of_one_kind_shrink():
     body = pool_checks.request("a", "right").encode()
-    assert len(transport.pack([body] * 64)) < 64 * len(body) / 10
+    assert len(ray_actor.pack([body] * 64)) < 64 * len(body) / 10
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16])
 def test_any_length_travels(size):
-    assert transport.unpack(transport.pack([b"x" * size, b""])) == [b"x" * size, b""]
+    assert ray_actor.unpack(ray_actor.pack([b"x" * size, b""])) == [b"x" * size, b""]

@@ -8,6 +8,8 @@ from typing import Any
 
 import jsonschema
 
+from loong_jax.verifiers import tool_calls
+
 MAX_CHARS = 500_000
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _REFUSAL = re.compile(
@@ -42,7 +44,9 @@ def parse(text: str, schema: Mapping[str, Any]) -> Any:
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1].strip()
     try:
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        found = json.loads(
+            text, object_pairs_hook=tool_calls.once, parse_constant=tool_calls.refuse
+        )
         json.dumps(found, ensure_ascii=False).encode()  # no half of a surrogate pair is in it
     except (ValueError, RecursionError) as error:
         raise Malformed(f"no JSON ({error}): {text[:60]!r}"[:200]) from None
@@ -76,14 +80,3 @@ def fields(**properties: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=256)
 def _validator(schema: str) -> Any:
     return jsonschema.Draft202012Validator(json.loads(schema))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key twice")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")

@@ -12,15 +12,14 @@ from importlib import resources
 from typing import Any, NamedTuple, Protocol
 
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.synth.formal import formulas, hilbert
+from loong_jax.synth.formal import formulas, hilbert, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not
-from loong_jax.synth.formal.proof_term import LETTERS, Node
+from loong_jax.synth.formal.proofs import LETTERS, Node, NoProof
 from loong_jax.synth.formal.statement import Statement
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.formal.coq import CoqVerifier
-from loong_jax.verifiers.formal.isolated import CommandLimits
 from loong_jax.verifiers.formal.lean import LeanVerifier
 from loong_jax.verifiers.formal.metamath import MetamathVerifier
 from loong_jax.verifiers.verdict import Verdict
@@ -54,19 +53,14 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-BACKENDS: dict[str, Callable[..., Backend]] = {
-    "metamath": lambda **options: MetamathBackend(**options),
-    "metamath-exe": lambda **options: MetamathProgram(**options),
-    "coq": lambda **options: CoqBackend(**options),
-    "lean": lambda **options: LeanBackend(**options),
-}
-
-
 def get_backend(name: str, **options: Any) -> Backend:
     """The backend of this name; `options` are its arguments. ConfigError for an unknown name."""
-    if name not in BACKENDS:
-        raise ConfigError(f"{name!r} is no backend. Choose one of: {', '.join(BACKENDS)}.")
-    return BACKENDS[name](**options)
+    kinds = (MetamathBackend, MetamathProgram, CoqBackend, LeanBackend)
+    for kind in kinds:
+        if kind.name == name:
+            return kind(**options)
+    known = ", ".join(kind.name for kind in kinds)
+    raise ConfigError(f"{name!r} is no backend. Choose one of: {known}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +71,26 @@ class TextChecker:
 
     def __call__(self, claims: Sequence[Solution]) -> list[Verdict]:
         return self.backend.check_proofs([Claim(c.goal.text, c.proof) for c in claims])
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofChecker:
+    """The check of proofs in letters: read, then written for the backend, whose verdict counts."""
+
+    backend: Backend
+
+    def __call__(self, claims: Sequence[Solution]) -> list[Verdict]:
+        read = [self._claim(claim) for claim in claims]
+        judged = iter(self.backend.check_proofs([c for c in read if isinstance(c, Claim)]))
+        return [next(judged) if isinstance(c, Claim) else c for c in read]
+
+    def _claim(self, claim: Solution) -> Claim | Verdict:
+        posed = proofs.read_sequent(claim.goal.text)
+        try:
+            node = proofs.read(claim.proof, posed)
+        except NoProof as error:
+            return verdict.wrong("proof", str(error)[:200])
+        return Claim(self.backend.statement_text(posed), self.backend.proof_text(posed, node))
 
 
 # ---- Metamath
@@ -127,7 +141,7 @@ class MetamathProgram(MetamathBackend):
 
     def __init__(self, *, cpu_s: int = 20):
         super().__init__()
-        self._limits = CommandLimits(cpu_s=cpu_s, wall_s=4.0 * cpu_s)
+        self._limits = isolated.limits(cpu_s)
 
     def check_proofs(self, claims: Sequence[Claim]) -> list[Verdict]:
         if shutil.which("metamath") is None:
@@ -148,9 +162,9 @@ class MetamathProgram(MetamathBackend):
             ran = isolated.run(command, files, [], self._limits)
         except VerifierError as error:
             return verdict.ungradable("sandbox", str(error))
-        if ran.timed_out or ran.cpu_limit:
+        if ran.end in ("wall", "cpu"):
             return verdict.ungradable("timeout", "the program was not done in time")
-        said = " ".join(ran.output.split())
+        said = " ".join(isolated.said(ran).split())
         if re.search(r"\?(Error|Warning|Fatal)", said) or _ALL_VERIFIED not in said:
             return verdict.wrong("proof", said[-300:], isolation="namespaces")
         return verdict.correct("all proofs were verified", isolation="namespaces")
@@ -278,33 +292,28 @@ def _typed(formula: Formula, negation: str) -> str:
 
 def _term(node: Node) -> str:
     """Lambda notation that Coq and Lean share."""
-    words = [node.head]
-    for argument in node.arguments:
-        inner = _term(argument.node)
-        for letter, formula in reversed(argument.assumed):
-            inner = f"fun ({letter} : {_typed(formula, '~ ')}) => {inner}"
-        words.append(f"({inner})" if argument.assumed or argument.node.arguments else inner)
+    words = [node.rule.letter]
+    for premise, argument in zip(node.rule.premises, node.arguments, strict=True):
+        inner = _term(argument)
+        for rule in reversed(premise.assumed):
+            inner = f"fun ({rule.letter} : {_typed(rule.formula, '~ ')}) => {inner}"
+        words.append(f"({inner})" if premise.assumed or argument.arguments else inner)
     return " ".join(words)
 
 
 def in_bundles(
-    claims: Sequence[Claim], all_hold: Callable[[Sequence[Claim]], Verdict]
+    claims: Sequence[Claim], all_hold: Callable[[Sequence[Claim]], Verdict], size: int = BUNDLE
 ) -> list[Verdict]:
     """Verdicts in order, from a check that says at once whether all of several claims hold.
 
     Where not all do, halves are tried, down to single claims.
     """
     found: list[Verdict] = []
-    for start in range(0, len(claims), BUNDLE):
-        found += _halved(claims[start : start + BUNDLE], all_hold)
+    for start in range(0, len(claims), size):
+        some = claims[start : start + size]
+        judged = all_hold(some)
+        if len(some) == 1 or judged.is_correct:
+            found += [judged] * len(some)
+        else:
+            found += in_bundles(some, all_hold, -(-len(some) // 2))
     return found
-
-
-def _halved(
-    claims: Sequence[Claim], all_hold: Callable[[Sequence[Claim]], Verdict]
-) -> list[Verdict]:
-    judged = all_hold(claims)
-    if len(claims) == 1 or judged.is_correct:
-        return [judged] * len(claims)
-    middle = len(claims) // 2
-    return _halved(claims[:middle], all_hold) + _halved(claims[middle:], all_hold)

@@ -11,6 +11,7 @@ prover and any backend.
 """
 
 import dataclasses
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
+from loong_jax.synth import opening
 from loong_jax.verifiers.verdict import Verdict
 
 
@@ -113,10 +115,28 @@ def run(
     Raises ConfigError where a held-out statement is kin to one that may train, where a proof of the
     cold start is not accepted, and where `directory` holds a run of other settings or statements.
     """
-    _refuse_overlap([*(p.goal for p in cold_start), *pool], held_out)
-    _claim(directory, settings, cold_start, pool, held_out)
+    shared = {goal.kin for goal in (*(p.goal for p in cold_start), *pool)}
+    if shared := shared & {goal.kin for goal in held_out}:
+        raise ConfigError(
+            f"{len(shared)} held-out statements are kin to some that may train. Take them out of "
+            "one side: what was trained on measures nothing."
+        )
+    if len({goal.uid for goal in held_out}) < len(held_out):
+        raise ConfigError("a held-out statement stands there twice. Give each once.")
+    record = {
+        "settings": dataclasses.asdict(settings) | {"chunk": None},
+        "cold_start": [[p.goal.uid, p.proof] for p in cold_start],
+        "pool": [goal.uid for goal in pool],
+        "held_out": [goal.uid for goal in held_out],
+    }
+    opening.claim(directory / "loop.json", record)
     if not (directory / "round-0").exists():
-        _refuse_unproved(cold_start, check)
+        for solution, judged in zip(cold_start, check(cold_start), strict=True):
+            if not judged.is_correct:
+                raise ConfigError(
+                    f"the cold start's proof of {solution.goal.text!r} is not accepted: "
+                    f"{judged.reason}, {judged.evidence}. Leave it out."
+                )
     goal_of = {goal.uid: goal for goal in pool}
     found: dict[str, str] = {}
     rounds = []
@@ -125,13 +145,14 @@ def run(
         learnt = [Solution(goal_of[uid], proof) for uid, proof in found.items()]
         examples = [*cold_start, *learnt] if settings.learns else list(cold_start)
         is_done = (own / "round.json").exists()
+        seed = 1000 * settings.seed + number
         if not is_done:
-            prover.train(examples, own / "prover", seed=_seed(settings, number))
-        attempter = _Attempter(prover, check, settings, number)
-        measured = attempter.all(held_out, settings.num_held_out_samples, own / "held_out.jsonl")
+            prover.train(examples, own / "prover", seed=seed)
+        attempt = functools.partial(_attempts, prover, check, chunk=settings.chunk, seed=seed)
+        measured = attempt(held_out, settings.num_held_out_samples, own / "held_out.jsonl")
         unsolved = [goal for goal in pool if goal.uid not in found]
-        tried = attempter.all(unsolved, settings.num_samples, own / "pool.jsonl")
-        found |= {attempt.uid: attempt.proof for attempt in tried if attempt.proof is not None}
+        tried = attempt(unsolved, settings.num_samples, own / "pool.jsonl")
+        found |= {one.uid: one.proof for one in tried if one.proof is not None}
         done = Round(
             number=number,
             num_examples=len(examples),
@@ -168,93 +189,44 @@ def counted(rounds: Iterable[Round], goals: Iterable[Goal]) -> list[Solution]:
     return [Solution(goal_of[uid], proof) for uid, proof in dict.fromkeys(proofs)]
 
 
-class _Attempter:
-    """Attempts of one round, a chunk at a time, kept in files of a line per statement."""
-
-    def __init__(self, prover: Prover, check: Check, settings: LoopSettings, number: int):
-        self._prover, self._check = prover, check
-        self._chunk, self._seed = settings.chunk, _seed(settings, number)
-
-    def all(self, goals: Sequence[Goal], num_samples: int, path: Path) -> list[Attempt]:
-        """One attempt a goal, in order; those on file are not made again."""
-        kept = json_files.read_jsonl(path)
-        known = {record["uid"]: Attempt(**record) for record in kept}
-        rest = [goal for goal in goals if goal.uid not in known]
-        if not rest:
-            return [known[goal.uid] for goal in goals]
+def _attempts(
+    prover: Prover, check: Check, goals: Sequence[Goal], num_samples: int, path: Path,
+    *, chunk: int, seed: int,
+) -> list[Attempt]:  # fmt: skip
+    """One attempt a goal, in order, a line each in a file; those on file are not made again."""
+    kept = json_files.read_jsonl(path)
+    known = {record["uid"]: Attempt(**record) for record in kept}
+    rest = [goal for goal in goals if goal.uid not in known]
+    if rest:
         json_files.write_jsonl(path, kept)  # without what a kill left unfinished
         with open(path, "a", encoding="utf-8") as file:
-            for start in range(0, len(rest), self._chunk):
-                for attempt in self._some(rest[start : start + self._chunk], num_samples):
+            for start in range(0, len(rest), chunk):
+                some = rest[start : start + chunk]
+                for attempt in _judged(some, prover.attempt(some, num_samples, seed=seed), check):
                     known[attempt.uid] = attempt
                     file.write(json_files.json_line(dataclasses.asdict(attempt)))
                 file.flush()
                 os.fsync(file.fileno())
-        return [known[goal.uid] for goal in goals]
-
-    def _some(self, goals: Sequence[Goal], num_samples: int) -> Iterator[Attempt]:
-        answers = self._prover.attempt(goals, num_samples, seed=self._seed)
-        claims = [Solution(g, a) for g, some in zip(goals, answers, strict=True) for a in some]
-        distinct = list(dict.fromkeys(claims))
-        verdict_of = dict(zip(distinct, self._check(distinct), strict=True))
-        for goal, some in zip(goals, answers, strict=True):
-            verdicts = [verdict_of[Solution(goal, answer)] for answer in some]
-            accepted = [a for a, v in zip(some, verdicts, strict=True) if v.is_correct]
-            yield Attempt(
-                uid=goal.uid,
-                num_samples=len(some),
-                num_correct=len(accepted),
-                num_ungradable=sum(not v.is_graded for v in verdicts),
-                proof=min(accepted, key=lambda proof: (len(proof), proof), default=None),
-                reasons=dict(Counter(v.reason for v in verdicts if not v.is_correct)),
-            )
+    return [known[goal.uid] for goal in goals]
 
 
-def _seed(settings: LoopSettings, number: int) -> int:
-    return 1000 * settings.seed + number
-
-
-def _refuse_overlap(trainable: Sequence[Goal], held_out: Sequence[Goal]) -> None:
-    shared = {goal.kin for goal in trainable} & {goal.kin for goal in held_out}
-    if shared:
-        raise ConfigError(
-            f"{len(shared)} held-out statements are kin to some that may train. Take them out of "
-            "one side: what was trained on measures nothing."
+def _judged(
+    goals: Sequence[Goal], answers: Sequence[Sequence[str]], check: Check
+) -> Iterator[Attempt]:
+    distinct = list(
+        dict.fromkeys(
+            Solution(g, answer) for g, some in zip(goals, answers, strict=True) for answer in some
         )
-    if len({goal.uid for goal in held_out}) < len(held_out):
-        raise ConfigError("a held-out statement stands there twice. Give each once.")
-
-
-def _refuse_unproved(cold_start: Sequence[Solution], check: Check) -> None:
-    for solution, judged in zip(cold_start, check(cold_start), strict=True):
-        if not judged.is_correct:
-            raise ConfigError(
-                f"the cold start's proof of {solution.goal.text!r} is not accepted: "
-                f"{judged.reason}, {judged.evidence}. Leave it out."
-            )
-
-
-def _claim(
-    directory: Path,
-    settings: LoopSettings,
-    cold_start: Sequence[Solution],
-    pool: Sequence[Goal],
-    held_out: Sequence[Goal],
-) -> None:
-    """Writes down what this run is of, or compares with what is written."""
-    record = {
-        "settings": dataclasses.asdict(settings) | {"chunk": None},
-        "cold_start": [[p.goal.uid, p.proof] for p in cold_start],
-        "pool": [goal.uid for goal in pool],
-        "held_out": [goal.uid for goal in held_out],
-    }
-    path = directory / "loop.json"
-    there = json_files.read_json(path)
-    if there is None:
-        json_files.write_json(path, record)
-        return
-    if different := [name for name in record if there.get(name) != record[name]]:
-        raise ConfigError(
-            f"{directory} holds a run with other {', '.join(different)}. Name another directory, "
-            "or delete that one."
+    )
+    verdict_of = dict(zip(distinct, check(distinct), strict=True))
+    for goal, some in zip(goals, answers, strict=True):
+        verdicts = [verdict_of[Solution(goal, answer)] for answer in some]
+        accepted = [a for a, v in zip(some, verdicts, strict=True) if v.is_correct]
+        yield Attempt(
+            uid=goal.uid,
+            num_samples=len(some),
+            num_correct=len(accepted),
+            num_ungradable=sum(not v.is_graded for v in verdicts),
+            proof=min(accepted, key=lambda proof: (len(proof), proof), default=None),
+            reasons=dict(Counter(v.reason for v in verdicts if not v.is_correct)),
         )

@@ -2,26 +2,40 @@
 
 Stages: the author's reply -> syntax (the backend) -> truth tables -> back into words by the author,
 who does not see the problem -> a judge compares the two texts -> where it is known what is meant,
-equality with that. Source: LongCat-Flash-Thinking 2.2.2, "Statement Formalization".
+equality with that. Truth tables decide for propositional logic what the paper leaves to a model;
+what they cannot tell is whether the statement is the one that was meant. Source:
+LongCat-Flash-Thinking 2.2.2, "Statement Formalization".
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from loong_jax.synth.authors import Author, Reply, Request, structured
-from loong_jax.synth.formal import filters, formulas, wording
+from loong_jax.synth.formal import formulas, statement, wording
 from loong_jax.synth.formal.backends import Backend
-from loong_jax.synth.formal.filters import Decision
 from loong_jax.synth.formal.statement import Statement
 
+# Every way to leave, in the order of the stages; the last word is for those that stay.
+STAGES = (
+    *("no reply", "syntax", "foreign atom", "contradictory", "trivial", "refutable"),
+    *("no back-translation", "judged different", "not as intended", "kin of another", "kept"),
+)
 _LIST = {"type": "array", "items": {"type": "string"}, "maxItems": 26}
 STATEMENT = structured.fields(hypotheses=_LIST, goal=str)
 PROBLEM = structured.fields(problem=str)
 JUDGEMENT = structured.fields(reasoning=str, is_same=bool)
+
+
+class Decision(NamedTuple):
+    stage: str  # of STAGES: where it was stopped, or "kept"
+    detail: str = ""
+
+
+KEPT = Decision("kept")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,18 +48,18 @@ class WordProblem:
     intended: Statement | None = None
 
 
-class Formalised(NamedTuple):
+@dataclasses.dataclass
+class Formalised:
     """What became of one problem; `statement` where there is one, kept or not."""
 
     problem: WordProblem
-    statement: Statement | None
-    decision: Decision
-    calls: tuple[str, ...]  # keys of the author's transcripts
-    first_call: Reply
+    statement: Statement | None = None
+    decision: Decision = KEPT
+    replies: list[Reply] = dataclasses.field(default_factory=list)
 
     @property
     def is_kept(self) -> bool:
-        return self.decision == filters.KEPT
+        return self.decision == KEPT
 
     def record(self) -> dict[str, Any]:
         shown = None if self.statement is None else formulas.show(self.statement.formula)
@@ -56,16 +70,15 @@ class Formalised(NamedTuple):
             "statement": shown,
             "stage": self.decision.stage,
             "detail": self.decision.detail,
-            "calls": list(self.calls),
+            "calls": [reply.transcript.key for reply in self.replies],
         }
 
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
     glossary = wording.draw_glossary(posed.atoms, rng)
-    return WordProblem(
-        uid=posed.uid, text=wording.tell(posed, glossary), glossary=glossary, intended=posed
-    )
+    text = wording.tell(posed, glossary)
+    return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 
 
 def formalise(
@@ -76,125 +89,144 @@ def formalise(
     Raises AuthorDown where the endpoint has stopped answering. Calls that were made before are
     read from the author's store.
     """
-    translations = author.ask([_translate(problem, seed) for problem in problems])
-    author.require_up()
-    made = [
-        _first_look(problem, reply, backend)
-        for problem, reply in zip(problems, translations, strict=True)
-    ]
-    made = _back_and_judged(made, author, seed)
-    return [_compared(one) for one in made]
+    made = [Formalised(problem) for problem in problems]
+
+    def ask(
+        stage: str,
+        role: str,
+        prompt: str,
+        schema: dict[str, Any],
+        fields: Callable[[Formalised], dict[str, str]],
+        decide: Callable[[Formalised, Any], Decision],
+    ) -> None:
+        """One call for each that is kept so far; where it fails, nothing speaks for that one."""
+        kept = [one for one in made if one.is_kept]
+        glossaries = [wording.glossary_text(one.problem.glossary) for one in kept]
+        replies = author.ask(
+            [
+                Request(
+                    role=role,
+                    prompt_name=f"formal/{prompt}",
+                    seed=seed,
+                    schema=schema,
+                    fields={**fields(one), "glossary": glossary},
+                )
+                for one, glossary in zip(kept, glossaries, strict=True)
+            ]
+        )
+        author.require_up()
+        for one, reply in zip(kept, replies, strict=True):
+            one.replies.append(reply)
+            failed = reply.failure is not None
+            one.decision = (
+                Decision(stage, reply.failure or "") if failed else decide(one, reply.parsed)
+            )
+
+    def first_look(one: Formalised, parsed: Any) -> Decision:
+        found = read(parsed["hypotheses"], parsed["goal"], backend)
+        if isinstance(found, Decision):
+            return found
+        one.statement = found
+        return look(found, one.problem.glossary)
+
+    def judged(one: Formalised, parsed: Any) -> Decision:
+        return (
+            KEPT if parsed["is_same"] else Decision("judged different", parsed["reasoning"][:200])
+        )
+
+    ask(
+        "no reply",
+        "formaliser",
+        "formalise",
+        STATEMENT,
+        lambda one: {"problem": one.problem.text},
+        first_look,
+    )
+    ask(
+        "no back-translation",
+        "back-translator",
+        "back_translate",
+        PROBLEM,
+        _in_formulas,
+        lambda one, parsed: KEPT,
+    )
+    ask(
+        "judged different",
+        "formal-judge",
+        "judge",
+        JUDGEMENT,
+        lambda one: {
+            "problem": one.problem.text,
+            "back_translation": one.replies[-1].parsed["problem"],
+        },
+        judged,
+    )
+    for one in made:
+        if one.is_kept and one.problem.intended is not None and one.statement is not None:
+            one.decision = compare(one.statement, one.problem.intended)
+    return made
 
 
-def without_kin(made: Sequence[Formalised], known: Collection[str]) -> list[Formalised]:
-    """The same outcomes; what is kept is kin to none of the `known` and to no earlier one.
+def _in_formulas(one: Formalised) -> dict[str, str]:
+    assert one.statement is not None
+    hypotheses = "\n".join(map(formulas.show, one.statement.hypotheses))
+    return {"hypotheses": hypotheses, "goal": formulas.show(one.statement.goal)}
+
+
+def drop_kin(made: Sequence[Formalised], known: Collection[str]) -> None:
+    """Keeps what is kin to none of the `known` and to no earlier one.
 
     An author's other words for one meaning may be another problem's statement.
     """
-    seen, result = set(known), []
+    seen = set(known)
     for one in made:
         if one.is_kept and one.statement is not None:
-            kin = one.statement.kin
-            if kin in seen:
-                one = one._replace(decision=Decision("kin of another"))
-            seen.add(kin)
-        result.append(one)
-    return result
+            if one.statement.kin in seen:
+                one.decision = Decision("kin of another")
+            seen.add(one.statement.kin)
 
 
 def funnel(made: Sequence[Formalised]) -> dict[str, int]:
     """How many problems ended at each stage; the sum is all of them."""
     counts = Counter(one.decision.stage for one in made)
-    return {stage: counts[stage] for stage in filters.STAGES}
+    return {stage: counts[stage] for stage in STAGES}
 
 
-# ---- stages
+# ---- filters, which ask nobody
 
 
-def _first_look(problem: WordProblem, reply: Reply, backend: Backend) -> Formalised:
-    calls = (reply.transcript.key,)
-    if reply.failure is not None:
-        stopped = Decision("no reply", reply.failure)
-        return Formalised(problem, None, stopped, calls, reply)
-    read = filters.read(reply.parsed["hypotheses"], reply.parsed["goal"], backend)
-    if isinstance(read, Decision):
-        return Formalised(problem, None, read, calls, reply)
-    return Formalised(problem, read, filters.look(read, problem.glossary), calls, reply)
+def read(hypotheses: Sequence[str], goal: str, backend: Backend) -> Statement | Decision:
+    """The syntax filter: the parts are formulas, and the whole is a statement of the backend."""
+    try:
+        found = statement.of_parts(hypotheses, goal)
+        text = backend.statement_text(found)
+    except ValueError as error:
+        return Decision("syntax", str(error)[:200])
+    [judged] = backend.check_statements([text])
+    if not judged.is_correct:
+        return Decision("syntax", f"{judged.reason}: {judged.evidence}"[:200])
+    return found
 
 
-def _back_and_judged(made: list[Formalised], author: Author, seed: int) -> list[Formalised]:
-    """Those that are kept so far, told in words again and compared with the problem."""
-    result = list(made)
-    places = [place for place, one in enumerate(made) if one.is_kept]
-    back = author.ask([_back_translate(made[place], seed) for place in places])
-    author.require_up()
-    asked, requests = [], []
-    for place, reply in zip(places, back, strict=True):
-        one = result[place] = _with_call(result[place], reply, "no back-translation")
-        if one.is_kept:
-            asked.append(place)
-            requests.append(_judge(one.problem, reply.parsed["problem"], seed))
-    judged = author.ask(requests)
-    author.require_up()
-    for place, reply in zip(asked, judged, strict=True):
-        one = _with_call(result[place], reply, "judged different")
-        if one.is_kept and not reply.parsed["is_same"]:
-            one = one._replace(
-                decision=Decision("judged different", reply.parsed["reasoning"][:200])
-            )
-        result[place] = one
-    return result
+def look(posed: Statement, atoms: Collection[str]) -> Decision:
+    """The mechanical part of the semantic filter; `atoms` are those that the problem speaks of."""
+    if foreign := sorted(set(posed.atoms) - set(atoms)):
+        return Decision("foreign atom", ", ".join(foreign))
+    if len(posed.atoms) > formulas.MAX_ATOMS:
+        return Decision("syntax", f"{len(posed.atoms)} atoms are too many for a truth table")
+    if not formulas.is_satisfiable(posed.hypotheses):
+        return Decision("contradictory", "no row of the truth table makes all hypotheses true")
+    if formulas.follows([], posed.goal):
+        return Decision("trivial", "the goal needs no hypothesis")
+    if same := [h for h in posed.hypotheses if formulas.are_equivalent(h, posed.goal)]:
+        return Decision("trivial", f"the goal is the hypothesis {formulas.show(same[0])}")
+    if not formulas.follows(posed.hypotheses, posed.goal):
+        return Decision("refutable", "a row of the truth table makes the goal alone false")
+    return KEPT
 
 
-def _with_call(one: Formalised, reply: Reply, stage: str) -> Formalised:
-    """With one call more; a call that failed stops it, since nothing speaks for it then."""
-    one = one._replace(calls=(*one.calls, reply.transcript.key))
-    return one if reply.failure is None else one._replace(decision=Decision(stage, reply.failure))
-
-
-def _compared(one: Formalised) -> Formalised:
-    if not one.is_kept or one.problem.intended is None or one.statement is None:
-        return one
-    return one._replace(decision=filters.compare(one.statement, one.problem.intended))
-
-
-# ---- requests
-
-
-def _translate(problem: WordProblem, seed: int) -> Request:
-    return Request(
-        role="formaliser",
-        prompt_name="formal/formalise",
-        fields={"problem": problem.text, "glossary": wording.glossary_text(problem.glossary)},
-        seed=seed,
-        schema=STATEMENT,
-    )
-
-
-def _back_translate(one: Formalised, seed: int) -> Request:
-    assert one.statement is not None
-    return Request(
-        role="back-translator",
-        prompt_name="formal/back_translate",
-        fields={
-            "hypotheses": "\n".join(map(formulas.show, one.statement.hypotheses)),
-            "goal": formulas.show(one.statement.goal),
-            "glossary": wording.glossary_text(one.problem.glossary),
-        },
-        seed=seed,
-        schema=PROBLEM,
-    )
-
-
-def _judge(problem: WordProblem, back_translation: str, seed: int) -> Request:
-    return Request(
-        role="formal-judge",
-        prompt_name="formal/judge",
-        fields={
-            "problem": problem.text,
-            "back_translation": back_translation,
-            "glossary": wording.glossary_text(problem.glossary),
-        },
-        seed=seed,
-        schema=JUDGEMENT,
-    )
+def compare(posed: Statement, intended: Statement) -> Decision:
+    """Where what is meant is known: hypothesis by hypothesis, and the goal."""
+    if statement.says_the_same(posed, intended):
+        return KEPT
+    return Decision("not as intended", formulas.show(intended.formula)[:200])

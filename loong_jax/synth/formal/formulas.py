@@ -108,17 +108,6 @@ def rename(formula: Formula, name_of: Mapping[str, str]) -> Formula:
             return Implies(rename(premise, name_of), rename(conclusion, name_of))
 
 
-def is_implicational(formula: Formula) -> bool:
-    """Whether it holds atoms and arrows alone."""
-    match formula:
-        case Atom():
-            return True
-        case Not():
-            return False
-        case Implies(premise, conclusion):
-            return is_implicational(premise) and is_implicational(conclusion)
-
-
 # ---- truth tables
 
 

@@ -1,4 +1,4 @@
-"""Natural deduction into Hilbert's axioms: a proof term as a Metamath proof.
+"""Natural deduction into Hilbert's axioms: a proof as Metamath has it.
 
 Every hypothesis is discharged by bracket abstraction (Curry's algorithm with the eta rule): what is
 left is built from ax-1, ax-2 and modus ponens alone. Equal sub-proofs and formulas are written
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
-from loong_jax.synth.formal.proof_term import LETTERS, Node
+from loong_jax.synth.formal.proofs import Node, Rule, rules_of
 from loong_jax.synth.formal.statement import Statement
 
 # The database names four variables; set.mm's names for more go into the theorem's frame.
@@ -43,13 +43,7 @@ def frame(num_atoms: int) -> str:
 def proof(statement: Statement, node: Node, names: Mapping[str, str]) -> str:
     """The compressed proof of `theorem(statement, names)`."""
     ledger = _Ledger(names)
-    context = {
-        letter: ledger.wff(hypothesis)
-        for letter, hypothesis in zip(LETTERS, statement.hypotheses, strict=False)
-    }
-    step = ledger.step(node, context)
-    for letter, shows in reversed(context.items()):
-        step = ledger.discharge(ledger.given(letter, shows), step, {})
+    step = ledger.under(rules_of(statement), node)
     return _written(ledger.items, step, [names[atom] for atom in statement.atoms])
 
 
@@ -85,20 +79,18 @@ class _Ledger:
             case Implies(premise, conclusion):
                 return self._implies(self.wff(premise), self.wff(conclusion))
 
-    def step(self, node: Node, context: Mapping[str, int]) -> int:
-        """The sub-proof of a node; `context` has the formula of each hypothesis."""
-        step = self.given(node.head, context[node.head])
-        for argument in node.arguments:
-            assumed = {letter: self.wff(formula) for letter, formula in argument.assumed}
-            minor = self.step(argument.node, {**context, **assumed})
-            for letter, shows in reversed(assumed.items()):
-                minor = self.discharge(self.given(letter, shows), minor, {})
-            step = self._apply(step, minor)
+    def under(self, assumed: Sequence[Rule], node: Node) -> int:
+        """The sub-proof of a node, with what was assumed for it discharged."""
+        step = self._given(node.rule)
+        for premise, argument in zip(node.rule.premises, node.arguments, strict=True):
+            step = self._apply(step, self.under(premise.assumed, argument))
+        for rule in reversed(assumed):
+            step = self.discharge(self._given(rule), step, {})
         return step
 
-    def given(self, letter: str, shows: int) -> int:
+    def _given(self, rule: Rule) -> int:
         """A hypothesis that is not discharged yet; its label is none of Metamath's."""
-        return self._number(f"${letter}", (), shows)
+        return self._number(f"${rule.letter}", (), self.wff(rule.formula))
 
     def discharge(self, given: int, step: int, known: dict[int, int]) -> int:
         """A proof of `given -> what step shows` that rests on `given` no more."""

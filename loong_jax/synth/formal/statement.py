@@ -41,11 +41,6 @@ class Statement(NamedTuple):
         return _kin(self)
 
 
-def of_formula(formula: Formula) -> Statement:
-    hypotheses, goal = formulas.premises_of(formula)
-    return Statement(hypotheses, goal)
-
-
 def of_parts(hypotheses: Sequence[str], goal: str) -> Statement:
     """A statement from the texts of its formulas. Raises formulas.Malformed."""
     more, last = formulas.premises_of(formulas.parse(goal))
@@ -64,20 +59,13 @@ def says_the_same(left: Statement, right: Statement) -> bool:
 
     Hypothesis by hypothesis, because two theorems are always equivalent as a whole.
     """
-    return formulas.are_equivalent(left.goal, right.goal) and _are_matched(
-        left.hypotheses, right.hypotheses
-    )
-
-
-def _are_matched(left: Sequence[Formula], right: Sequence[Formula]) -> bool:
-    """Equivalence sorts formulas into classes, so first come, first matched is enough."""
-    rest = list(right)
-    for formula in left:
+    rest = list(right.hypotheses)  # equivalence makes classes: first come, first matched
+    for formula in left.hypotheses:
         twin = next((r for r in rest if formulas.are_equivalent(formula, r)), None)
         if twin is None:
             return False
         rest.remove(twin)
-    return not rest
+    return not rest and formulas.are_equivalent(left.goal, right.goal)
 
 
 @functools.lru_cache(maxsize=65536)

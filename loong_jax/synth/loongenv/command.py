@@ -13,10 +13,10 @@ from loong_jax.synth import opening
 from loong_jax.synth.authors import Author, CallStore, Settings
 from loong_jax.synth.loongenv import outputs, run, summary
 from loong_jax.synth.loongenv import seeds as seed_files
-from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
 from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
 from loong_jax.synth.loongenv.run import LoongEnvConfig
 from loong_jax.synth.loongenv.seeds import SeedSet
+from loong_jax.synth.loongenv.strategies import EvolInstruct
 from loong_jax.verifiers.judge.client import Budget
 
 # Questions and solutions vary, programs and verdicts do not (facts of the original: T 0.7 and 0).
@@ -116,7 +116,7 @@ def main(options: LoongEnvOptions) -> int:
         **dataclasses.asdict(options), "model": endpoint.model,
         "seeds_digest": seed_files.digest(seeds),
     }  # fmt: skip
-    outputs.keep_settings(options.out, kept, FREE)
+    opening.claim(options.out / "config.json", kept, FREE)
     roles = {
         role: Settings(temperature=temperature, model=options.models.get(role))
         for role, temperature in TEMPERATURES.items()

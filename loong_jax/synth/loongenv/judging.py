@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.synth.authors import structured
-from loong_jax.synth.loongenv.asking import Answer
 from loong_jax.synth.loongenv.candidates import Candidate
-from loong_jax.synth.loongenv.workshop import Workshop
+from loong_jax.synth.loongenv.workshop import Answer, Workshop
 
 VERDICT = structured.fields(reasoning=str, is_clear=bool, is_correct=bool)
 NUM_CANARY_PAIRS = 2

@@ -1,13 +1,11 @@
 """What a run leaves behind: candidates, items with their transcripts, problems to train on."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.environments.problem import Domain
-from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import CallStore
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.synth.loongenv.run import Made
@@ -107,25 +105,3 @@ def level(one: Candidate) -> int:
 def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:
     """Those of the seeds that were shown, since an item may stay close to them."""
     return " AND ".join(sorted({seeds[name].licence for name in one.seeds}))
-
-
-def keep_settings(directory: Path, settings: Mapping[str, Any], free: Iterable[str]) -> None:
-    """Writes config.json, or refuses settings other than those that the directory began with.
-
-    `free` settings may change from one start to the next: they decide how long, not what.
-    """
-    path = directory / "config.json"
-    settings = json.loads(json.dumps(json_files.without_nan(dict(settings)), default=str))
-    before = json_files.read_json(path)
-    if before is not None:
-        differing = [
-            f"{name}: {before.get(name)!r} before, {settings.get(name)!r} now"
-            for name in sorted(set(before) | set(settings))
-            if name not in set(free) and before.get(name) != settings.get(name)
-        ]
-        if differing:
-            raise ConfigError(
-                f"{directory} was begun with other settings: {'; '.join(differing)}. Name another "
-                "directory, or give the same settings to go on."
-            )
-    json_files.write_json(path, settings)

@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import Author
-from loong_jax.synth.loongenv import coding, execution, gates, judging, solving
-from loong_jax.synth.loongenv.asking import Asker, OverBudget
+from loong_jax.synth.loongenv import execution, gates, judging, solving, strategies
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.synth.loongenv.duplicates import Duplicates
-from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
 from loong_jax.synth.loongenv.execution import Executions
-from loong_jax.synth.loongenv.few_shot import FewShot
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
-from loong_jax.synth.loongenv.self_instruct import SelfInstruct
-from loong_jax.synth.loongenv.workshop import Strategy, Workshop
+from loong_jax.synth.loongenv.strategies import EvolInstruct, FewShot, SelfInstruct
+from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Strategy, Workshop
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 
 STRATEGIES = ("few_shot", "self_instruct", "evol_instruct")
@@ -201,7 +198,7 @@ def _through(
     progress.update(strategy.propose(workshop, progress.ids))
     progress.update([_gated(one) for one in progress.open()])
     progress.update(_deduplicated(progress.open(), known))
-    progress.update(coding.coded(progress.open(), workshop))
+    progress.update(strategies.coded(progress.open(), workshop))
     progress.update(execution.executed(progress.open(), workshop.packages, executions))
     progress.update(solving.gradable(progress.open(), rules))
     progress.update(judging.judged(progress.open(), workshop, progress.name))

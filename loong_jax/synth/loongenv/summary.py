@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,11 +78,11 @@ def row(
             name: value / sum(shown) if sum(shown) else None
             for name, value in zip(("non-executable", "rejected", "passed"), shown, strict=True)
         },
-        "solver_accuracy": sum(verdicts) / len(verdicts) if verdicts else None,
+        "solver_accuracy": _mean(verdicts),
         "accuracy_of_kept": _mean([one.accuracy or 0.0 for one in kept]),
         "num_solutions": sum(a.verdict == "correct" for one in kept for a in one.attempts),
         "rescued_by_judge": sum(a.by == "judge" for one in attempted for a in one.attempts),
-        "question_chars": _median([len(one.question) for one in kept]),
+        "question_chars": (statistics.median(len(one.question) for one in kept) if kept else None),
         "diversity": diversity(kept, seeds),
         "cost": cost(found, len(kept), calls, prices),
     }
@@ -106,7 +107,7 @@ def diversity(kept: Sequence[Candidate], seeds: Sequence[Seed]) -> dict[str, flo
     for one in kept:
         siblings.add(one.id, one.question)
     to_siblings = [1 - siblings.nearest(one.question, besides=one.id)[1] for one in kept]
-    pairs = Counter(pair for one in kept for pair in _bigrams(one.question))
+    pairs = Counter(pair for one in kept for pair in itertools.pairwise(shape(one.question)))
     return {
         "distance_to_seeds": _mean(to_seeds),
         "distance_to_siblings": _mean(to_siblings),
@@ -165,22 +166,9 @@ def as_text(figures: dict[str, Any]) -> str:
     return f"author: {figures['author']}\n" + "\n".join(line.rstrip() for line in shown)
 
 
-def _bigrams(text: str) -> list[tuple[str, str]]:
-    words = list(shape(text))
-    return list(itertools.pairwise(words))
-
-
 def _ratio(total: float, count: int) -> float | None:
     return total / count if count else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _median(values: Sequence[int]) -> float | None:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if not ordered:
-        return None
-    return (ordered[middle] + ordered[~middle]) / 2
+    return statistics.fmean(values) if values else None

@@ -7,8 +7,7 @@ from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.synth.authors.records import Reply, Request
 from loong_jax.synth.resyn import calibration, questions
 from loong_jax.synth.resyn.calibration import LevelCount
-from loong_jax.synth.resyn.item import Item
-from loong_jax.synth.resyn.settings import ResynSettings
+from loong_jax.synth.resyn.items import Item, ResynSettings
 
 Ask = Callable[[Sequence[Request]], list[Reply]]
 FIRST_SEED = 1_000_000  # of the instances: apart from those that gates looked at

@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 
 from loong_jax.data import json_files
-from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Settings
-from loong_jax.synth.resyn import funnel, keywords, pipeline
+from loong_jax.synth.resyn import items, keywords, pipeline
 from loong_jax.synth.resyn.calibration import CalibrationRule
-from loong_jax.synth.resyn.settings import ResynSettings
+from loong_jax.synth.resyn.items import ResynSettings
 from loong_jax.verifiers.judge.client import Budget
 
 CODE_TOKENS = 16_384  # a module of 20,000 characters, and thoughts before it
@@ -73,7 +72,10 @@ def main(options: ResynOptions) -> int:
     sets = {path.name: keywords.read_texts(path) for path in options.evaluation_sets}
     words = _audited(keywords.read(options.keywords), sets, options)
     endpoint = opening.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
-    _require_same(settings, words, endpoint.model, options)
+    opening.claim(
+        options.out / "run.json",
+        {"settings": dataclasses.asdict(settings), "keywords": words, "model": endpoint.model},
+    )
     budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
     with opening.open_author(
         options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel
@@ -82,7 +84,7 @@ def main(options: ResynOptions) -> int:
             author, words, options.out, settings, sets,
             lambda stage, count: print(f"{stage:<12}{count:6}", file=sys.stderr, flush=True),
         )  # fmt: skip
-    print(funnel.as_text(report["funnel"]))
+    print(items.as_text(report["funnel"]))
     figures = report["diversity"]
     print(
         f"{figures['distinct_both']} differ in verifier and question; {report['calls']} calls, "
@@ -106,20 +108,3 @@ def _audited(words: list[str], sets: dict[str, list[str]], options: ResynOptions
             file=sys.stderr,
         )
     return keywords.cleaned(word for word in words if word not in left_out)
-
-
-def _require_same(
-    settings: ResynSettings, words: list[str], model: str, options: ResynOptions
-) -> None:
-    """A directory holds one run: ConfigError where another was begun in it."""
-    asked = {"settings": dataclasses.asdict(settings), "keywords": words, "model": model}
-    asked = json_files.without_nan(asked)
-    path = options.out / "run.json"
-    begun = json_files.read_json(path)
-    if begun is None:
-        json_files.write_json(path, asked)
-    elif differing := sorted(key for key in asked if begun.get(key) != asked[key]):
-        raise ConfigError(
-            f"{options.out} holds a run with other {', '.join(differing)} (run.json). Name another "
-            "directory, or give what it was begun with."
-        )

@@ -16,12 +16,11 @@ from loong_jax.data.packages import Package
 from loong_jax.environments.modules import Module
 from loong_jax.synth.authors.author import Author
 from loong_jax.synth.authors.records import Reply, Request
-from loong_jax.synth.resyn import calibrate, diversity, funnel, questions
+from loong_jax.synth.resyn import calibrate, diversity, questions
 from loong_jax.synth.resyn import keywords as keywords_room
 from loong_jax.synth.resyn.diversity import Form
-from loong_jax.synth.resyn.examiner import Examiner
-from loong_jax.synth.resyn.item import KEPT, Item
-from loong_jax.synth.resyn.settings import ResynSettings
+from loong_jax.synth.resyn.gates import Examiner
+from loong_jax.synth.resyn.items import KEPT, Item, ResynSettings, count
 
 NUM_EXAMPLES = 2  # of each level, for the judge
 SECOND_TRY = 10_000  # added to the seed of a question that is asked again
@@ -262,7 +261,7 @@ def _report(items: Sequence[Item], author: str, forms: dict[str, Form]) -> dict[
     num_calls = len({key for item in items for key in item.calls})
     return {
         "author": author,
-        "funnel": funnel.count(items),
+        "funnel": count(items),
         "diversity": diversity.measure(
             {item.uid: forms[item.uid] for item in kept}, {item.uid: item.keyword for item in kept}
         ),

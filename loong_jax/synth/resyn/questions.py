@@ -5,7 +5,7 @@ from typing import Any
 
 from loong_jax.synth.authors import structured
 from loong_jax.synth.authors.records import Request
-from loong_jax.synth.resyn.item import Item
+from loong_jax.synth.resyn.items import Item
 
 IDEAS = {
     "type": "object",

@@ -75,9 +75,9 @@ def _throughput(executor: Executor, run: Run, num_runs: int) -> dict[str, float]
 
 
 def _cpu_s(executor: Executor) -> float:
-    """CPU seconds of this process, the nurseries and all that has run in them."""
+    """CPU seconds of this process, the zygotes and all that has run in them."""
     ticks = 0
-    for pid in executor.nursery_pids():
+    for pid in executor.zygote_pids():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(map(int, fields[11:15]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

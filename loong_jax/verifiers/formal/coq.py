@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
+from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import isolated
-from loong_jax.verifiers.formal.isolated import CommandLimits, CommandResult
-from loong_jax.verifiers.logic import answer_span
+from loong_jax.verifiers.sandbox import Ended, Limits
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CoqVerifier:
 
     def __init__(self, *, axioms: tuple[str, ...] | list[str] = (), cpu_s: int = 20):
         self._axioms = frozenset(axioms)
-        self._limits = CommandLimits(cpu_s=cpu_s, wall_s=4.0 * cpu_s)
+        self._limits = isolated.limits(cpu_s)
         self._coqc = shutil.which("coqc") or ""
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:
@@ -129,7 +129,7 @@ class CoqVerifier:
         ran = _coqc(self._coqc, "Answer", files, self._limits)
         if (late := _late(ran)) is not None:
             return late
-        if ran.status or "Answer.vo" not in ran.files:
+        if ran.status != 0 or "Answer.vo" not in ran.files:
             return verdict.wrong("proof", _last_words(ran))
         check = (
             "Require Statement Answer.\n"
@@ -138,20 +138,20 @@ class CoqVerifier:
         )
         files = {
             "Statement.vo": compiled,
-            "Answer.vo": ran.files["Answer.vo"],
+            "Answer.vo": ran.files["Answer.vo"][0],
             "Check.v": check.encode(),
         }
         ran = _coqc(self._coqc, "Check", files, self._limits)
         if (late := _late(ran)) is not None:
             return late
-        if ran.status:
+        if ran.status != 0:
             return verdict.wrong("statement changed", _last_words(ran))
-        if ran.output.strip() == _CLOSED:
+        if (said := isolated.said(ran).strip()) == _CLOSED:
             return verdict.correct("no assumptions")
-        assumed = _axioms(ran.output)
+        assumed = _axioms(said)
         if assumed is not None and self._axioms.issuperset(assumed):
             return verdict.correct(f"assumes {', '.join(assumed)}")
-        return verdict.wrong("assumptions", ran.output.strip())
+        return verdict.wrong("assumptions", said)
 
 
 def _axioms(output: str) -> list[str] | None:
@@ -184,29 +184,27 @@ def _refused(script: str) -> Verdict | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _statement(coqc: str, preamble: str, goal: str, limits: CommandLimits) -> bytes:
+def _statement(coqc: str, preamble: str, goal: str, limits: Limits) -> bytes:
     """The compiled goal; the same one is compiled once. Raises BrokenStatement."""
     source = f"{preamble}\nDefinition goal : Prop := ({goal}).\n"
     ran = _coqc(coqc, "Statement", {"Statement.v": source.encode(errors="replace")}, limits)
-    if ran.status or "Statement.vo" not in ran.files:
+    if ran.status != 0 or "Statement.vo" not in ran.files:
         raise BrokenStatement(_last_words(ran))
-    return ran.files["Statement.vo"]
+    return ran.files["Statement.vo"][0]
 
 
-def _coqc(
-    coqc: str, module: str, files: Mapping[str, bytes], limits: CommandLimits
-) -> CommandResult:
+def _coqc(coqc: str, module: str, files: Mapping[str, bytes], limits: Limits) -> Ended:
     command = [coqc, "-q", "-noglob", "-w", "none", "-R", ".", "", f"{module}.v"]
     return isolated.run(command, files, [f"{module}.vo"], limits)
 
 
-def _late(ran: CommandResult) -> Verdict | None:
-    if ran.cpu_limit:
+def _late(ran: Ended) -> Verdict | None:
+    if ran.end == "cpu":
         return verdict.wrong("timeout", "its CPU time is used up")
-    if ran.timed_out:
+    if ran.end == "wall":
         return verdict.ungradable("timeout", "its wall time passed; the machine may be overloaded")
     return None
 
 
-def _last_words(ran: CommandResult) -> str:
-    return " ".join(ran.output.split())[-300:] or f"exit status {ran.status}"
+def _last_words(ran: Ended) -> str:
+    return " ".join(isolated.said(ran).split())[-300:] or f"exit status {ran.status}"

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import Executor, Limits, Run
+from loong_jax.verifiers.sandbox import PROGRAM, Ended, Executor, Limits, Run
 
 # The command's words follow the names of its outputs; what it made is copied to where it is read.
 _SCRIPT = (
@@ -20,32 +20,20 @@ _SCRIPT = (
 _SCRIPT += '"$@"; s=$?; for f in $names; do [ -e "$f" ] && cp -P -- "$f" out/; done; exit $s'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommandLimits:
-    """What one run of a checker may use."""
-
-    cpu_s: int = 20
-    wall_s: float = 60.0
-    memory_bytes: int = 2 * 2**30
-    file_bytes: int = 32 * 2**20
-    output_bytes: int = 4 * 2**20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    status: int  # exit status; minus the signal that ended it
-    output: str  # stdout, then stderr
-    files: Mapping[str, bytes]
-    timed_out: bool
-    cpu_limit: bool
+def limits(
+    cpu_s: float, *, memory_bytes: int = 2 * 2**30, file_bytes: int = 32 * 2**20, stretch: float = 4
+) -> Limits:
+    """Limits of one run of a checker; its wall time is `stretch` times its CPU time."""
+    return dataclasses.replace(
+        PROGRAM, cpu_s=cpu_s, wall_s=stretch * cpu_s, memory_bytes=memory_bytes,
+        address_bytes=2 * memory_bytes, disk_bytes=2 * file_bytes, output_bytes=4 * 2**20,
+        collect_bytes=file_bytes,
+    )  # fmt: skip
 
 
 def run(
-    command: Sequence[str],
-    files: Mapping[str, bytes],
-    outputs: Sequence[str],
-    limits: CommandLimits,
-) -> CommandResult:
+    command: Sequence[str], files: Mapping[str, bytes], outputs: Sequence[str], limits: Limits
+) -> Ended:
     """Runs `command` where `files` lie in its directory; returns it with those of `outputs`.
 
     Raises VerifierError where that says nothing about the proof: no isolation, a failure of the
@@ -56,30 +44,18 @@ def run(
         Run(
             argv=["/bin/sh", "-c", _SCRIPT, "sh", *words],
             env={"HOME": "/tmp", "PATH": "/usr/local/bin:/usr/bin:/bin"},
-            files=files,
-            collect=True,
-            limits=Limits(
-                cpu_s=limits.cpu_s,
-                wall_s=limits.wall_s,
-                memory_bytes=limits.memory_bytes,
-                address_bytes=2 * limits.memory_bytes,
-                disk_bytes=2 * limits.file_bytes,
-                output_bytes=limits.output_bytes,
-                collect_bytes=limits.file_bytes,
-            ),
+            files=files, collect=True, limits=limits,
         )
-    )
+    )  # fmt: skip
     if ended.end == "lost":
         raise VerifierError(f"the sandbox failed: {ended.detail}")
     if ended.end == "memory":
         raise VerifierError(f"{limits.memory_bytes} bytes of memory are used up")
-    return CommandResult(
-        status=1 if ended.status is None else ended.status,
-        output=(ended.stdout + ended.stderr).decode(errors="replace"),
-        files={name: content for name, (content, _) in ended.files.items() if name in outputs},
-        timed_out=ended.end == "wall",
-        cpu_limit=ended.end == "cpu",
-    )
+    return ended
+
+
+def said(ended: Ended) -> str:
+    return (ended.stdout + ended.stderr).decode(errors="replace")
 
 
 @functools.cache

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import score, verdict
+from loong_jax.verifiers import verdict
 from loong_jax.verifiers.judge import gate, replies, rubric
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
-from loong_jax.verifiers.score import Score
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Score, Verdict
 
 if TYPE_CHECKING:
     from loong_jax.environments.problem import Problem
@@ -123,7 +122,7 @@ class JudgeVerifier:
             try:
                 return self.score(question, text, answer)
             except VerifierError as error:
-                return score.ungradable("record", str(error))
+                return Score(value=None, reason="record", evidence=str(error))
         return verdict.ungradable("record", "neither gold nor rubric is a text")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One nursery and what it takes to start, feed and restart it: programs in, how they ended out."""
+"""One zygote and what it takes to start, feed and restart it: programs in, how they ended out."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ End = Literal[
 
 _GRACE_S = 15.0
 _MAX_RESULT_BYTES = 64 * 2**20
-_MAX_STRETCH = 4  # of a run's wall time, as the nursery has it
+_MAX_STRETCH = 4  # of a run's wall time, as the zygote has it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Box:
         self.mechanism = mechanism
         self._cache = cache
         self._lock = threading.Lock()
-        self._nursery: Child | None = None
+        self._zygote: Child | None = None
         self._group = groups.Group()
         self.num_lost = 0
 
@@ -123,24 +123,24 @@ class Box:
 
     @property
     def pid(self) -> int | None:
-        return self._nursery.pid if self._nursery else None
+        return self._zygote.pid if self._zygote else None
 
     @property
     def group_counts(self) -> tuple[str, ...]:
         return self._group.counts
 
     def run(self, program: Run) -> Ended:
-        """Runs a program; raises BoxLost only where no nursery can be started."""
+        """Runs a program; raises BoxLost only where no zygote can be started."""
         body = _encode(program)
         with self._lock:
             for _ in range(2):
-                if self._nursery is None or not self._nursery.is_alive():
+                if self._zygote is None or not self._zygote.is_alive():
                     self._start()
-                assert self._nursery is not None
+                assert self._zygote is not None
                 deadline = time.monotonic() + _MAX_STRETCH * program.limits.wall_s + _GRACE_S
                 try:
-                    self._nursery.send(body, deadline)
-                    return _decode(self._nursery.receive(deadline))
+                    self._zygote.send(body, deadline)
+                    return _decode(self._zygote.receive(deadline))
                 except (ChildLost, TimeoutError):
                     self.num_lost += 1
                     self._stop()
@@ -148,7 +148,7 @@ class Box:
 
     def start(self) -> None:
         with self._lock:
-            if self._nursery is None or not self._nursery.is_alive():
+            if self._zygote is None or not self._zygote.is_alive():
                 self._start()
 
     def close(self) -> None:
@@ -159,12 +159,12 @@ class Box:
         self._stop()
         if self._cache is not None:
             self._group = groups.make_group()
-        self._nursery = self.mechanism.start(self._cache, self._group)
+        self._zygote = self.mechanism.start(self._cache, self._group)
 
     def _stop(self) -> None:
-        if self._nursery is not None:
-            self._nursery.stop()
-            self._nursery = None
+        if self._zygote is not None:
+            self._zygote.stop()
+            self._zygote = None
         self._group.close()
         self._group = groups.Group()
 

@@ -63,7 +63,7 @@ class Sandbox:
     """One box for calls. Safe to share between threads; runs one at a time.
 
     `tier` asks for one tier, else the best that works here is taken; below `min_tier` it raises
-    VerifierError, as it does when no nursery can be started. `packages` is a directory of them
+    VerifierError, as it does when no zygote can be started. `packages` is a directory of them
     that is there as well, and those `preloaded` are imported once, before the forks.
     """
 
@@ -96,7 +96,7 @@ class Sandbox:
             return [self._run(program) for program in programs]
 
     def pid(self) -> int | None:
-        """The nursery's process as seen from here, while there is one."""
+        """The zygote's process as seen from here, while there is one."""
         return self._box.pid
 
     def close(self) -> None:

@@ -84,11 +84,11 @@ class Executor:
         return [box.pid for box in self._boxes if box.pid is not None]
 
     def num_lost(self) -> int:
-        """Nurseries that were lost while they ran a program."""
+        """Zygotes that were lost while they ran a program."""
         return sum(box.num_lost for box in self._boxes)
 
-    def nursery_pids(self) -> list[int]:
-        """Processes of the nurseries: children of the launchers that `pids` names."""
+    def zygote_pids(self) -> list[int]:
+        """Processes of the zygotes: children of the launchers that `pids` names."""
         texts = (Path(f"/proc/{pid}/task/{pid}/children") for pid in self.pids())
         return [int(pid) for text in texts if text.exists() for pid in text.read_text().split()]
 

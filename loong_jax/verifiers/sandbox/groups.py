@@ -1,8 +1,8 @@
 """Control groups for runs, where this process may make them: memory, processes and CPU time.
 
-A nursery gets one group per controller; only the init of a run enters, so the nursery itself is
+A zygote gets one group per controller; only the init of a run enters, so the zygote itself is
 never counted or killed. Version 1 and version 2 hierarchies are known. The files are opened here
-and inherited, since the nursery sees no cgroup file system and has no right to write to one.
+and inherited, since the zygote sees no cgroup file system and has no right to write to one.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "loong-"
 _COUNTER = itertools.count()
 
-# what the nursery calls a file: its name, by version of the hierarchy
+# what the zygote calls a file: its name, by version of the hierarchy
 _FILES_V1 = {
     "memory": {
         "memory_tasks": "cgroup.procs",

@@ -1,11 +1,11 @@
-"""Namespaces without bubblewrap: makes them, builds the file tree, and becomes the nursery.
+"""Namespaces without bubblewrap: makes them, builds the file tree, and becomes the zygote.
 
 Run as `python -I -S -c SOURCE PLAN` (mechanism.py) by an unprivileged user; standard library only.
 PLAN is JSON: `tree`, the (kind, source, target) of what is inside; `command`, what to execute.
 
 The order is that of a container: a user namespace gives the right to make the others; a tmpfs
 becomes the root, what is needed is bound into it read-only, and the old root is let go. Of its
-capabilities the nursery keeps CAP_SYS_ADMIN over its own namespaces.
+capabilities the zygote keeps CAP_SYS_ADMIN over its own namespaces.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ def main(plan):
             file.write(text)
     pid = os.fork()
     if pid:
-        os.closerange(0, 1024)  # the pipes are the nursery's alone
+        os.closerange(0, 1024)  # the pipes are the zygote's alone
         os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     build_tree(plan["tree"])

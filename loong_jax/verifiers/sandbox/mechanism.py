@@ -1,4 +1,4 @@
-"""Ways to start a nursery: bubblewrap where it is, our own namespaces, or limits alone."""
+"""Ways to start a zygote: bubblewrap where it is, our own namespaces, or limits alone."""
 
 import dataclasses
 import functools
@@ -56,7 +56,7 @@ class BoxLost(VerifierError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A way to start a nursery, with or without walls around it."""
+    """A way to start a zygote, with or without walls around it."""
 
     name: Literal["bubblewrap", "own namespaces", "limits"]
     tier: IsolationTier
@@ -68,18 +68,18 @@ class Mechanism:
 
     def command(self, cache: Path | None) -> list[str]:
         flags = "-S" if cache is None else "-B"
-        nursery = [self.interpreter, "-I", flags, "-c", _BOOTSTRAP]
+        zygote = [self.interpreter, "-I", flags, "-c", _BOOTSTRAP]
         if self.name == "limits":
-            return nursery
+            return zygote
         tree = _tree(self, cache)
         if self.name == "bubblewrap":
-            return [*_bwrap_command(self.bwrap, tree, is_bare=cache is None), *nursery]
+            return [*_bwrap_command(self.bwrap, tree, is_bare=cache is None), *zygote]
         source = resources.files("loong_jax.verifiers.sandbox").joinpath("launcher.py").read_text()
-        plan = json.dumps({"tree": tree, "command": nursery})
+        plan = json.dumps({"tree": tree, "command": zygote})
         return [self.interpreter, "-I", "-S", "-c", source, plan]
 
     def start(self, cache: Path | None, group: groups.Group) -> Child:
-        """Starts a nursery and waits until it is ready; BoxLost with its last words."""
+        """Starts a zygote and waits until it is ready; BoxLost with its last words."""
         popen: dict[str, Any] = {"env": {}, "cwd": "/", "stderr": subprocess.PIPE}
         rules = b""
         if self.tier == "namespaces":
@@ -97,7 +97,7 @@ class Mechanism:
             "packages": _PACKAGES if self.packages else "", "preloaded": self.preloaded,
         }  # fmt: skip
         try:
-            child.send(_nursery(), deadline)
+            child.send(_zygote(), deadline)
             child.send(json.dumps(setup).encode(), deadline)
             child.receive(deadline)
         except (ChildLost, TimeoutError) as error:
@@ -169,7 +169,7 @@ def _in_namespaces() -> Iterator[Mechanism]:
 
 
 @functools.cache
-def _nursery() -> bytes:
+def _zygote() -> bytes:
     """The modules of what runs inside, as text.
 
     Compiled ones would start no faster, and each run took 2 ms of CPU more: what a compilation

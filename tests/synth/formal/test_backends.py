@@ -9,9 +9,8 @@ from loong_jax.errors import ConfigError
 from loong_jax.synth.formal import (
     backends,
     expert_iteration,
-    formulas,
     hilbert,
-    proof_term,
+    proofs,
     statement,
 )
 from loong_jax.synth.formal.backends import Claim
@@ -37,7 +36,7 @@ def drawn(count, max_size=6):
     rng = np.random.default_rng(3)
     theorems = Theorems(max_size=max_size)
     found = [theorems.draw(rng)[0] for _ in range(count)]
-    return [(posed, proof_term.search(posed, max_size)) for posed in found]
+    return [(posed, proofs.search(posed, max_size)) for posed in found]
 
 
 def claims_of(backend, pairs):
@@ -65,8 +64,7 @@ def test_statements_are_told_from_what_is_none(name):
 def test_a_large_proof_is_written_in_hilberts_axioms():
     hypotheses = ["p", "p->q", "q->r", "r->s", "s->p->t", "t->s->u", "(p->u)->w", "w->u->v"]
     posed = statement.of_parts(hypotheses, "v")
-    text = "vH wG I:p uF tE sD rC qB pI pA sD rC qB pA uF tE sD rC qB pA pA sD rC qB pA"
-    node = proof_term.read(text, posed)
+    node = proofs.read("HGFEDCBIADCBAFEDCBAADCBA", posed)
     backend = backends.get_backend("metamath")
     [claim] = claims_of(backend, [(posed, node)])
     [judged] = backend.check_proofs([claim])
@@ -81,9 +79,8 @@ def test_a_large_proof_is_written_in_hilberts_axioms():
 
 
 def test_wffs_are_proved_for_negations_too():
-    formula = formulas.parse("~(~p -> q) -> ~~q")
     names = {"p": "ch", "q": "ta"}
-    theorem = hilbert.theorem(statement.of_formula(formula), names)
+    theorem = hilbert.theorem(statement.of_parts([], "~(~p -> q) -> ~~q"), names)
     assert theorem == "|- ( -. ( -. ch -> ta ) -> -. -. ta )"
     [judged] = backends.get_backend("metamath").check_statements([theorem])
     assert judged.is_correct, judged
@@ -94,7 +91,7 @@ def test_lean_is_sent_terms_of_its_own_language():
         url = f"http://127.0.0.1:{server.server_port}"
         backend = backends.get_backend("lean", url=url, pause_s=0.01)
         posed = statement.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")
-        node = proof_term.read("rA D:p qC sB pD", posed)
+        node = proofs.read("ACBD", posed)
         [claim] = claims_of(backend, [(posed, node)])
         assert claim.statement == (
             "theorem goal (p q r s : Prop) : ((p -> q) -> r) -> s -> (s -> p -> q) -> r"

@@ -5,9 +5,9 @@ import collections
 import numpy as np
 import pytest
 
-from loong_jax.synth.formal import backends, filters, formalise, statement, wording
+from loong_jax.synth.formal import backends, formalise, statement, wording
 from loong_jax.synth.formal.problems import Theorems
-from tests.synth.scripted import Plan, formal_roles, ledger, roles
+from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
 GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}
@@ -20,15 +20,15 @@ def problems(count):
 
 def test_words_are_read_back():
     for problem in problems(50):
-        assert wording.read(problem.text, problem.glossary) == problem.intended
+        assert formal_words.read(problem.text, problem.glossary) == problem.intended
     posed = statement.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
-    assert wording.read(wording.tell(posed, GLOSSARY), GLOSSARY) == posed
+    assert formal_words.read(wording.tell(posed, GLOSSARY), GLOSSARY) == posed
     text = wording.glossary_text(GLOSSARY)
     assert formal_roles.read_glossary(text) == GLOSSARY
     for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
                     "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
-        with pytest.raises(wording.Unclear):
-            wording.read(unclear, GLOSSARY)
+        with pytest.raises(formal_words.Unclear):
+            formal_words.read(unclear, GLOSSARY)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_words_are_read_back():
     ],
 )
 def test_what_is_decided_by_tables(hypotheses, goal, stage):
-    read = filters.read(hypotheses, goal, backends.get_backend("metamath"))
-    decision = read if isinstance(read, filters.Decision) else filters.look(read, GLOSSARY)
+    read = formalise.read(hypotheses, goal, backends.get_backend("metamath"))
+    decision = read if isinstance(read, formalise.Decision) else formalise.look(read, GLOSSARY)
     assert decision.stage == stage
-    assert stage in filters.STAGES
+    assert stage in formalise.STAGES
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +62,7 @@ def test_every_planted_kind_is_caught(scripted, author, kind):
     server = scripted(plan=plan, table=roles.ROLES)
     made = formalise.formalise(problems(12), author(server), backends.get_backend("metamath"))
     planted = {entry["digest"]: entry["defect"] for entry in server.ledger.entries}
-    first = [one.first_call.transcript for one in made]
+    first = [one.replies[0].transcript for one in made]
     defects = [planted[ledger.digest(call.messages, call.seed)] for call in first]
     spoilt = [one for one, defect in zip(made, defects, strict=True) if defect == kind]
     assert len(spoilt) >= 8

@@ -8,12 +8,11 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import CallStore
-from loong_jax.synth.loongenv import coding, execution, judging, solving
-from loong_jax.synth.loongenv.asking import Asker, OverBudget, seed_of
+from loong_jax.synth.loongenv import execution, judging, solving, strategies
 from loong_jax.synth.loongenv.candidates import Candidate, funnel
-from loong_jax.synth.loongenv.evol_instruct import EvolInstruct
 from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
-from loong_jax.synth.loongenv.workshop import Workshop
+from loong_jax.synth.loongenv.strategies import EvolInstruct
+from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop, seed_of
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from tests.synth.scripted import Said, loongenv_roles
 
@@ -131,12 +130,12 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
 def test_useless_replies_are_asked_for_again_with_another_seed(scripted, author):
     server = scripted(rates={"refusal": 1.0})
     made = author(server)
-    [found] = coding.coded([candidate(code="")], workshop(made, max_tries=3))
+    [found] = strategies.coded([candidate(code="")], workshop(made, max_tries=3))
     assert (found.state, found.detail) == ("author_failed", "code refused")
     assert len(found.calls) == len(set(found.calls)) == 3
     poor = author(scripted(), store="poor.jsonl", budget={"max_requests": 0})
     with pytest.raises(OverBudget):
-        coding.coded([candidate(code="")], workshop(poor))
+        strategies.coded([candidate(code="")], workshop(poor))
 
 
 def test_evolution_goes_on_with_the_best_mark():

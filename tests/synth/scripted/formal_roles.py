@@ -10,6 +10,7 @@ from collections.abc import Callable
 from loong_jax.synth.formal import formulas, statement, wording
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
 from loong_jax.synth.formal.statement import Statement
+from tests.synth.scripted import formal_words
 from tests.synth.scripted.defects import Defect
 from tests.synth.scripted.play import Ask, Said
 
@@ -44,7 +45,7 @@ def read_glossary(text: str) -> dict[str, str]:
 
 
 def formalise(ask: Ask) -> Said:
-    meant = wording.read(ask.fields["problem"], read_glossary(ask.fields["glossary"]))
+    meant = formal_words.read(ask.fields["problem"], read_glossary(ask.fields["glossary"]))
     if ask.defect == "formula_syntax":
         parts = _parts(meant)
         parts["goal"] = f"({parts['goal']}"
@@ -70,7 +71,7 @@ def back_translate(ask: Ask) -> Said:
 def judge(ask: Ask) -> Said:
     glossary = read_glossary(ask.fields["glossary"])
     first, second = (
-        wording.read(ask.fields[name], glossary) for name in ("problem", "back_translation")
+        formal_words.read(ask.fields[name], glossary) for name in ("problem", "back_translation")
     )
     is_same = statement.says_the_same(first, second)
     planted = None

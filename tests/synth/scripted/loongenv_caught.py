@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from loong_jax.data import json_files
 from loong_jax.synth.authors import Transcript, structured
 from loong_jax.synth.authors.author import reply_of
-from loong_jax.synth.loongenv import coding, few_shot, judging, solving, workshop
+from loong_jax.synth.loongenv import judging, solving, strategies, workshop
 from loong_jax.synth.loongenv.duplicates import words_of
-from loong_jax.synth.loongenv.evol_instruct import MARKS
+from loong_jax.synth.loongenv.strategies import MARKS
 from tests.synth.scripted import ledger, roles, world
 from tests.synth.scripted.defects import COMMON
 from tests.synth.scripted.loongenv_roles import same
@@ -24,11 +24,11 @@ from tests.synth.scripted.played import LEDGER
 Candidate = Mapping[str, Any]  # a line of candidates.jsonl
 
 _SCHEMAS = {
-    "loongenv/few_shot": few_shot.TRIPLE,
+    "loongenv/few_shot": strategies.TRIPLE,
     "loongenv/self_instruct": workshop.QUESTION,
     "loongenv/evolve": workshop.QUESTION,
     "loongenv/score": MARKS,
-    "loongenv/code": coding.CODE,
+    "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
     "loongenv/solve": solving.SOLUTION,
     "judge/reasoning": structured.fields(reasoning=str, verdict=str),

@@ -104,7 +104,7 @@ def test_hostile_program(verifier, host, one):
     assert "PWNED" not in result["stdout"]
     assert judged.isolation == "namespaces"
     assert took_s < 30
-    if pids:  # the nursery outlived it
+    if pids:  # the zygote outlived it
         assert verifier.executor.pids() == pids
 
 
@@ -113,7 +113,7 @@ def test_a_second_run_finds_nothing_of_the_first(verifier, host, number):
     (one,) = (one for one in HOSTILE if one.number == number)
     for _ in range(2):
         assert judge(verifier, one, placed(one, host)).is_correct
-    for pid in verifier.executor.nursery_pids():
+    for pid in verifier.executor.zygote_pids():
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
 
 

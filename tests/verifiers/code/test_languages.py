@@ -1,14 +1,18 @@
 """Every installed language: greeting, compile error, run-time error, time limit."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.sandbox import languages
-from tests.verifiers.code.languages import BROKEN, GREETERS
 
 pytestmark = pytest.mark.bubblewrap
+_TEXTS = tomllib.loads(Path(__file__).with_name("greeters.toml").read_text(encoding="utf-8"))
+GREETERS: dict[str, str] = _TEXTS["greeters"]
+BROKEN: dict[str, str] = _TEXTS["broken"]
 
 # Their toolchains answer quickly. Of the others a landing tries one with a compiler, one with a
 # machine of its own and one that is interpreted; a release tries them all.

@@ -54,7 +54,7 @@ def judge(verifier, answer, *tests):
 def test_what_a_call_should_return_is_not_found(verifier):
     wanted = mark()
     answer = SEARCH + "\ndef f(x):\n    return search()\n"
-    for _ in range(2):  # nothing is left in the nursery for the next run either
+    for _ in range(2):  # nothing is left in the zygote for the next run either
         said = judge(verifier, answer, {"call": "f", "args": [1], "returns": wanted},
                      {"call": "f", "args": [2], "returns_any": [mark(), wanted]})  # fmt: skip
         assert said.reason == "wrong answer", said

@@ -33,10 +33,10 @@ def one(needs_isolation):
 
 @pytest.mark.parametrize(
     ("who", "stop_s"),
-    [("launcher", 2.0), ("nursery", 2.0), pytest.param("nursery", 24.0, marks=pytest.mark.release)],
+    [("launcher", 2.0), ("zygote", 2.0), pytest.param("zygote", 24.0, marks=pytest.mark.release)],
 )
 def test_a_stopped_sandbox_goes_on(one, who, stop_s):
-    pids = one.executor.nursery_pids() if who == "nursery" else one.executor.pids()
+    pids = one.executor.zygote_pids() if who == "zygote" else one.executor.pids()
     judged = []
     thread = threading.Thread(target=lambda: judged.append(one.verify_record(RECORD)))
     thread.start()
@@ -80,11 +80,11 @@ def test_a_sandbox_that_stays_stopped_is_ungradable(one, monkeypatch):
 
     def stopped(self):
         real(self)
-        for pid in one.executor.nursery_pids():
+        for pid in one.executor.zygote_pids():
             os.kill(pid, signal.SIGSTOP)
 
     monkeypatch.setattr(box.Box, "_start", stopped)
-    for pid in one.executor.nursery_pids():
+    for pid in one.executor.zygote_pids():
         os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
     limits = dataclasses.replace(PROGRAM, cpu_s=0.2, wall_s=0.2)

@@ -233,7 +233,7 @@ def test_compiles_once_for_all_tests_and_verifiers(tmp_path, needs_isolation):
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def test_a_killed_nursery_costs_no_verdict(code):
+def test_a_killed_zygote_costs_no_verdict(code):
     for pid in code.executor.pids():
         os.kill(pid, 9)
     assert code.verify_record(record("print(1)", {"stdout": "1"})).is_correct
@@ -250,16 +250,16 @@ def leaks(verifier, num_runs: int) -> dict[str, int]:
         mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
         status = Path("/proc/self/status").read_text()
         (rss,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-        nursery = sum(
+        zygote = sum(
             int(line.split()[1])
-            for pid in verifier.executor.nursery_pids()
+            for pid in verifier.executor.zygote_pids()
             for line in Path(f"/proc/{pid}/status").read_text().splitlines()
             if line.startswith("VmRSS")
         )
         files = len(os.listdir(verifier.executor._cache.directory))
         fds = psutil.Process().num_fds()
         return {
-            "children": children, "mounts": mounts, "kB": rss + nursery, "files": files, "fds": fds,
+            "children": children, "mounts": mounts, "kB": rss + zygote, "files": files, "fds": fds,
         }  # fmt: skip
 
     source = f"open({_MADE!r}, 'w')".encode()

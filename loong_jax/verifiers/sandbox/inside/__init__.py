@@ -3,4 +3,4 @@
 They import each other, in this order, and the standard library only.
 """
 
-ORDER = ("system", "program", "init", "usage", "call", "nursery")
+ORDER = ("system", "program", "init", "usage", "call", "zygote")

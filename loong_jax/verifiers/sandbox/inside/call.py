@@ -1,4 +1,4 @@
-"""Calls of a function that a small source defines, in a plain fork of the nursery.
+"""Calls of a function that a small source defines, in a plain fork of the zygote.
 
 Its process can neither fork nor write a file, and it holds no descriptor but its own pipe. What it
 writes there must begin with a random token, which refuses naive forgeries only: code in that

@@ -1,6 +1,6 @@
 """What Python has no function for: calls of the kernel, frames, and files in memory.
 
-A frame to or from the nursery is a 4-byte little-endian length and that many bytes: one line of
+A frame to or from the zygote is a 4-byte little-endian length and that many bytes: one line of
 JSON, then raw bytes whose sizes the JSON gives. What programs are given and what they write passes
 through files in memory and one buffer that no fork inherits, so nothing of a run is left in the
 memory that the next one starts with.

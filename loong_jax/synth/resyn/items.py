@@ -1,0 +1,108 @@
+"""Ideas on their way to packages, what a run is asked to do, and where every idea ended."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loong_jax.environments.problem import Domain
+from loong_jax.errors import ConfigError
+from loong_jax.synth.resyn.calibration import CalibrationRule
+
+STAGES = ("idea", "module", "gates", "novelty", "judge", "calibration")
+KEPT = "kept"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResynSettings:
+    """Everything that changes what comes out, beside the keywords and the author."""
+
+    ideas_per_keyword: int = 8
+    seed: int = 0  # of the requests: another one asks the same questions anew
+    calibration: CalibrationRule = CalibrationRule()
+    min_graded_share: float = 0.8  # of the attempts of each level
+    domain: Domain = "logic"  # of the packages
+    licence: str = "Apache-2.0"  # of the packages
+    keeps_overlapping: bool = False  # keywords that name an evaluation set's task
+
+    def __post_init__(self):
+        if self.ideas_per_keyword < 1:
+            raise ConfigError(f"ideas_per_keyword={self.ideas_per_keyword} is below 1. Raise it.")
+        if not 0 < self.min_graded_share <= 1:
+            raise ConfigError(f"min_graded_share={self.min_graded_share} is not in (0, 1].")
+        if not self.domain.strip():
+            raise ConfigError(f"domain={self.domain!r} is no word. Give one.")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Item:
+    """A place for one idea: `ideas_per_keyword` of them for each keyword, filled or not.
+
+    It ends in exactly one place: `kept`, or a stage of `STAGES` with a reason.
+    """
+
+    uid: str  # "003-02": keyword 3, idea 2
+    keyword: str
+    title: str = ""
+    description: str = ""
+    source: str = ""
+    levels: tuple[int, ...] = ()
+    guess_share: float = 0.0
+    prompt_chars: tuple[int, ...] = ()
+    form: tuple[str, str] = ("", "")  # digests of its normalised verifier and template
+    complaint: str = ""  # what the revision is told
+    was_revised: bool = False
+    first_refusal: str = ""  # stage and reason that the revision answered
+    calibration: dict[str, Any] = dataclasses.field(default_factory=dict)
+    end: str = ""  # "kept" or a stage
+    reason: str = ""
+    detail: str = ""
+    calls: list[str] = dataclasses.field(default_factory=list)  # keys of transcripts, in order
+
+    @property
+    def is_open(self) -> bool:
+        return not self.end
+
+    def stop(self, stage: str, reason: str, detail: str = "") -> None:
+        assert self.is_open, f"item {self.uid} ended before, at {self.end}"
+        assert stage == KEPT or stage in STAGES, stage
+        self.end, self.reason, self.detail = stage, reason, detail[:300]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def count(items: Sequence[Item]) -> dict[str, Any]:
+    """Items by stage where they ended and reason; in = out + refused at every stage, asserted."""
+    stages, left = [], len(items)
+    for stage in STAGES:
+        reasons = Counter(item.reason for item in items if item.end == stage)
+        entered, left = left, left - reasons.total()
+        stages.append(
+            {"stage": stage, "in": entered, "refused": dict(sorted(reasons.items())), "out": left}
+        )
+    kept = sum(item.end == KEPT for item in items)
+    assert left == kept, f"{left} items are left, but {kept} are kept"
+    revised = [item for item in items if item.was_revised]
+    return {
+        "items": len(items),
+        "stages": stages,
+        "kept": kept,
+        "revised": len(revised),
+        "kept_after_revision": sum(item.end == KEPT for item in revised),
+        "first_refusals": dict(
+            sorted(Counter(item.first_refusal for item in items if item.first_refusal).items())
+        ),
+    }
+
+
+def as_text(funnel: Mapping[str, Any]) -> str:
+    lines = [f"{funnel['items']} ideas asked for"]
+    for stage in funnel["stages"]:
+        refused = ", ".join(f"{n} {why}" for why, n in stage["refused"].items()) or "none"
+        lines.append(f"  {stage['stage']:<12}{stage['in']:5} in{stage['out']:5} out   {refused}")
+    lines.append(
+        f"{funnel['kept']} environments kept, {funnel['kept_after_revision']} of them after a "
+        f"revision ({funnel['revised']} were revised)"
+    )
+    return "\n".join(lines)
