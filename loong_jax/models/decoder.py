@@ -1,18 +1,19 @@
 """What decoders of all families share: how they are made, their two ends, layers in a stack."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.products import project, project_weight_first, together_going_back
 from loong_jax.sharding import ShardingRules
 
 Weights = dict[str, Any]  # nested, of arrays
+Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
 
 
@@ -112,3 +113,62 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
     return index_1T - start
+
+
+def segments_of(
+    tokens: Int[Array, "B T"],
+    mask: Bool[Array, "B T"] | None,
+    segment_ids: Int[Array, "B T"] | None,
+) -> Int[Array, "B T"]:
+    """The number of each token's sequence, from 1; 0 for padding.
+
+    Raises ValueError where there is no token.
+    """
+    if 0 in tokens.shape:
+        raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
+    if segment_ids is None:
+        return jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
+    return segment_ids if mask is None else jnp.where(mask, segment_ids, 0)
+
+
+def from_first(cache: Any, mask: Bool[Array, "B T"], rules: ShardingRules) -> Any:
+    """A filled cache without the padding on its left: entry 0 is the first token of a sequence."""
+    first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
+    return jax.lax.cond(
+        jnp.any(first_B > 0),
+        lambda filled: filled.shift(first_B, rules),
+        lambda filled: filled,
+        cache.place(rules),
+    )
+
+
+def shifted(
+    cache: Cache, by: Int[Array, "B"], axes: Sequence[str | None], rules: ShardingRules
+) -> Cache:
+    """Entry s of sequence b becomes what was entry by[b] + s, counted around the end.
+
+    Of a cache of arrays [*, *, B, S, *], whose logical axes are `axes`.
+    """
+
+    def move(entries, by_B):
+        capacity = entries.shape[3]
+        at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
+        return jnp.take_along_axis(entries, at_BS[None, None, :, :, None], axis=3)
+
+    batch, whole = rules.partition("act_batch"), rules.partition(*axes)
+    local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
+    return type(cache)(*(local(entries, by) for entries in cache))
+
+
+def layers_cut(model: Any) -> Any:
+    """The same function, to be called many times by one program, as decoding does.
+
+    On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
+    whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
+    loop over tokens. On TPU, or on a mesh, nothing changes.
+    """
+    if model.rules.mesh is not None or model.rules.platform == "tpu":
+        return model
+    copy = nnx.merge(*nnx.split(model, graph=False))
+    copy.cut = nnx.data(cut(copy.layers, model.config.num_layers))
+    return copy

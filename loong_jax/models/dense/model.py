@@ -136,13 +136,7 @@ class DenseDecoder(nnx.Module):
             x, grown = self._over_cache(tokens, position_BT, written_at, cache)
             return self._output(x), grown
         x, filled = self._whole(tokens, None, mask, None, None)
-        first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
-        return self._output(x), jax.lax.cond(
-            jnp.any(first_B > 0),  # padding on the left
-            lambda filled: filled.shift(first_B, rules),
-            lambda filled: filled,
-            filled.place(rules),
-        )
+        return self._output(x), decoder.from_first(filled, mask, rules)
 
     @entry
     def decode(
@@ -182,17 +176,8 @@ class DenseDecoder(nnx.Module):
         return output.logits, output.hidden, cache
 
     def layers_cut(self) -> "DenseDecoder":
-        """The same function, to be called many times by one program, as decoding does.
-
-        On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
-        whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
-        loop over tokens. On TPU, or on a mesh, nothing changes.
-        """
-        if self.rules.mesh is not None or self.rules.platform == "tpu":
-            return self
-        model = nnx.merge(*nnx.split(self, graph=False))
-        model.cut = nnx.data(decoder.cut(model.layers, self.config.num_layers))
-        return model
+        """The same function, with the weights of each layer cut out of their stack."""
+        return decoder.layers_cut(self)
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `DenseOutput.hidden`."""
@@ -201,12 +186,7 @@ class DenseDecoder(nnx.Module):
 
     def _whole(self, tokens, positions, mask, segment_ids, parent_ids):
         rules = self.rules
-        if 0 in tokens.shape:
-            raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
-        if segment_ids is None:
-            segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
-        elif mask is not None:
-            segment_ids = jnp.where(mask, segment_ids, 0)
+        segment_ids = decoder.segments_of(tokens, mask, segment_ids)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:

@@ -8,7 +8,7 @@ weights of the norms on the latents. Source: arXiv:2405.04434, section 2.1,
 and, for the alphas, arXiv:2509.01322, section 2.3.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,49 +54,30 @@ class LatentAttention(parameters.Gathering, nnx.Module):
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         self.ahead: parameters.Matrices = None  # its own, gathered ahead of their use
-        c, dtype = config, config.param_dtype
-        num_layers, heads = c.num_layers, c.num_heads
-        self.query_down = parameters.kernel(
-            (num_layers, c.hidden_size, c.q_lora_rank),
-            ("layers", "embed", "q_rank"),
-            dtype,
-            rngs,
-            rules,
+        c = config
+        heads, width = c.num_heads, c.hidden_size
+
+        def matrix(name: str, *shape: int, **how: Any) -> nnx.Param:
+            axes = ("layers", *self.AXES[name])
+            shape = (c.num_layers, *shape)
+            return parameters.kernel(shape, axes, c.param_dtype, rngs, rules, **how)
+
+        def norm(rank: int) -> nnx.Param:
+            return parameters.ones((c.num_layers, rank), ("layers", None), rules)
+
+        query, key_value = (
+            c.qk_nope_head_dim + c.qk_rope_head_dim,
+            c.qk_nope_head_dim + c.v_head_dim,
         )
-        self.query_norm = parameters.ones((num_layers, c.q_lora_rank), ("layers", None), rules)
-        self.query_up = parameters.kernel(
-            (num_layers, c.q_lora_rank, heads, c.qk_nope_head_dim + c.qk_rope_head_dim),
-            ("layers", "rank", "heads", "head_width"),
-            dtype,
-            rngs,
-            rules,
-            fan_in=c.hidden_size,  # alpha_q makes the input as strong as D values
-        )
-        self.latent_down = parameters.kernel(
-            (num_layers, c.hidden_size, c.kv_lora_rank + c.qk_rope_head_dim),
-            ("layers", "embed", "kv_rank"),
-            dtype,
-            rngs,
-            rules,
-        )
-        self.latent_norm = parameters.ones((num_layers, c.kv_lora_rank), ("layers", None), rules)
-        self.latent_up = parameters.kernel(
-            (num_layers, c.kv_lora_rank, heads, c.qk_nope_head_dim + c.v_head_dim),
-            ("layers", "rank", "heads", "head_width"),
-            dtype,
-            rngs,
-            rules,
-            fan_in=c.hidden_size,  # alpha_kv, likewise
-        )
-        self.out = parameters.kernel(
-            (num_layers, heads, c.v_head_dim, c.hidden_size),
-            ("layers", "heads", "head_width", "embed"),
-            dtype,
-            rngs,
-            rules,
-            fan_in=heads * c.v_head_dim,
-            gain=c.residual_gain,
-        )
+        self.query_down = matrix("query_down", width, c.q_lora_rank)
+        self.query_norm = norm(c.q_lora_rank)
+        # alpha_q and alpha_kv make the inputs of the next two as strong as D values
+        self.query_up = matrix("query_up", c.q_lora_rank, heads, query, fan_in=width)
+        self.latent_down = matrix("latent_down", width, c.kv_lora_rank + c.qk_rope_head_dim)
+        self.latent_norm = norm(c.kv_lora_rank)
+        self.latent_up = matrix("latent_up", c.kv_lora_rank, heads, key_value, fan_in=width)
+        fan_in = heads * c.v_head_dim
+        self.out = matrix("out", heads, c.v_head_dim, width, fan_in=fan_in, gain=c.residual_gain)
 
     def sharded_matrices(self) -> parameters.Matrices:
         """As elsewhere; no gradient comes back this way: see `with_matrices`."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from loong_jax.models import decoder
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
@@ -77,15 +78,7 @@ class LatentCache(NamedTuple):
 
     def shift(self, by: Int[Array, "B"], rules: ShardingRules) -> "LatentCache":
         """Entry s of sequence b becomes what was entry by[b] + s, counted around the end."""
-
-        def move(cache, by_B):
-            capacity = cache.shape[3]
-            at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
-            return jnp.take_along_axis(cache, at_BS[None, None, :, :, None], axis=3)
-
-        batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
-        local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
-        return LatentCache(local(self.latent, by), local(self.rope_key, by))
+        return decoder.shifted(self, by, AXES, rules)
 
     def place(self, rules: ShardingRules) -> "LatentCache":
         """Moves the cache to where caches lie on the mesh."""

@@ -68,23 +68,14 @@ class Experts(nnx.Module):
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         self.layer: Int[Array, ""] | None = None  # of the stack that a call is for; None: no stack
-        layers, experts = config.num_layers, config.num_experts
+        lead, dtype = (config.num_layers, config.num_experts), config.param_dtype
         embed, ffn = config.hidden_size, config.expert_ffn_hidden_size
+        into, back = (("layers", *self.AXES[name]) for name in ("gate_up", "down"))
         self.gate_up = parameters.kernel(
-            (layers, experts, embed, 2, ffn),
-            ("layers", *self.AXES["gate_up"]),
-            config.param_dtype,
-            rngs,
-            rules,
-            fan_in=embed,
+            (*lead, embed, 2, ffn), into, dtype, rngs, rules, fan_in=embed
         )
         self.down = parameters.kernel(
-            (layers, experts, ffn, embed),
-            ("layers", *self.AXES["down"]),
-            config.param_dtype,
-            rngs,
-            rules,
-            gain=config.residual_gain,
+            (*lead, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
     def __call__(
