@@ -138,7 +138,7 @@ def translated(text: str) -> str:
 
 
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
-    rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
+    rf"\b({numerals.PATTERN})(?: ([a-z]+))?(?: and ({numerals.PATTERN}|one) cents?)?"
     r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?|\d+/\d+)\))?",
     re.IGNORECASE,
 )
@@ -147,7 +147,7 @@ _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20
 def _amount(match: re.Match[str]) -> str:
     """The amount in digits, unless those behind it in brackets are others."""
     whole, word, cents, again = match.groups()
-    is_money = word.lower() == "dollars"
+    is_money = (word or "").lower() == "dollars"
     if again is not None and "/" in again:  # fourteen thirds (14/3)
         is_same = numerals.number_from_words(f"{whole} {word}") == Fraction(again)
         return again if is_same else match[0]
@@ -157,7 +157,7 @@ def _amount(match: re.Match[str]) -> str:
     if is_other or not (is_money or again) or (cents and not is_money):
         return match[0]
     amount = f"{float(value):.2f}" if cents else _digits(value)
-    return f"\\${amount}" if is_money else f"{amount} {word}"
+    return f"\\${amount}" if is_money else f"{amount} {word or ''}".strip()
 
 
 def _rewritten(text: str, table: str) -> str:

@@ -26,6 +26,7 @@ _PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
+_APPOSED = re.compile(r"(\$[^$]+\$),\s+(?:an?|the|whose)\s+[a-z]")  # $x^2 - 5$, a quadratic with
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
@@ -112,6 +113,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
+        if (apposed := _APPOSED.match(span.text)) is not None:
+            yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return

@@ -61,6 +61,9 @@ def is_everything(text: str) -> bool:
     return text in names.EVERYTHING or normal(text) in names.EVERYTHING
 
 
+_OPENS_CLAUSE = re.compile(r"\A(?:so|thus|hence|therefore) (?=\S)")
+
+
 def yes_or_no(text: str) -> str | None:
     """ "yes" or "no" where the text says so first and does not go on to doubt it."""
     said = normal(text.replace(";", ", ").replace("\u2014", ", "))
@@ -76,7 +79,7 @@ def yes_or_no(text: str) -> str | None:
     if _SAID.LIMITED.search(said):
         return None
     first = _YES[words[0]]
-    later = [part.split()[0] for part in clauses[1:]]
+    later = [_OPENS_CLAUSE.sub("", part).split()[0] for part in clauses[1:]]
     if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
         return None
     return first
