@@ -135,10 +135,10 @@ def _by_proposition(
     reference: Gold, spans: Candidates, settings: Mapping[str, Any]
 ) -> Verdict | None:
     wanted = notations.read_proposition(reference.text)
-    texts = (*(span.text for span in spans), extract.last_sentence(spans.text))
-    for text in texts if wanted is not None else ():
+    if wanted is None:
+        return None
+    for text in (*(span.text for span in spans), extract.last_sentence(spans.text)):
         if (given := notations.read_proposition(text)) is not None:
-            assert wanted is not None
             body = with_names(given.body, {given.name: wanted.name})
             same = wanted.quantifier == given.quantifier and relations.equation(
                 Matcher(**settings), wanted.body, body

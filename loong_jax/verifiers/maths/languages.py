@@ -104,7 +104,7 @@ NOTHING = _SAID.NOTHING
 
 def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
-    if "dollars" in text or "(" in text:
+    if "dollars" in text or ("(" in text and _AGAIN.search(text)):
         text = _IN_WORDS.sub(_amount, text)
     if not text.isascii():
         text = text.translate(_SIGNS)
@@ -137,6 +137,7 @@ def translated(text: str) -> str:
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
 
 
+_AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
     rf"\b({numerals.PATTERN})(?: ([a-z]+))?(?: and ({numerals.PATTERN}|one) cents?)?"
     r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?|\d+/\d+)\))?",
