@@ -4,12 +4,12 @@ import dataclasses
 import functools
 import re
 
-from loong_jax.verifiers.maths import extract, languages, names
+from loong_jax.verifiers.maths import extract, languages, names, wording
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, notations, phrases
+from loong_jax.verifiers.maths.wording import choices, notations
 
 TYPES = tuple(
     str.split(
@@ -106,7 +106,7 @@ def _bare(text: str) -> str:
 
 
 def _are_words(text: str) -> bool:
-    stripped = phrases.normal(text)
+    stripped = wording.normal(text)
     if not stripped or not readings.LETTERS.search(stripped):
         return False
     bare = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}", r" \1 ", text)
@@ -133,10 +133,10 @@ def _may_be_maths(text: str) -> bool:
 
 def _readings_of_words(text: str) -> tuple[Node, ...]:
     """What words such as "twelve", "no solution" or "xy" may stand for besides themselves."""
-    bare = phrases.normal(text)
+    bare = wording.normal(text)
     if (
-        phrases.is_nothing(bare)
-        or phrases.is_everything(bare)
+        wording.is_nothing(bare)
+        or wording.is_everything(bare)
         or numerals.number_from_words(bare) is not None
         or _may_be_maths(text)
     ):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, gold
+from loong_jax.verifiers.maths import extract, gold, wording
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     Node,
@@ -21,7 +21,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, notations, phrases
+from loong_jax.verifiers.maths.wording import chemistry, choices, notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -135,10 +135,10 @@ def _by_proposition(
     reference: Gold, spans: Candidates, settings: Mapping[str, Any]
 ) -> Verdict | None:
     wanted = notations.read_proposition(reference.text)
-    texts = (*(span.text for span in spans), extract.last_sentence(spans.text))
-    for text in texts if wanted is not None else ():
+    if wanted is None:
+        return None
+    for text in (*(span.text for span in spans), extract.last_sentence(spans.text)):
         if (given := notations.read_proposition(text)) is not None:
-            assert wanted is not None
             body = with_names(given.body, {given.name: wanted.name})
             same = wanted.quantifier == given.quantifier and relations.equation(
                 Matcher(**settings), wanted.body, body
@@ -161,20 +161,20 @@ def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any])
 
 def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
-    wanted = phrases.normal(reference.text)
+    wanted = wording.normal(reference.text)
     numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
-    letters, truth = choices.choices(reference.text), phrases.yes_or_no(reference.text)
-    synonyms, divisor = phrases.SYNONYMS.get(wanted, {wanted}), phrases.multiples(reference.text)
+    letters, truth = choices.choices(reference.text), wording.yes_or_no(reference.text)
+    synonyms, divisor = wording.SYNONYMS.get(wanted, {wanted}), wording.multiples(reference.text)
     is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
     if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
     for span in spans:
-        given = phrases.normal(span.text)
+        given = wording.normal(span.text)
         evidence = f"words ({span.rule}): {span.text}"
         outcome: Outcome = None
         if given == wanted and given:
-            differ = _differ_in_case(phrases.bare(reference.text), phrases.bare(span.text))
+            differ = _differ_in_case(wording.bare(reference.text), wording.bare(span.text))
             outcome = "symbols differ by case" if differ else True
         elif letters is not None and (chosen := choices.choices(span.text)) is not None:
             outcome = chosen == letters
@@ -187,15 +187,15 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             outcome = None if letter is None else letter.casefold() == wanted
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
-        elif divisor is not None and (other := phrases.multiples(span.text)) is not None:
+        elif divisor is not None and (other := wording.multiples(span.text)) is not None:
             outcome = other == divisor
         elif truth is not None and is_truth:
-            answer = phrases.yes_or_no(span.text)
+            answer = wording.yes_or_no(span.text)
             outcome = None if answer is None else answer == truth
         elif (
-            phrases.parts(given) == phrases.parts(wanted)
+            wording.parts(given) == wording.parts(wanted)
             or given in synonyms
-            or (span.rule != "boxed" and any(phrases.concludes(given, other) for other in synonyms))
+            or (span.rule != "boxed" and any(wording.concludes(given, other) for other in synonyms))
         ):
             outcome = True
         if outcome is not None:
@@ -210,15 +210,15 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     elif reference.kind == "date":
         outcome = _same_date(reference.text, choices.last_mention(clause))
     elif truth is not None and is_truth:
-        concluded = phrases.conclusion(clause)
+        concluded = wording.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
         is_short = len(concluded.split()) < 3
-        answer = phrases.yes_or_no(concluded) if is_short else None
-        answer = answer or phrases.opened(paragraph) or phrases.opened(concluded)
+        answer = wording.yes_or_no(concluded) if is_short else None
+        answer = answer or wording.opened(paragraph) or wording.opened(concluded)
         outcome = None if answer is None else answer == truth
     else:
-        is_told = any(phrases.is_told(other, clause) for other in synonyms)
-        outcome = is_told or phrases.is_said_of(phrases.bare(reference.text), clause) or None
+        is_told = any(wording.is_told(other, clause) for other in synonyms)
+        outcome = is_told or wording.is_said_of(wording.bare(reference.text), clause) or None
     return None if outcome is None else _verdict(outcome, f"words (clause): {clause}")
 
 
@@ -268,7 +268,7 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
         if " ".join(digits.split()) == " ".join(reference.text.split()):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
         if reference.kind == "list" and "\\text" in text:
-            text = phrases.CONDITION.sub(", ", text)
+            text = wording.CONDITION.sub(", ", text)
         try:
             answers = _roman(reference, span) or readings.of(text)
         except ParseError as error:
@@ -298,9 +298,9 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
 
 def _as_text(reference: Gold, spans: Candidates) -> Verdict:
     """A gold that the parser does not know: only the same text answers it."""
-    text, wanted = "".join(reference.text.split()), phrases.normal(reference.text)
+    text, wanted = "".join(reference.text.split()), wording.normal(reference.text)
     for span in spans:
-        if "".join(span.text.split()) == text or (wanted and phrases.normal(span.text) == wanted):
+        if "".join(span.text.split()) == text or (wanted and wording.normal(span.text) == wanted):
             return verdict.correct(f"exact ({span.rule}): {span.text}")
     return verdict.ungradable("gold", f"the gold is not understood: {reference.problem}")
 

@@ -104,7 +104,7 @@ NOTHING = _SAID.NOTHING
 
 def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
-    if "dollars" in text or "(" in text:
+    if "dollars" in text or ("(" in text and _AGAIN.search(text)):
         text = _IN_WORDS.sub(_amount, text)
     if not text.isascii():
         text = text.translate(_SIGNS)
@@ -137,8 +137,9 @@ def translated(text: str) -> str:
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
 
 
+_AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
-    rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
+    rf"\b({numerals.PATTERN})(?: ([a-z]+))?(?: and ({numerals.PATTERN}|one) cents?)?"
     r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?|\d+/\d+)\))?",
     re.IGNORECASE,
 )
@@ -147,7 +148,7 @@ _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20
 def _amount(match: re.Match[str]) -> str:
     """The amount in digits, unless those behind it in brackets are others."""
     whole, word, cents, again = match.groups()
-    is_money = word.lower() == "dollars"
+    is_money = (word or "").lower() == "dollars"
     if again is not None and "/" in again:  # fourteen thirds (14/3)
         is_same = numerals.number_from_words(f"{whole} {word}") == Fraction(again)
         return again if is_same else match[0]
@@ -157,7 +158,7 @@ def _amount(match: re.Match[str]) -> str:
     if is_other or not (is_money or again) or (cents and not is_money):
         return match[0]
     amount = f"{float(value):.2f}" if cents else _digits(value)
-    return f"\\${amount}" if is_money else f"{amount} {word}"
+    return f"\\${amount}" if is_money else f"{amount} {word or ''}".strip()
 
 
 def _rewritten(text: str, table: str) -> str:

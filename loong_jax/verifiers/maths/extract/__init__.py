@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.data import response
-from loong_jax.verifiers.maths import languages, names
+from loong_jax.verifiers.maths import languages, names, wording
 from loong_jax.verifiers.maths.extract import closing, last_maths, markdown, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span, statement
 from loong_jax.verifiers.maths.reading import numerals, sides
-from loong_jax.verifiers.maths.wording import choices, phrases
+from loong_jax.verifiers.maths.wording import choices
 
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
@@ -26,6 +26,7 @@ _PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
+_APPOSED = re.compile(r"(\$[^$]+\$),\s+(?:an?|the|whose)\s+[a-z]")  # $x^2 - 5$, a quadratic with
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
@@ -87,7 +88,7 @@ def _after_box(said: Span) -> Span | None:
             Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
         )
     words = text.split()
-    is_answer = said.rule == "label" or text[:1].isupper() or phrases.yes_or_no(text)
+    is_answer = said.rule == "label" or text[:1].isupper() or wording.yes_or_no(text)
     if len(words) > 4 or (_PROSE.search(text) and not is_answer):
         return None
     return Span(text, "label")
@@ -112,6 +113,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
+        if (apposed := _APPOSED.match(span.text)) is not None:
+            yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
@@ -131,8 +134,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         yield from _numbered(body)
         if (pair := prose.two_stated(sentence)) is not None:
             yield Span(pair, "pair")
-        concluded = phrases.conclusion(prose.last_sentence(body))
-        if phrases.is_nothing(concluded):
+        concluded = wording.conclusion(prose.last_sentence(body))
+        if wording.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
         if line:
@@ -152,7 +155,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield from _with_shorter(Span(said, "stated"))
         if (said := prose.after_last_equals(body)) is not None:
             yield Span(said, "stated")
-        clause = phrases.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
+        clause = wording.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
         if not _HAS_DIGITS.search(clause) and not _SAYS_NO_MORE.match(clause):
             counted = numerals.in_digits(clause)
             if counted != clause:
@@ -229,7 +232,7 @@ def gives_up(text: str) -> bool:
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]
     if any(_SAID.MATHS.search(span.text) for span in closing.spans(" ".join(others))):
         return False
-    if phrases.is_nothing(prose.last_sentence(body)):
+    if wording.is_nothing(prose.last_sentence(body)):
         return False
     last = max(refusing, default=-1)
     if refusing and not any(map(_settles, clauses[last + 1 :])):
@@ -252,7 +255,7 @@ def _settles(clause: str) -> bool:
         return False
     if not _WORDS.search(clause):
         return any(character.isdigit() or character in "\\$=" for character in clause)
-    if phrases.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
+    if wording.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
         return True
     return _STATES.search(clause) is not None and not _GIVEN.search(clause)
 

@@ -5,11 +5,11 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import names, wording
 from loong_jax.verifiers.maths.extract import markdown
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
-from loong_jax.verifiers.maths.wording import choices, phrases
+from loong_jax.verifiers.maths.wording import choices
 
 _SAID = names.patterns("closing")
 PHRASE = _SAID.PHRASE
@@ -78,7 +78,7 @@ def spans(body: str) -> Iterator[Span]:
     last = Span(joined, "label" if is_label else "phrase")
     if choices.is_choice(joined):
         last = Span(joined, "letter")
-    elif not is_worded or phrases.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
+    elif not is_worded or wording.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
         yield last
         return
     earlier = next((said for p in used[1:] if says_value(said := _segment(body, p))), None)

@@ -124,7 +124,10 @@ def with_unit_after(content: str, text: str, end: int) -> str:
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:
-        return content if "=" in content else f"({content}){unit}"  # the unit is that of the sum
+        *_, last = content.split("=")
+        if "=" in content:
+            return content if re.search(r"[-+]", last.strip()[1:]) else last.strip() + unit
+        return f"({content}){unit}"  # the unit is that of the sum
     return content + unit
 
 
@@ -162,6 +165,7 @@ def second_thought(text: str) -> str | None:
         disowned = SAID.DISOWNED.search(text)
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
     said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
+    said = re.sub(r",?\s+(?:and\s+)?not\s.*", "", said)
     return said if _HAS_MATHS.search(_CLAUSE_END.split(said)[0]) else None
 
 
@@ -183,6 +187,7 @@ _AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
 
 
+_OTHER_CASE = re.compile(r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意")
 _REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
 
@@ -192,7 +197,11 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if breaks and SAID.SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
+        if (
+            breaks
+            and SAID.SENTENCE.match(last)
+            and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
+        ):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)

@@ -8,7 +8,7 @@ from loong_jax.data import response
 from loong_jax.data.response import Box
 from loong_jax.verifiers.maths import languages, names
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import sides, tokens
+from loong_jax.verifiers.maths.reading import parser, sides
 
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
@@ -54,7 +54,7 @@ def statement(text: str) -> str:
             text = SAID.MARKED.sub(_unmarked, text)
     text = languages.translated(text)
     if any(sign in text for sign in "\\{~_,"):
-        text = tokens.with_groups(text)
+        text = parser.with_groups(text)
     return _GAP.sub(_short_gap, text).strip()
 
 

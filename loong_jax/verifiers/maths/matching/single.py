@@ -199,6 +199,8 @@ def contradicts(chain: Node) -> bool:
     known: Node | None = None
     for index, operand in enumerate(operands):
         operand = operand.unlabelled
+        if index == 0 and operand.head == "constant":
+            continue  # the name e or i
         if operand.head == "quantity" or operand.symbols or "apply" in operand.heads:
             continue
         if not kinds.is_value(operand):

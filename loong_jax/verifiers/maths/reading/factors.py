@@ -13,8 +13,7 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
 )
 from loong_jax.verifiers.maths.reading import brackets, numerals, sums, words
-from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import Token
+from loong_jax.verifiers.maths.reading.parser import Parser, Token
 from loong_jax.verifiers.maths.units import CURRENCIES
 
 _SHARES = {  # after a number: of how many parts

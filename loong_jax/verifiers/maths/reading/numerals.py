@@ -14,8 +14,7 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
 )
 from loong_jax.verifiers.maths.reading import brackets
-from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import Token
+from loong_jax.verifiers.maths.reading.parser import Parser, Token
 
 MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -294,7 +293,7 @@ _NAMES = {"i": "set Z", "n": "set N", "r": "set Q"}
 
 
 def read(words: str) -> Node | None:
-    """The set that a normal form names (see `phrases.normal`); None for anything else."""
+    """The set that a normal form names (see `wording.normal`); None for anything else."""
     if (named := _SAID.NAMED.fullmatch(words)) is not None:
         return symbol(_NAMES[named["name"][0]])
     match = _SAID.REALS.fullmatch(words)

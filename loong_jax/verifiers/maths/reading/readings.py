@@ -4,7 +4,7 @@ import functools
 import re
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import names, wording
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     EMPTY,
@@ -16,9 +16,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
 )
 from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
-from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import prepare, tokenize
-from loong_jax.verifiers.maths.wording import phrases
+from loong_jax.verifiers.maths.reading.parser import Parser, prepare, tokenize
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
@@ -73,13 +71,13 @@ def _read(text: str) -> tuple[Node, ...]:
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
         return (Node("set", (EMPTY,)),)
-    if 80 <= len(text) < 200 and LETTERS.search(text) and phrases.is_nothing(text):
+    if 80 <= len(text) < 200 and LETTERS.search(text) and wording.is_nothing(text):
         return (EMPTY,)
     if len(text) < 80 and LETTERS.search(text):
-        bare = phrases.normal(text)
-        if text in ("\\emptyset", "\\varnothing") or phrases.is_nothing(bare):
+        bare = wording.normal(text)
+        if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):
             return (EMPTY,)
-        if phrases.is_everything(bare):
+        if wording.is_everything(bare):
             return (REALS,)
         value = numerals.number_from_words(bare)
         if value is not None:

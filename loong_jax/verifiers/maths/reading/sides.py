@@ -21,7 +21,7 @@ def value_after(text: str) -> str | None:
         return None
     if not SAID.LEFT.match(parts[0]) or SAID.CHANGES.search(parts[0]):
         return None
-    return "=".join(parts[1:]).strip()
+    return text[len(parts[0]) :].lstrip("=\u2248").removeprefix("\\approx").strip()
 
 
 _SIGNS = {"+": "plus", "-": "minus"}

@@ -15,8 +15,7 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
 )
 from loong_jax.verifiers.maths.reading import words
-from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import Token
+from loong_jax.verifiers.maths.reading.parser import Parser, Token
 
 
 def sum_(parser: Parser) -> Node:

@@ -3,8 +3,7 @@
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
 from loong_jax.verifiers.maths.reading import brackets, objects
-from loong_jax.verifiers.maths.reading.parser import Parser
-from loong_jax.verifiers.maths.reading.tokens import Token
+from loong_jax.verifiers.maths.reading.parser import Parser, Token
 from loong_jax.verifiers.maths.units import UNITS
 
 _SHORT_WORDS = frozenset(

@@ -3,8 +3,7 @@
 import datetime
 import re
 
-from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.wording import phrases
+from loong_jax.verifiers.maths import names, wording
 
 _SAID = names.patterns("choices")
 _NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
@@ -17,7 +16,7 @@ _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
 def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
-    text = phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text)).replace("**", "")
+    text = wording.COMMANDS.sub("", wording.SPACES.sub(" ", text)).replace("**", "")
     text = " ".join(re.sub(r"[{}$]", "", text).split())
     for rule in (_SAID.CONCLUDED, _SAID.FOUND_RIGHT):
         if (found := rule.search(text)) is not None:
@@ -46,21 +45,21 @@ def mentioned(clause: str) -> str | None:
     named = _SAID.OPTION.search(clause)
     letters = set(_LONE_LETTER.findall(clause))
     rest = clause.lower().replace("only", "")
-    is_denied = phrases.DENIAL.search(rest) or phrases.SUPPOSED.search(rest)
+    is_denied = wording.DENIAL.search(rest) or wording.SUPPOSED.search(rest)
     return letters.pop() if named and len(letters) == 1 and not is_denied else None
 
 
 def _only_letter_in_brackets(text: str) -> str | None:
     """B of "I take (B), as it fits": the only letter named so, with nothing denied."""
     letters = re.findall(r"\(([A-Z])\)", text)
-    if len(set(letters)) != 1 or phrases.DENIAL.search(text):
+    if len(set(letters)) != 1 or wording.DENIAL.search(text):
         return None
     return letters[0]
 
 
 def choices(text: str) -> frozenset[str] | None:
     """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
-    bare = phrases.COMMANDS.sub("", phrases.SPACES.sub(" ", text))
+    bare = wording.COMMANDS.sub("", wording.SPACES.sub(" ", text))
     for mark in "{}$().*":
         bare = bare.replace(mark, "")
     bare = _SAID.ABOUT_OPTIONS.sub("", bare.strip())
@@ -75,7 +74,7 @@ def choices(text: str) -> frozenset[str] | None:
 def statements(text: str) -> frozenset[str] | None:
     """The numerals of "I and III only" or "Statements I, III are true"; None for anything else."""
     said = _SAID.ABOUT_STATEMENTS.sub(
-        " ", phrases.bare(phrases.SPACES.sub(" ", text)).replace("$", " ")
+        " ", wording.bare(wording.SPACES.sub(" ", text)).replace("$", " ")
     )
     found = re.split(r"\s*(?:,|;|&|\band\b)\s*(?:and\b\s*)?|\s+", said.strip(" .()"))
     found = [one.strip("().") for one in found if one.strip("().")]
@@ -86,7 +85,7 @@ def statements(text: str) -> frozenset[str] | None:
 
 def lettered(text: str) -> tuple[str, str] | None:
     """("C", "12") of "(C) 12" and "C. 12"; None where no maths follows, or another letter."""
-    match = _SAID.LETTERED.fullmatch(text) if len(text) < phrases.MAX_CHARS else None
+    match = _SAID.LETTERED.fullmatch(text) if len(text) < wording.MAX_CHARS else None
     if match is None or _ANOTHER_LETTER.search(match["rest"]):
         return None
     return match["bracketed"] or match["plain"], match["rest"]
@@ -94,7 +93,7 @@ def lettered(text: str) -> tuple[str, str] | None:
 
 def is_choice(text: str) -> bool:
     """Whether a gold is one capital letter, as the key of a question."""
-    text = phrases.COMMANDS.sub("", text).replace("{", "").replace("}", "").replace("$", "").strip()
+    text = wording.COMMANDS.sub("", text).replace("{", "").replace("}", "").replace("$", "").strip()
     return _SINGLE.fullmatch(text) is not None
 
 
@@ -128,7 +127,7 @@ _MENTION = re.compile(
 
 def last_mention(clause: str) -> str:
     """The last date or time of day that a clause names as its own; else nothing."""
-    clause = phrases.normal(clause)
+    clause = wording.normal(clause)
     found = list(_MENTION.finditer(clause))
     if not found or _SAID.BESIDE.search(clause[: found[-1].start()]):
         return ""
@@ -147,9 +146,9 @@ def is_date(text: str) -> bool:
 
 def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
     """((hour, minute, second) of the day, whether the half of the day is stated) of a time."""
-    if (named := _HOURS.get(phrases.normal(text))) is not None:
+    if (named := _HOURS.get(wording.normal(text))) is not None:
         return named, True
-    match = _HOUR.fullmatch(_IT_IS_ON.sub("", _AROUND_COLON.sub(":", phrases.normal(text))))
+    match = _HOUR.fullmatch(_IT_IS_ON.sub("", _AROUND_COLON.sub(":", wording.normal(text))))
     if match is None or (match[2] is None and match[4] is None):
         return None
     hour, minute, second = (int(part or 0) for part in match.groups()[:3])
@@ -162,7 +161,7 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
-    text = _WEEKDAY.sub("", _IT_IS_ON.sub("", phrases.normal(text)))
+    text = _WEEKDAY.sub("", _IT_IS_ON.sub("", wording.normal(text)))
     if match := _ISO.fullmatch(text):
         year, month, day = (int(part) for part in match.groups())
     elif match := _SLASHED.fullmatch(text):

@@ -201,7 +201,7 @@ def _prime_powers(order: int) -> Iterator[int]:
 
 
 _NOT = re.compile(r"(?:\\neg|\\lnot|\u00ac|\bnot)[\s$(]*\Z")
-_SIGNS_OF = {"\\exists": "\u2203", "\\forall": "\u2200"}
+_EXIST = ("\u2203", "存在")
 
 
 class Proposition(NamedTuple):
@@ -222,7 +222,7 @@ def read_proposition(text: str) -> Proposition | None:
     except (ParseError, CostError):
         return None
     domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
-    sign = _SIGNS_OF.get(str(found["sign"]), str(found["sign"]))
+    sign = "\u2203" if found["sign"] in _EXIST or "exist" in found["sign"] else "\u2200"
     is_one = name.head == "symbol" and body.head == "chain"
     quantifier = sign + domain.replace("\u2208", "\\in")
     return Proposition(quantifier, name.args[0], body) if is_one else None
