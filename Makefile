@@ -24,7 +24,7 @@ marked = $$(grep -rlE --include 'test_*.py' '$(1)' $(2) | LC_ALL=C sort)
 # pytest's exit code 5 says that no test carries the mark
 NONE_IS_FINE = || { code=$$?; [ $$code = 5 ] && echo "no such tests yet" || exit $$code; }
 
-.PHONY: help setup quickstart smol smol-control dev test test-slow test-peers test-release test-jetstream lint format constraints system clean
+.PHONY: help setup quickstart smol smol-control dev test test-slow test-peers test-release test-jetstream lint format docs release constraints system clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -80,6 +80,14 @@ format: dev ## let ruff rewrite what it can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+docs: dev ## build the documentation into site/; a broken link or reference fails
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir site
+
+release: dev ## build wheel and sdist into dist/, and try both in a fresh environment
+	rm -rf dist
+	$(VENV)/bin/python -m hatchling build --directory dist
+	bash tools/try_release.sh dist $(PYTHON)
+
 constraints: ## resolve again: make constraints PYTHONS="python3.11 python3.12"
 	$(PYTHON) tools/make_constraints.py $(PYTHONS)
 
@@ -87,7 +95,7 @@ system: # bubblewrap, where we may install it
 	@bash tools/system_packages.sh
 
 clean: ## remove environments and caches, never runs/
-	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
 
 $(SMOL)/config.json: | $(VENV)/base.stamp

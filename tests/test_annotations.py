@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 
-from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import rms_norm
 
 
 def test_a_wrong_shape_is_an_error():

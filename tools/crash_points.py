@@ -7,8 +7,8 @@
 The run is `tests.doubles.killable_run`: real loop, journal, Orbax checkpoints and verifier
 processes. After each kill the same run is opened again until it ends. It must end with the weights
 of a run that nobody killed, bit for bit, with every step trained on the groups it had before, with
-the books adding up, and without having written a journaled group again. Prints a table; the exit
-status is 1 where anything differed.
+the counts of tickets adding up, and without having written a journaled group again. Prints a
+table; the exit status is 1 where anything differed.
 """
 
 import argparse

@@ -106,7 +106,7 @@ def passed(tree: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Compares trees.")
     parser.add_argument("trees", nargs="+", type=Path)
     parser.add_argument("--tests", action="store_true", help="runs the tests of TESTS, too")
     chosen = parser.parse_args(arguments)

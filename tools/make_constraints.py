@@ -1,4 +1,4 @@
-"""Resolves the dependencies (base, dev, docs, gym, hf) on each Python given and writes constraints.txt.
+"""Resolves base, dev, docs, gym and hf on each Python given and writes constraints.txt.
 
     python tools/make_constraints.py python3.11 python3.12     (or: make constraints)
 

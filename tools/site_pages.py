@@ -34,8 +34,9 @@ def command_line() -> str:
 
 def named_recipes() -> str:
     parts = [
-        "# Recipes\n\n`loong train NAME` runs one of these; `--help` lists the settings that matter, "
-        "and [settings](settings.md) has all. [Which recipe](../how-to/recipes.md) helps to choose.\n"
+        "# Recipes\n\n`loong train NAME` runs one of these; `--help` lists the settings that "
+        "matter, and [settings](settings.md) has all. [Which recipe](../how-to/recipes.md) helps "
+        "to choose.\n"
     ]
     for name in recipes.RECIPES:
         parts.append(f"## {name}\n\n{inspect.getdoc(recipes.get_recipe(name))}\n")
@@ -44,7 +45,7 @@ def named_recipes() -> str:
 
 def settings() -> str:
     return (
-        "# Settings\n\nEvery setting of `loong train rl` with its value, as `--help-all` prints it. "
+        "# Settings\n\nEvery setting of `loong train rl` with its value, as `--help-all` has it. "
         "Other recipes have the same settings, under the names of their own stages: "
         "`--rl-stem.num-steps` of `quickstart` is `--rl.num-steps` here. "
         "[Configuration](configuration.md) says how they are given and kept.\n\n"

@@ -61,12 +61,12 @@ class Bench:
             os.sched_setaffinity(0, {setting.cores[0]})
         graphdef, weights = moe.init_weights(setting.model, jax.random.key(0))
         shapes = EngineConfig(
-            num_slots=setting.num_slots,
+            slots_per_replica=setting.slots_per_replica,
             cache_length=setting.cache_length,
             prefill_lengths=setting.prefill_lengths,
-            prefill_batch=4,
+            prefill_prompts=4,
             prefill_members=4 * trace.group_size,
-            block_steps=setting.block_steps,
+            decode_steps=setting.decode_steps,
             narrow_slots=setting.narrow_slots,
         )
         self.engine: SlotEngine = engine_for(graphdef, setting.model, _Endless(), shapes)
@@ -144,20 +144,22 @@ class Bench:
     def step_times(self, *, rounds: int = 5) -> list[dict[str, float]]:
         """Seconds of a decode step by how many slots are active, in the shapes of the runs."""
         setting, engine = self.setting, self.engine
-        widths = [*setting.narrow_slots, setting.num_slots]
-        counts = sorted({1, *setting.narrow_slots, *_halves(setting.num_slots)})
+        widths = [*setting.narrow_slots, setting.slots_per_replica]
+        counts = sorted({1, *setting.narrow_slots, *_halves(setting.slots_per_replica)})
         state = engine.init_decode_state()
         points = []
         for active in counts:
             width = min(w for w in widths if w >= active)
-            slots = None if width == setting.num_slots else np.arange(active, dtype=np.int32)
+            slots = (
+                None if width == setting.slots_per_replica else np.arange(active, dtype=np.int32)
+            )
             times = []
             for _ in range(rounds + 1):
                 start_s = time.perf_counter()
                 state, result = engine.generate(self._weights, state, slots=slots)
                 result.convert_to_numpy()
                 times.append(time.perf_counter() - start_s)
-            step_s = statistics.median(times[1:]) / setting.block_steps
+            step_s = statistics.median(times[1:]) / setting.decode_steps
             points.append({"active_slots": active, "width": width, "step_s": step_s})
         for point in points:
             point["of_a_full_step"] = point["step_s"] / points[-1]["step_s"]
@@ -253,7 +255,10 @@ class Record:
         apart: list[float] = []
         beside: list[float] = []
         for block in self.replicas.blocks:
-            if not start_s <= block.end_s <= end_s or block.active_slots < self.setting.num_slots:
+            if (
+                not start_s <= block.end_s <= end_s
+                or block.active_slots < self.setting.slots_per_replica
+            ):
                 continue
             last = bisect.bisect_right(starts, block.end_s) - 1
             is_beside = last >= 0 and block.start_s < work[last][1]
@@ -289,7 +294,7 @@ def figures(runs: Sequence[Record]) -> dict[str, Any]:
         "block_s": _median(apart),
         "block_s_beside_training": _median(beside),
         "mean_active_slots": total["active_slots"] / max(1, total["blocks"]),
-        "slots": runs[0].setting.num_slots,
+        "slots": runs[0].setting.slots_per_replica,
         "staleness": dict(sorted(sum((run.ages() for run in runs), Counter[int]()).items())),
         "versions_per_response": max(
             step["versions_per_response"] for run in runs for step in run.log.steps

@@ -78,7 +78,7 @@ def _picture(runs: Mapping[str, Sequence[real.Record]], setting: Setting) -> byt
     seconds = DRAWN_STEPS * real.figures([drawn["DORA"]])["step_s"]
     return timeline.png(
         {
-            name: timeline.Run(record.replicas.blocks, record.log.events, setting.num_slots)
+            name: timeline.Run(record.replicas.blocks, record.log.events, setting.slots_per_replica)
             for name, record in drawn.items()
         },
         start_s={name: record.window[0] for name, record in drawn.items()},

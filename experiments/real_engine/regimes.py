@@ -27,8 +27,9 @@ import dataclasses
 
 from loong_jax.models import moe
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import DoraPolicy, Policy
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.simulation.model import LengthTrace
 
 
 def _model(*, width: int, num_layers: int) -> moe.MoEConfig:
@@ -61,9 +62,9 @@ class Setting:
     trace: LengthTrace
     groups_per_step: int = 4  # P
     max_staleness: int  # S, of every policy that has one
-    num_slots: int  # B
+    slots_per_replica: int  # B
     narrow_slots: tuple[int, ...] = ()  # none: every step is a full one, as on an accelerator
-    block_steps: int = 4
+    decode_steps: int = 4
     prefill_lengths: tuple[int, ...] = (16, 64, 256)
     num_steps: int  # that count; whole cycles of S + 1 steps are fair to all
     warm_up: int
@@ -94,8 +95,8 @@ GENERATION_BOUND = Setting(
     trace=LengthTrace(median_tokens=8.6, sigma=1.7, cap_tokens=240, group_size=4, prompt_tokens=4),
     groups_per_step=2,
     max_staleness=8,
-    num_slots=4,
-    block_steps=1,
+    slots_per_replica=4,
+    decode_steps=1,
     num_steps=36,
     warm_up=9,
     rounds=3,
@@ -107,7 +108,7 @@ TRAINER_BOUND = Setting(
     model=_model(width=256, num_layers=2),
     trace=LengthTrace(median_tokens=8.6, sigma=1.3, cap_tokens=240, group_size=4, prompt_tokens=16),
     max_staleness=4,
-    num_slots=32,
+    slots_per_replica=32,
     num_steps=8,
     warm_up=8,
 )
@@ -133,7 +134,7 @@ def placements(setting: Setting) -> dict[str, Placement]:
     """All policies, each with the placement that suits it on one core."""
     p, s = setting.groups_per_step, setting.max_staleness
     beyond = 2.0  # batches in flight beyond P: enough that no slot is ever empty for want of work
-    in_slots = max(1, setting.num_slots // setting.trace.group_size)
+    in_slots = max(1, setting.slots_per_replica // setting.trace.group_size)
     more = 3 * max(p, in_slots)
     return {
         "sync": Placement(baselines.SynchronousPolicy(groups_per_step=p), 1, p),

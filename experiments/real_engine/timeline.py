@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
     blocks: Sequence[BlockDecoded]
     events: Sequence[Mapping[str, Any]]  # of the run's log: train, score, publish
-    num_slots: int
+    slots_per_replica: int
 
 
 def png(runs: Mapping[str, Run], *, start_s: Mapping[str, float], seconds: float) -> bytes:
@@ -45,7 +45,7 @@ def _panel(axes: Axes, name: str, run: Run, start_s: float, seconds: float) -> N
         for block in mine:  # the height of a bar is the share of slots in use
             axes.bar(
                 block.start_s - start_s,
-                0.85 * block.active_slots / run.num_slots,
+                0.85 * block.active_slots / run.slots_per_replica,
                 width=block.end_s - block.start_s,
                 bottom=row + 1,
                 align="edge",

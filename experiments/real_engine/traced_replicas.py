@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.simulation.model import LengthTrace
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.events import BlockDecoded
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.mailbox import Command
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
-from loong_jax.rollout.seat import Command
 from loong_jax.rollout.versions import VersionStore
 
 
@@ -63,12 +63,12 @@ class TracedReplicas(LocalReplicaGroup):
 
     def assign(self, replica: int, version: int) -> None:
         note = Command(lambda host: self._note_update(host.active_slots))
-        self._seats[replica].put(note)
+        self._mailboxes[replica].put(note)
         super().assign(replica, version)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
         note = Command(lambda host: self._note_update(0 if keep_cache else host.active_slots))
-        self._seats[replica].put(note)
+        self._mailboxes[replica].put(note)
         super().swap(replica, version, keep_cache=keep_cache)
 
     def update_counts(self) -> dict[str, int]:

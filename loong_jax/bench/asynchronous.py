@@ -15,8 +15,7 @@ from loong_jax import options
 from loong_jax.bench import record, schedulers
 from loong_jax.bench.schedulers import Case
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.simulation.cost import CostModel
-from loong_jax.orchestrator.simulation.trace import TRACES
+from loong_jax.orchestrator.simulation.model import TRACES, CostModel
 from loong_jax.run import places
 
 # LongCat-Flash: 560B parameters, 27B active, and a latent cache of 576 numbers in each of 56

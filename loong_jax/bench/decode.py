@@ -62,7 +62,7 @@ class Load:
     num_requests: int = 64
     prompt_length: int = 128
     num_new_tokens: int = 256
-    block_steps: int = 16
+    decode_steps: int = 16
     page_size: int = 32
     trial_tokens: int = 16  # new tokens that choose the variant of transformers
 
@@ -161,12 +161,12 @@ class _Bench:
     def engine(self, *, paged: bool, **shapes: Any) -> SlotEngine:
         load = self.load
         fields: dict[str, Any] = dict(
-            num_slots=load.num_requests,
+            slots_per_replica=load.num_requests,
             cache_length=load.cache_length,
             prefill_lengths=(load.prompt_length,),
-            prefill_batch=8,
+            prefill_prompts=8,
             prefill_members=16,
-            block_steps=load.block_steps,
+            decode_steps=load.decode_steps,
         )
         if paged:
             pages = load.num_requests * load.cache_length // load.page_size
@@ -196,8 +196,8 @@ class _Bench:
         """int32 [requests, new tokens]."""
         load, state = self.load, engine.init_decode_state()
         results = []
-        for first in range(0, load.num_requests, engine.max_prefill_prompts):
-            rows = range(first, min(first + engine.max_prefill_prompts, load.num_requests))
+        for first in range(0, load.num_requests, engine.config.prefill_prompts):
+            rows = range(first, min(first + engine.config.prefill_prompts, load.num_requests))
             prefix, result = engine.prefill_batch(
                 params=self.weights,
                 prompts=[self.prompts[row] for row in rows],
@@ -211,12 +211,11 @@ class _Bench:
             data = result.convert_to_numpy().data
             for i, row in enumerate(rows):
                 written[row].append(data[i, 0])
-        for _ in range(-(-(load.num_new_tokens - 1) // load.block_steps)):
+        for _ in range(-(-(load.num_new_tokens - 1) // load.decode_steps)):
             state, result = engine.generate(self.weights, state)
             result = result.convert_to_numpy()
             for row in range(load.num_requests):
-                slot = result.get_result_at_slot(row)
-                written[row].extend(slot.tokens[0][slot.valid[0].astype(bool)])
+                written[row].extend(result.written(row)[0])
         return np.array(written, np.int32)
 
     def _request(self, number: int) -> SampleRequest:

@@ -14,11 +14,10 @@ from typing import Any
 
 from loong_jax import configs
 from loong_jax.data.response import FORMS
+from loong_jax.environments.numbers import Addition
 from loong_jax.environments.problem import Problem
-from loong_jax.environments.stem.addition import Addition
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
-from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.recipes import Recipe, RlStage, smol
 from loong_jax.report import metrics_log
 from loong_jax.report.progress import Progress
@@ -27,6 +26,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.run import demonstrations, sizes, stages, starting
+from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
 from loong_jax.run.texts import texts_of
 
@@ -95,7 +95,7 @@ def problems_of(recipe: Recipe, count: int) -> list[Problem]:
 
 def gold_of(problem: Problem) -> str:
     """The answer of a problem that has no other."""
-    return Addition().gold(problem)
+    return Addition().solve(problem).answer
 
 
 class _Endless:

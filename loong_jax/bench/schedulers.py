@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.policy import Policy
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import Report, simulate
-from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.orchestrator.simulation.world import Layout
 
 Placement = Literal["shared", "split", "elastic"]

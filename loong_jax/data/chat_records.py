@@ -4,18 +4,17 @@ A line has `messages`, a list of objects with `role` and `content` as chat templ
 perhaps `tools`; or `prompt` and `response`. Other keys are left alone.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from loong_jax.data import json_files
+from loong_jax.data.json_files import BadLine
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "ipython", "observation")
-MAX_NAMED = 8  # lines that one error names
 
 
 class Conversation(NamedTuple):
@@ -29,23 +28,7 @@ class Conversation(NamedTuple):
 
 def read(file: Path) -> list[Conversation]:
     """All conversations of a file. ConfigError names the first lines that are none."""
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read as text: {error}. Name another file.") from None
-    found, bad = [], []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                found.append(_conversation(line, number))
-            except ValueError as error:
-                bad.append(f"line {number} of {file} {error}.")
-    if bad:
-        more = f"\n({len(bad) - MAX_NAMED} more bad lines)" if len(bad) > MAX_NAMED else ""
-        raise ConfigError("\n".join(bad[:MAX_NAMED]) + more)
-    if not found:
-        raise ConfigError(f"{file} holds no conversation. Write one JSON object a line.")
-    return found
+    return json_files.read_lines(file, _conversation, noun="conversation")
 
 
 def taught(conversations: Sequence[Conversation], tokenizer: Tokenizer) -> list[Conversation]:
@@ -127,19 +110,12 @@ def _render(
     )
 
 
-def _conversation(line: str, number: int) -> Conversation:
-    """ValueError, whose text goes on after the line's number, where it is none."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON: {error}. Write one object a line") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"is {record!r:.80}, not an object. Write one object a line")
+def _conversation(record: dict[str, Any], number: int) -> Conversation:
     messages = record.get("messages")
     if messages is None:
         texts = record.get("prompt"), record.get("response")
         if not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(
+            raise BadLine(
                 f"has the keys {sorted(record)}. Give messages, or prompt and response as texts"
             )
         roles = ("user", "assistant")
@@ -147,14 +123,14 @@ def _conversation(line: str, number: int) -> Conversation:
         messages = [{"role": role, "content": text} for role, text in pairs]
     tools = record.get("tools") or []
     if not isinstance(messages, list) or not all(map(_is_message, messages)):
-        raise ValueError(
+        raise BadLine(
             f"has messages={messages!r:.80}. Give a list of objects with content and a role of "
             f"{ROLES}"
         )
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise ValueError(f"has tools={tools!r:.80}. Give a list of objects")
+        raise BadLine(f"has tools={tools!r:.80}. Give a list of objects")
     if not messages or messages[-1]["role"] != "assistant":
-        raise ValueError("does not end with a message of the assistant, which is what is learnt")
+        raise BadLine("does not end with a message of the assistant, which is what is learnt")
     return Conversation(tuple(messages), tuple(tools), number)
 
 

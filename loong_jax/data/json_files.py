@@ -3,14 +3,17 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from loong_jax import remote
 from loong_jax.data import disk
-from loong_jax.errors import DiskFullError, LoongError
+from loong_jax.errors import ConfigError, DiskFullError, LoongError
 from loong_jax.remote import AnyPath
+
+MAX_NAMED = 8  # bad lines that one error names
+Found = TypeVar("Found")
 
 
 def without_nan(value: Any) -> Any:
@@ -84,6 +87,43 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
             ) from error
         records.append(record)
     return records
+
+
+class BadLine(Exception):
+    """What a line has, the rule it breaks, the remedy; goes on after the line's number."""
+
+
+def read_lines(
+    path: Path, read: Callable[[dict[str, Any], int], Found], *, noun: str
+) -> list[Found]:
+    """What `read` makes of the object of each line, which is not blank, and its number from 1.
+
+    Raises ConfigError, which names the first lines that `read` refuses with BadLine and what is
+    wrong with each; and where there is no line. `noun` is what a line should hold.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text: {error}. Name another file.") from None
+    found, bad = [], []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise BadLine(f"is {record!r:.80}, not an object. Write one object a line")
+            found.append(read(record, number))
+        except BadLine as error:
+            bad.append(f"line {number} of {path} {error}.")
+        except (ValueError, RecursionError) as error:
+            bad.append(f"line {number} of {path} is not JSON: {error}. Write one object a line.")
+    if bad:
+        more = f"\n({len(bad) - MAX_NAMED} more bad lines)" if len(bad) > MAX_NAMED else ""
+        raise ConfigError("\n".join(bad[:MAX_NAMED]) + more)
+    if not found:
+        raise ConfigError(f"{path} holds no {noun}. Write one JSON object a line.")
+    return found
 
 
 def write_jsonl(path: Path | str, records: Iterable[Mapping[str, Any]]) -> Path:

@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data import response
+from loong_jax.data import json_files, response
+from loong_jax.data.json_files import BadLine
 from loong_jax.environments.problem import Domain, Problem
-from loong_jax.errors import ConfigError
 from loong_jax.verifiers import VERIFIERS
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem
 ROLES = ("system", "user", "assistant")
-MAX_NAMED = 8  # bad lines that one error names
 
 
 class Posed(NamedTuple):
@@ -60,89 +59,47 @@ class ProblemFile:
         return found
 
 
-class _BadLine(Exception):
-    """What a line has, the rule it breaks, the remedy."""
-
-
 def read(path: Path) -> ProblemFile:
     """All problems in the order of the file, each once.
 
     Raises ConfigError, which names the first lines that are no problems and what is wrong with
     each.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text: {error}. Name another file.") from None
     found: dict[str, Posed] = {}
     line_of: dict[str, int] = {}
-    num_lines, bad = 0, []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        num_lines += 1
-        try:
-            digest, posed = _posed(_record(line), number)
-            first = line_of.setdefault(posed.problem.uid, number)
-            if first != number and digest not in found:
-                raise _BadLine(
-                    f"gives the id {posed.problem.uid!r}, which another problem has in line "
-                    f"{first}. Give each its own"
-                )
-            found.setdefault(digest, posed)
-        except _BadLine as error:
-            bad.append(f"line {number} of {path} {error}.")
-    if bad:
-        more = f"\n({len(bad) - MAX_NAMED} more bad lines)" if len(bad) > MAX_NAMED else ""
-        raise ConfigError("\n".join(bad[:MAX_NAMED]) + more)
-    if not found:
-        raise ConfigError(f"{path} holds no problem. Write one JSON object a line.")
+
+    def read_line(record: dict[str, Any], number: int) -> None:
+        _check_keys(record)
+        digest, posed = _posed(record, number)
+        first = line_of.setdefault(posed.problem.uid, number)
+        if first != number and digest not in found:
+            raise BadLine(
+                f"gives the id {posed.problem.uid!r}, which another problem has in line {first}. "
+                "Give each its own"
+            )
+        found.setdefault(digest, posed)
+
+    num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
     return ProblemFile(tuple(found.values()), num_lines - len(found))
 
 
-def _record(line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _BadLine(f"is not JSON: {error}. Write one object a line") from None
-    if not isinstance(record, dict):
-        raise _BadLine(f"is {record!r:.80}, not an object. Write one object a line")
+def _check_keys(record: Mapping[str, Any]) -> None:
     unknown = sorted(set(record) - set(_KINDS))
     if unknown:
-        raise _BadLine(f"has the keys {unknown}, which no problem has. Known: {sorted(_KINDS)}")
+        raise BadLine(f"has the keys {unknown}, which no problem has. Known: {sorted(_KINDS)}")
     for key, kind in _KINDS.items():
         value = record.get(key, kind())
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise _BadLine(f"has {key}={value!r:.80}, which must be of type {kind.__name__}")
-    return record
+            raise BadLine(f"has {key}={value!r:.80}, which must be of type {kind.__name__}")
 
 
-_KINDS: dict[str, type] = {
-    "uid": str,
-    "id": str,  # another name of uid
-    "prompt": str,
-    "messages": list,
-    "gold": str,
-    "solution": str,
-    "response": str,  # another name of solution, and so is rationale: as `loong curate` writes them
-    "rationale": str,
-    "verifier": str,
-    "arguments": dict,
-    "tests": list,
-    "domain": str,
-    "level": int,
-    "rubric": str,
-    "origin": str,
-    "licence": str,
-}
-_OF_LINES_ALONE = {
-    "uid",
-    "messages",
-    "tests",
-    "solution",
-    "response",
-    "rationale",
-}  # which corpora use in other ways
+_KINDS: dict[str, type] = {  # id is another name of uid, as response and rationale of solution
+    "uid": str, "id": str, "prompt": str, "messages": list, "gold": str, "solution": str,
+    "response": str, "rationale": str, "verifier": str, "arguments": dict, "tests": list,
+    "domain": str, "level": int, "rubric": str, "origin": str, "licence": str,
+}  # fmt: skip
+# Corpora use these in other ways.
+_OF_LINES_ALONE = {"uid", "messages", "tests", "solution", "response", "rationale"}
 
 
 def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -151,7 +108,7 @@ def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
     found = {key: record[key] for key, kind in kinds.items() if isinstance(record.get(key), kind)}
     try:
         _posed(found, 0)
-    except _BadLine:
+    except BadLine:
         return None
     return found
 
@@ -162,7 +119,7 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
         json.dumps(dict(record), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.start + 1]
-        raise _BadLine(
+        raise BadLine(
             f"has {half!r}, half of a surrogate pair, which is no text. Mend or remove it"
         ) from None
     messages = _messages(record)
@@ -171,31 +128,31 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
     verifier = record.get("verifier", "code" if "tests" in record else "math")
     domain = record.get("domain", DOMAIN_OF_VERIFIER.get(verifier, "stem"))
     if not prompt.strip():
-        raise _BadLine("has no prompt. Say what the model is asked, in prompt or in messages")
+        raise BadLine("has no prompt. Say what the model is asked, in prompt or in messages")
     if verifier not in VERIFIERS:
-        raise _BadLine(f"has verifier={verifier!r}, which is unknown. Choose one of "
+        raise BadLine(f"has verifier={verifier!r}, which is unknown. Choose one of "
                        f"{sorted(VERIFIERS)}")  # fmt: skip
     if "tests" in record:
         if verifier != "code" or "tests" in arguments:
-            raise _BadLine(
+            raise BadLine(
                 f"has tests beside verifier={verifier!r} and the arguments {sorted(arguments)}. "
                 "Tests are for verifier 'code', and stand in one place"
             )
         arguments = {"language": "python"} | arguments | {"tests": record["tests"]}
     if verifier == "code" and not arguments.get("tests"):
-        raise _BadLine("has no tests, by which the code verifier judges. Give at least one")
+        raise BadLine("has no tests, by which the code verifier judges. Give at least one")
     if verifier == "math" and gold is None:
-        raise _BadLine(
+        raise BadLine(
             "has no gold, which the math verifier compares with. Give the right answer, or name "
             "another verifier"
         )
     if not domain.strip():
-        raise _BadLine(f"has domain={domain!r}, which is no word. Name what the problem is about")
+        raise BadLine(f"has domain={domain!r}, which is no word. Name what the problem is about")
     level = record.get("level", 1)
     if level < 0:
-        raise _BadLine(f"has level={level}, which must be at least 0")
+        raise BadLine(f"has level={level}, which must be at least 0")
     if "id" in record and "uid" in record:
-        raise _BadLine("has both uid and id, which mean the same. Leave one out")
+        raise BadLine("has both uid and id, which mean the same. Leave one out")
     said = json.dumps([prompt, gold, verifier, arguments], sort_keys=True)
     digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
     problem = Problem(
@@ -221,7 +178,7 @@ def _worked(record: Mapping[str, Any]) -> str | None:
     """The worked solution, under whichever of its names."""
     named = [name for name in ("solution", "response", "rationale") if name in record]
     if len(named) > 1:
-        raise _BadLine(f"has {named}, which mean the same. Leave all but one out")
+        raise BadLine(f"has {named}, which mean the same. Leave all but one out")
     return record[named[0]] if named else None
 
 
@@ -234,19 +191,19 @@ def canonical(prompt: str) -> str:
 def _messages(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     found = record.get("messages", [])
     if found and "prompt" in record:
-        raise _BadLine("has both prompt and messages. Leave one out")
+        raise BadLine("has both prompt and messages. Leave one out")
     for number, message in enumerate(found):
         is_message = isinstance(message, dict) and set(message) == {"role", "content"}
         if not is_message or not all(isinstance(value, str) for value in message.values()):
-            raise _BadLine(
+            raise BadLine(
                 f"has messages[{number}]={message!r:.80}, which must be an object of two texts, "
                 "role and content"
             )
         if message["role"] not in ROLES:
-            raise _BadLine(f"has messages[{number}] of role {message['role']!r}. Use one of "
+            raise BadLine(f"has messages[{number}] of role {message['role']!r}. Use one of "
                            f"{ROLES}")  # fmt: skip
     if found and found[-1]["role"] != "user":
-        raise _BadLine(
+        raise BadLine(
             f"ends with a message of role {found[-1]['role']!r}. The last one is what the model "
             "answers: the user's"
         )
@@ -260,14 +217,14 @@ def _solution(text: str | None, gold: str | None) -> str | None:
     found = response.read(text)
     if found.answer != response.without_end(text):
         if not found.is_well_formed:
-            raise _BadLine(
+            raise BadLine(
                 f"has solution={text!r:.80}, whose form is broken. Write {response.THINK_OPEN}..."
                 f"{response.THINK_CLOSE}{response.ANSWER_OPEN}...{response.ANSWER_CLOSE}, or no "
                 "tag at all"
             )
         return response.render_response(found.thinking, found.answer)
     if gold is None:
-        raise _BadLine(
+        raise BadLine(
             "has a solution without an answer. Give gold, or write the answer into the solution, "
             f"in {response.ANSWER_OPEN} after {response.THINK_OPEN}"
         )

@@ -20,17 +20,10 @@ from loong_jax.remote import AnyPath
 
 # What travels with a model besides weights and config: text, template, and what ends an answer.
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "chat_template.json", "generation_config.json", "tokenizer.model",
+    "vocab.json", "merges.txt",
+)  # fmt: skip
 
 SPECIAL_TOKENS = {
     "<pad>": 0,
@@ -74,7 +67,7 @@ class Tokenizer(Protocol):
 
     def response_text(self, tokens: Tokens) -> str:
         """The text of a response: without the end tokens and padding at its end."""
-        ...
+        return self.decode(without_end(self, tokens))
 
     def prompt_ids(
         self,
@@ -85,12 +78,18 @@ class Tokenizer(Protocol):
     ) -> list[int]:
         """A text that the model is to go on with, or a conversation that it is to answer.
 
-        `variables` go to the chat template. Raises ConfigError for what that refuses.
+        Without a chat template messages follow each other as they are: such recipes have no roles.
+        `variables` go to the template. Raises ConfigError for what that refuses.
         """
-        ...
+        if not isinstance(prompt, str):
+            if self.chat is not None:
+                return self.encode(self.chat.render(prompt, tools=tools, **variables))
+            prompt = "\n".join(message["content"] for message in prompt)
+        start = [] if self.bos_id is None else [self.bos_id]
+        return [*start, *self.encode(prompt)]
 
 
-class AsciiTokenizer:
+class AsciiTokenizer(Tokenizer):
     """Maps text to ids and back, without loss for printable ASCII, newlines and the tags."""
 
     vocab_size = 128
@@ -143,21 +142,8 @@ class AsciiTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return self.decode([token]).encode()
 
-    def response_text(self, tokens: Tokens) -> str:
-        return self.decode(without_end(self, tokens))
 
-    def prompt_ids(
-        self,
-        prompt: str | Messages,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
-    ) -> list[int]:
-        """Messages follow each other as they are: the recipes have no roles."""
-        return _prompt_ids(self, prompt, tools, variables)
-
-
-class HfTokenizer:
+class HfTokenizer(Tokenizer):
     """A tokenizer.json of Hugging Face, with what the files beside it say."""
 
     def __init__(
@@ -228,9 +214,6 @@ class HfTokenizer:
             return bytes(_byte_of_letter()[letter] for letter in piece)
         return text.encode()
 
-    def response_text(self, tokens: Tokens) -> str:
-        return self.decode(without_end(self, tokens))
-
     def prompt_ids(
         self,
         prompt: str | Messages,
@@ -243,7 +226,7 @@ class HfTokenizer:
                 "the tokenizer of this model has no chat template, and a conversation was given. "
                 "Give a text, or put chat_template.jinja beside its tokenizer.json."
             )
-        return _prompt_ids(self, prompt, tools, variables)
+        return super().prompt_ids(prompt, tools=tools, **variables)
 
     def _add_tokens(self, file: AnyPath, settings: Mapping[str, Any]) -> None:
         """Tokens that tokenizer_config.json alone knows, in the order of their ids."""
@@ -359,28 +342,8 @@ def without_end(tokenizer: Tokenizer, tokens: Tokens) -> Tokens:
 
 
 _NAMED = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
-
-
-def _prompt_ids(
-    tokenizer: Tokenizer,
-    prompt: str | Messages,
-    tools: Sequence[Mapping[str, Any]] | None,
-    variables: Mapping[str, Any],
-) -> list[int]:
-    if not isinstance(prompt, str):
-        if tokenizer.chat is not None:
-            return tokenizer.encode(tokenizer.chat.render(prompt, tools=tools, **variables))
-        prompt = "\n".join(message["content"] for message in prompt)
-    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-    return [*start, *tokenizer.encode(prompt)]
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
 
 
 def _beside(file: AnyPath, name: str) -> dict[str, Any]:

@@ -1,76 +1,80 @@
 """Generators of problems whose answers are checked without a reference."""
 
+import importlib
 from typing import Any
 
-from loong_jax.environments.basket import Basket
-from loong_jax.environments.code.brackets import Brackets
-from loong_jax.environments.code.comparators import Comparators
-from loong_jax.environments.code.postfix import Postfix
-from loong_jax.environments.code.program import Program
-from loong_jax.environments.code.registers import Registers
-from loong_jax.environments.code.rewriting import Rewriting
-from loong_jax.environments.code.run_length import RunLength
-from loong_jax.environments.environment import LEVELS, STYLES, Environment, Style
-from loong_jax.environments.gates import Gates
-from loong_jax.environments.gym import PREFIX, Gym
-from loong_jax.environments.logic.largest import Largest
-from loong_jax.environments.logic.ranking import Ranking
-from loong_jax.environments.logic.truths import Truths
-from loong_jax.environments.masks import Masks
+from loong_jax.environments.environment import LEVELS, Environment, Solution
 from loong_jax.environments.problem import Domain, Problem, split_of
-from loong_jax.environments.stem.addition import Addition
-from loong_jax.environments.stem.bases import Bases
-from loong_jax.environments.stem.divisor import Divisor
-from loong_jax.environments.stem.equation import Equation
-from loong_jax.environments.stem.fractions import FractionSum
-from loong_jax.environments.stem.units import Units
-from loong_jax.environments.stem.urn import Urn
 from loong_jax.environments.stream import ProblemStream
-from loong_jax.environments.vector_sum import VectorSum
 
-ENVIRONMENTS: dict[str, type] = {
-    "vector_sum": VectorSum,
-    "gates": Gates,
-    "masks": Masks,
-    "basket": Basket,  # with a tool
-    "equation": Equation,
-    "fractions": FractionSum,
-    "units": Units,
-    "bases": Bases,
-    "divisor": Divisor,
-    "urn": Urn,
-    "addition": Addition,
-    "truths": Truths,
-    "ranking": Ranking,
-    "largest": Largest,
-    "program": Program,
-    "registers": Registers,
-    "rewriting": Rewriting,
-    "comparators": Comparators,
-    "brackets": Brackets,
-    "run_length": RunLength,
-    "postfix": Postfix,
+WORKED = {  # with solutions in steps: module and class
+    "vector_sum": "chains:VectorSum",
+    "gates": "chains:Gates",
+    "masks": "masks:Masks",
+    "basket": "basket:Basket",  # with a tool
+    "equation": "equation:Equation",
+    "fractions": "quantities:FractionSum",
+    "units": "quantities:Units",
+    "bases": "numbers:Bases",
+    "divisor": "numbers:Divisor",
+    "urn": "quantities:Urn",
+    "addition": "numbers:Addition",
+    "truths": "orders:Truths",
+    "ranking": "orders:Ranking",
+    "largest": "orders:Largest",
+    "program": "machines:Program",
+    "registers": "machines:Registers",
+    "rewriting": "texts:Rewriting",
+    "comparators": "texts:Comparators",
+    "brackets": "texts:Brackets",
+    "run_length": "texts:RunLength",
+    "postfix": "machines:Postfix",
 }
+PUZZLES = {  # logic tasks, whose prompts are long and say all that counts
+    "sudoku": "deductive.squares:Sudoku",
+    "zebra": "deductive.zebra:Zebra",
+    "knights_and_knaves": "deductive.knights:Knights",
+    "propositional_entailment": "deductive.propositional:Propositional",
+    "first_order_entailment": "deductive.first_order:FirstOrder",
+    "cryptarithm": "deductive.cryptarithm:Cryptarithm",
+    "graph_colouring": "deductive.graphs:GraphColouring",
+    "hamiltonian_path": "deductive.graphs:HamiltonianPath",
+    "nonogram": "deductive.nonogram:Nonogram",
+    "futoshiki": "deductive.squares:Futoshiki",
+    "sequence": "inductive.sequence:NextTerms",
+    "grid_transformation": "inductive.grids:GridTransformation",
+    "formula_induction": "inductive.formula:FormulaInduction",
+    "automaton_induction": "inductive.automaton:Automaton",
+    "cellular_rule": "inductive.cellular:CellularRule",
+    "matrix_completion": "inductive.matrix:MissingCell",
+    "circuit_diagnosis": "abductive.circuit:CircuitDiagnosis",
+    "causal_abduction": "abductive.causes:Causes",
+    "mastermind": "abductive.hidden:Mastermind",
+    "lights_out": "abductive.lights:LightsOut",
+    "predecessor": "abductive.hidden:Predecessor",
+    "missing_operators": "abductive.hidden:MissingOperators",
+}
+ENVIRONMENTS = WORKED | PUZZLES
+GYM = "gym/"  # before the name of a dataset of reasoning-gym
 
 __all__ = [
-    "ENVIRONMENTS", "LEVELS", "STYLES", "Domain", "Environment", "Problem",
-    "ProblemStream", "Style", "get_environment", "kind_of", "split_of",
+    "ENVIRONMENTS", "LEVELS", "PUZZLES", "WORKED", "Domain", "Environment", "Problem",
+    "ProblemStream", "Solution", "get_environment", "split_of",
 ]  # fmt: skip
 
 
-def kind_of(name: str) -> type | None:
-    """The class of the environment of this name, or None."""
-    return Gym if name.startswith(PREFIX) else ENVIRONMENTS.get(name)
-
-
 def get_environment(name: str, **settings: Any) -> Environment:
-    """The environment of this name; `settings` are its fields, such as `run` of a code one.
+    """The environment of this name; `settings` are its arguments, such as `run` of a code one.
 
     `gym/NAME` is a dataset of reasoning-gym (environments/gym.py).
     """
-    kind = kind_of(name)
-    if kind is None:
+    if name.startswith(GYM):
+        return _class_of("gym:Gym")(name.removeprefix(GYM))
+    if name not in ENVIRONMENTS:
         raise ValueError(f"environment {name!r} is unknown. Choose one of {sorted(ENVIRONMENTS)}.")
-    if kind is Gym:
-        settings["dataset"] = name.removeprefix(PREFIX)
-    return kind(**settings)
+    return _class_of(ENVIRONMENTS[name])(**settings)
+
+
+def _class_of(place: str) -> Any:
+    module, _, kind = place.partition(":")
+    return getattr(importlib.import_module(f"loong_jax.environments.{module}"), kind)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 MAX_ANSWER_CHARS = 20_000
 MAX_DIGITS = 12
@@ -54,6 +55,12 @@ def grid(answer: str, num_rows: int, num_columns: int, symbols: str) -> list[str
     if unknown := set("".join(rows)) - set(symbols):
         raise Malformed(f"symbol {min(unknown)!r} is not one of {symbols}")
     return rows
+
+
+def difference(given: Sequence[Any], wanted: Sequence[Any], what: str) -> str | None:
+    """The first place where an answer is not what is wanted, which is not told."""
+    pairs = enumerate(zip(given, wanted, strict=True), 1)
+    return next((f"{what} {place} is not {a}" for place, (a, b) in pairs if a != b), None)
 
 
 def assignment(answer: str, keys: Sequence[str], values: Sequence[str]) -> dict[str, str]:

@@ -17,9 +17,12 @@ class SearchLimit(Exception):
 
 
 @functools.cache
-def table(holds: Callable[[int, int], bool], size: int) -> Table:
-    """The table of `holds(first, second)` over values 0..size-1."""
-    supports = [sum(1 << b for b in range(size) if holds(a, b)) for a in range(size)]
+def table(holds: Callable[[int, int], bool], size: int, is_turned: bool = False) -> Table:
+    """The table of `holds(first, second)`, or turned (second, first), over values 0..size-1."""
+    supports = [
+        sum(1 << b for b in range(size) if (holds(b, a) if is_turned else holds(a, b)))
+        for a in range(size)
+    ]
     found = [0]
     for mask in range(1, 1 << size):
         lowest = (mask & -mask).bit_length() - 1
@@ -37,7 +40,7 @@ class Network:
     def relate(self, first: int, second: int, holds: Callable[[int, int], bool]) -> None:
         """Demands `holds(value of first, value of second)`; the callable is module-level."""
         self._arcs[first].append((second, table(holds, self.size)))
-        self._arcs[second].append((first, _turned(holds, self.size)))
+        self._arcs[second].append((first, table(holds, self.size, True)))
 
     def solutions(self, domains: list[int], limit: int) -> list[list[int]]:
         """Up to `limit` solutions as lists of values; raises SearchLimit."""
@@ -81,15 +84,6 @@ class Network:
                     domains[second] = after
                     queue.append(second)
         return True
-
-
-@functools.cache
-def _turned(holds: Callable[[int, int], bool], size: int) -> Table:
-    return table(functools.partial(_swapped, holds), size)
-
-
-def _swapped(holds: Callable[[int, int], bool], first: int, second: int) -> bool:
-    return holds(second, first)
 
 
 def differ(a: int, b: int) -> bool:

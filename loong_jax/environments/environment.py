@@ -1,28 +1,40 @@
-"""What every environment is: rho0 (problems), O (observation = prompt), R (verifier), a solver.
+"""The contract of environments, and generators, which fulfil it from a few pure functions.
 
-ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is the reward R,
-which reads the problem's state and the answer and never a stored reference. The solver exists for
-the cold start alone; no verifier calls it.
+An environment is ReSyn's triple: `problem` draws from rho0 and renders the observation, `verify` is
+the reward R, which reads the problem's state and the answer and never a stored reference. Worked
+generators, puzzles, packaged modules (modules.py) and datasets of reasoning-gym (gym.py) fulfil it.
 """
 
+import abc
 import functools
 import hashlib
-import inspect
-import sys
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from loong_jax.data.response import Response
+from loong_jax.environments import csp
+from loong_jax.environments.answers import Malformed
 from loong_jax.environments.problem import Domain, Problem
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.sandbox import SandboxRunner
 from loong_jax.verifiers.verdict import Verdict
 
-Style = Literal["careful", "hurried"]
-STYLES: tuple[Style, ...] = get_args(Style)
 LEVELS = (1, 2, 3, 4, 5)
-EXACT, LEAP = "=", "~"  # the mark of careful and of hurried thinking
-NUM_HURRIED_STEPS = 3
+INTEGER = r"(?:0|-?[1-9][0-9]{0,11})"  # the one way to write it
+MAX_DRAWS = 20_000  # far more than any generator needs; ends a search that could not end
+
+State = Mapping[str, Any]  # JSON values
+Runner = Callable[[Sequence[tuple[str, Sequence[dict[str, int]]]]], Sequence[list[Any] | str]]
+"""Runs each (expression, assignments) in isolation: its values, one each, or why there are none."""
+
+
+class Solution(NamedTuple):
+    steps: Sequence[str]  # values that lead to the answer; none where nothing is worked out
+    answer: str
 
 
 @runtime_checkable
@@ -35,56 +47,165 @@ class Environment(Protocol):
     @property
     def domain(self) -> Domain: ...
 
-    def problem(self, level: int, seed: int) -> Problem:
-        """The problem of this level and seed; equal arguments give equal problems."""
-        ...
+    @property
+    def levels(self) -> tuple[int, ...]: ...
 
-    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        """A worked solution in this style: at least three steps, then a correct answer."""
+    def problem(self, level: int, seed: int) -> Problem:
+        """The problem of this level and seed; ValueError for a level that there is not."""
         ...
 
     def verify(self, problem: Problem, answer: Any) -> Verdict:
         """Judges any answer without a reference. Never raises for an answer, whatever it is."""
         ...
 
-    def gold(self, problem: Problem) -> str:
-        """One correct answer."""
-        ...
-
-    def num_distinct(self, level: int) -> int:
-        """How many canonical forms the level can draw."""
+    def solve(self, problem: Problem) -> Solution:
+        """A right answer, and where it can be worked out in steps, the steps."""
         ...
 
 
-def check_level(level: int) -> None:
-    if level not in LEVELS:
-        raise ValueError(f"level={level} is not in {LEVELS}. Choose one of these levels.")
+class Generator(abc.ABC):
+    """An `Environment` given pure functions of a state; `rng` is the only source of chance."""
+
+    name: str
+    domain: Domain
+    version: ClassVar[int] = 1  # one more where a level and a seed give another problem
+    levels: tuple[int, ...] = LEVELS
+    form: ClassVar[str] = ""  # pattern of all answers; "" where `flaw` reads them
+    max_answer_chars: ClassVar[int] = 64
+    is_marked: ClassVar[bool] = True  # an answer stands between tags, or after thinking
+
+    def __init__(self, run: Runner | None = None):
+        """Answers that are code go to the sandbox of this process unless `run` is given."""
+        self._run = run
+
+    @abc.abstractmethod
+    def draw(self, level: int, rng: Any) -> State | None:
+        """A state of this level, or None where the draw is to be thrown away."""
+
+    @abc.abstractmethod
+    def prompt(self, state: State) -> str:
+        """The question; the form of its answer too, unless the cold start teaches it."""
+
+    @abc.abstractmethod
+    def flaw(self, state: State, answer: str) -> str | Verdict | None:
+        """What is wrong with an answer, or None; never by way of `answer`. May raise Malformed."""
+
+    def answer(self, state: State) -> str:
+        """A right answer; the last step, unless said otherwise."""
+        return self.steps(state)[-1]
+
+    def steps(self, state: State) -> list[str]:
+        """What a careful solution writes down, in order; at least three, or none."""
+        return []
+
+    def canonical(self, state: State) -> str:
+        """Equal for equal problems; the prompt, unless it words one problem in several ways."""
+        return self.prompt(state)
+
+    def rng(self, level: int, seed: int) -> Any:
+        return random.Random(f"{self.name}/{level}/{seed}")
+
+    def problem(self, level: int, seed: int) -> Problem:
+        check_level(level, self.levels)
+        rng = self.rng(level, seed)
+        for _ in range(MAX_DRAWS):
+            try:
+                state = self.draw(level, rng)
+            except csp.SearchLimit:
+                continue
+            if state is not None:
+                break
+        else:
+            raise AssertionError(f"{self.name} drew no problem of level {level} and seed {seed}")
+        return posed(
+            self,
+            level=level,
+            seed=seed,
+            canonical=self.canonical(state),
+            prompt=self.prompt(state),
+            state=state,
+        )
+
+    def verify(self, problem: Problem, answer: Any) -> Verdict:
+        answer = answer.strip() if isinstance(answer, str) else None
+        if answer is None or len(answer) > self.max_answer_chars:
+            text = f"not a text of at most {self.max_answer_chars} characters"
+            return verdict.wrong("format", text)
+        if self.form and not re.fullmatch(self.form, answer, re.ASCII):
+            return verdict.wrong("format", f"not of the form {self.form}")
+        try:
+            flaw = self.flaw(state_of(problem, self), answer)
+        except Malformed as error:
+            return verdict.wrong("format", str(error))
+        if isinstance(flaw, Verdict):
+            return flaw
+        return verdict.wrong("value", flaw) if flaw else verdict.correct()
+
+    def solve(self, problem: Problem) -> Solution:
+        state = state_of(problem, self)
+        return Solution(self.steps(state), self.answer(state))
 
 
-def rng_of(name: str, level: int, seed: int) -> np.random.Generator:
-    """Random source of one problem: independent between environments, levels and seeds."""
-    digest = hashlib.blake2b(f"{name}/{level}/{seed}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
+class Puzzle(Generator):
+    """A logic task whose prompt states the small strict form of its answer.
+
+    Answers are read by our own parsers (answers.py) and never evaluated. Source of the three
+    families (deductive, inductive, abductive) and of levels: LongCat-Flash-Thinking, appendix
+    A.2.1; of reference-free checks: ReSyn.
+    """
+
+    domain = "logic"
+    max_answer_chars = 20_000
+    is_marked = False
+
+    def canonical(self, state: State) -> str:
+        """The state itself, for puzzles whose states have one form only."""
+        return canonical_json(state)
+
+    def rng(self, level: int, seed: int) -> random.Random:
+        return random.Random(_number(f"{self.name}/{level}/{seed}"))
+
+
+def array_rng(self: Generator, level: int, seed: int) -> np.random.Generator:
+    """`rng` of generators that draw arrays."""
+    return np.random.default_rng(_number(f"{self.name}/{level}/{seed}"))
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
+
+
+def canonical_json(state: State) -> str:
+    return json.dumps(state, sort_keys=True, separators=(",", ":"))
 
 
 @functools.cache
-def code_hash(kind: type) -> str:
-    """Eight hex digits of the source of the environment's module; part of every uid."""
-    source = inspect.getsource(sys.modules[kind.__module__])
-    return hashlib.blake2b(source.encode(), digest_size=4).hexdigest()
+def shared_runner() -> SandboxRunner:
+    """The one of environments that were given none; its sandbox starts with a first run.
+
+    It ends with the process. Its runs raise SandboxLost where the sandbox itself fails.
+    """
+    return SandboxRunner()
 
 
-def make_problem(
-    environment: Environment,
+def check_level(level: int, levels: Sequence[int] = LEVELS) -> None:
+    if level not in levels:
+        raise ValueError(f"level={level} is not in {tuple(levels)}. Choose one of these levels.")
+
+
+def posed(
+    environment: Any,
     *,
     level: int,
     seed: int,
     canonical: str,
     prompt: str,
-    state: Mapping[str, Any],
+    state: State,
+    **fields: Any,
 ) -> Problem:
+    """A problem of an environment that has a name in the table; `fields` are those of Problem."""
     return Problem(
-        uid=f"{environment.name}-{code_hash(type(environment))}/{level}/{seed}",
+        uid=f"{environment.name}-{environment.version}/{level}/{seed}",
         domain=environment.domain,
         environment=environment.name,
         level=level,
@@ -92,41 +213,21 @@ def make_problem(
         canonical=f"{environment.name}:{canonical}",
         prompt=prompt,
         verifier="environment",
-        arguments={"environment": environment.name, "state": dict(state)},
+        arguments={"environment": environment.name, "state": json.loads(json.dumps(state))},
+        **fields,
     )
 
 
-def state_of(problem: Problem, environment: Environment) -> Mapping[str, Any]:
+def name_in(arguments: Mapping[str, Any]) -> Any:
+    """The environment that a problem's arguments name; older ones of puzzles say `task`."""
+    return arguments.get("environment", arguments.get("task"))
+
+
+def state_of(problem: Problem, environment: Environment) -> State:
     """The state the verifier reads; raises ValueError for a problem of another environment."""
-    if problem.environment != environment.name:
+    if (found := name_in(problem.arguments)) != environment.name:
         raise ValueError(
-            f"problem {problem.uid} belongs to {problem.environment!r}, not {environment.name!r}. "
+            f"problem {problem.uid} belongs to {found!r}, not {environment.name!r}. "
             "Ask get_environment for its own."
         )
     return problem.arguments["state"]
-
-
-def written_after(num_operations: int, rng: np.random.Generator, style: Style) -> list[int]:
-    """After how many operations a value is written down, in order; the last is always written.
-
-    Careful thinking writes every value. Hurried thinking writes three: two at places drawn by
-    `rng`, which it does not name, and the last. Its leaps are right in a demonstration and hard to
-    repeat.
-    """
-    if num_operations < NUM_HURRIED_STEPS:
-        raise ValueError(
-            f"num_operations={num_operations} gives fewer than {NUM_HURRIED_STEPS} steps. Use more."
-        )
-    if style == "careful":
-        return list(range(1, num_operations + 1))
-    early = rng.choice(num_operations - 1, NUM_HURRIED_STEPS - 1, replace=False) + 1
-    return [*sorted(early.tolist()), num_operations]
-
-
-def write_steps(values: list[str], rng: np.random.Generator, style: Style) -> str:
-    """Thinking over the values after operations 1..n, such as `=314=013=240=244` or `~013~240~244`.
-
-    The mark before each value tells the styles apart.
-    """
-    mark = EXACT if style == "careful" else LEAP
-    return "".join(mark + values[count - 1] for count in written_after(len(values), rng, style))

@@ -6,19 +6,15 @@ never called. The package is needed to draw problems, not to judge them. Level n
 parameter of the dataset's own curriculum to its n-th step, or to the last it has.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from loong_jax.data.response import Response
-from loong_jax.environments import environment, gym_answers
+from loong_jax.environments import gym_answers
 from loong_jax.environments.answers import MAX_ANSWER_CHARS, Malformed
-from loong_jax.environments.environment import Style
+from loong_jax.environments.environment import LEVELS, Solution, check_level, posed, state_of
 from loong_jax.environments.problem import Domain, Problem
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import verdict
@@ -35,125 +31,82 @@ class Dataset(NamedTuple):
     judge: str  # a name of gym_answers.JUDGES
 
 
-DATASETS: dict[str, Dataset] = {
-    "aiw": Dataset("logic", "integer"),
-    "ab": Dataset("code", "words"),
-    "arc_1d": Dataset("logic", "words"),
-    "base_conversion": Dataset("stem", "word"),
-    "basic_arithmetic": Dataset("stem", "number"),
-    "binary_alternation": Dataset("code", "integer"),
-    "binary_matrix": Dataset("code", "rows"),
-    "bitwise_arithmetic": Dataset("code", "word"),
-    "calendar_arithmetic": Dataset("stem", "word"),
-    "chain_sum": Dataset("stem", "integer"),
-    "coin_flip": Dataset("stem", "number"),
-    "color_cube_rotation": Dataset("logic", "word"),
-    "count_bits": Dataset("code", "integer"),
-    "count_primes": Dataset("stem", "integer"),
-    "countdown": Dataset("stem", "arithmetic"),
-    "decimal_arithmetic": Dataset("stem", "number"),
-    "decimal_chain_sum": Dataset("stem", "number"),
-    "dice": Dataset("stem", "reduced"),
-    "family_relationships": Dataset("logic", "word"),
-    "gcd": Dataset("stem", "integer"),
-    "graph_color": Dataset("logic", "colouring"),
-    "largest_island": Dataset("code", "integer"),
-    "lcm": Dataset("stem", "integer"),
-    "leg_counting": Dataset("stem", "integer"),
-    "letter_counting": Dataset("code", "integer"),
-    "manipulate_matrix": Dataset("code", "rows"),
-    "maze": Dataset("code", "integer"),
-    "n_queens": Dataset("logic", "queens"),
-    "needle_haystack": Dataset("logic", "word"),
-    "number_filtering": Dataset("code", "items"),
-    "number_format": Dataset("stem", "number"),
-    "number_sequence": Dataset("logic", "integer"),
-    "number_sorting": Dataset("code", "items"),
-    "palindrome_generation": Dataset("code", "palindrome"),
-    "path_star": Dataset("code", "words"),
-    "prime_factorization": Dataset("stem", "factors"),
-    "products": Dataset("stem", "integer"),
-    "puzzle24": Dataset("stem", "arithmetic"),
-    "rectangle_count": Dataset("code", "integer"),
-    "rotate_matrix": Dataset("code", "rows"),
-    "rotten_oranges": Dataset("code", "integer"),
-    "simple_equations": Dataset("stem", "integer"),
-    "spell_backward": Dataset("code", "words"),
-    "spiral_matrix": Dataset("code", "words"),
-    "string_insertion": Dataset("code", "words"),
-    "string_manipulation": Dataset("code", "words"),
-    "string_splitting": Dataset("code", "words"),
-    "string_synthesis": Dataset("code", "words"),
-    "word_sequence_reversal": Dataset("code", "items"),
-    "word_sorting": Dataset("code", "items"),
-}
+_ALLOWED: dict[tuple[Domain, str], tuple[str, ...]] = {
+    ("code", "integer"): (
+        "binary_alternation", "count_bits", "largest_island", "letter_counting", "maze",
+        "rectangle_count", "rotten_oranges",
+    ),
+    ("code", "items"): (
+        "number_filtering", "number_sorting", "word_sequence_reversal", "word_sorting",
+    ),
+    ("code", "palindrome"): ("palindrome_generation",),
+    ("code", "rows"): ("binary_matrix", "manipulate_matrix", "rotate_matrix"),
+    ("code", "word"): ("bitwise_arithmetic",),
+    ("code", "words"): (
+        "ab", "path_star", "spell_backward", "spiral_matrix", "string_insertion",
+        "string_manipulation", "string_splitting", "string_synthesis",
+    ),
+    ("logic", "colouring"): ("graph_color",),
+    ("logic", "integer"): ("aiw", "number_sequence"),
+    ("logic", "queens"): ("n_queens",),
+    ("logic", "word"): ("color_cube_rotation", "family_relationships", "needle_haystack"),
+    ("logic", "words"): ("arc_1d",),
+    ("stem", "arithmetic"): ("countdown", "puzzle24"),
+    ("stem", "factors"): ("prime_factorization",),
+    ("stem", "integer"): (
+        "chain_sum", "count_primes", "gcd", "lcm", "leg_counting", "products", "simple_equations",
+    ),
+    ("stem", "number"): (
+        "basic_arithmetic", "coin_flip", "decimal_arithmetic", "decimal_chain_sum",
+        "number_format",
+    ),
+    ("stem", "reduced"): ("dice",),
+    ("stem", "word"): ("base_conversion", "calendar_arithmetic"),
+}  # fmt: skip
+DATASETS = {name: Dataset(*kind) for kind, names in _ALLOWED.items() for name in names}
 
-_TWO = "has two or three possible answers, so that guessing pays"
-_MANY = "has many right answers, and we have no rules of it that would find them"
-_NO_LEVELS = "has no levels"
-_BENCHMARK = "is made of the tasks of a benchmark, which training on it would spoil"
-_ROUNDED = "asks for rounded numbers and holds golds rounded in another way"
-_OURS = "is a task of ours (environments/tasks.py), which proves that its answer is unique"
-_SLOW = "takes seconds for a problem"
-_STEPS = "has steps in its curriculum that its own generator refuses"
-REFUSED: dict[str, str] = {
-    "acre": _NO_LEVELS,
-    "advanced_geometry": _ROUNDED,
-    "arc_agi": _BENCHMARK,
-    "bf": _SLOW,
-    "boxnet": _MANY,
-    "caesar_cipher": _STEPS,
-    "circuit_logic": _TWO,
-    "codeio": "needs programs of others to be run",
-    "complex_arithmetic": "has answers of more forms than our readers know",
-    "composite": "is a mixture of others: mix streams instead",
-    "course_schedule": _TWO,
-    "cryptarithm": _OURS,
-    "emoji_mystery": "hides its text in characters that tokenizers drop",
-    "figlet_font": "has golds that its pictures of letters do not determine",
-    "fraction_simplification": "has golds in LaTeX and in plain text by turns",
-    "futoshiki": _OURS,
-    "game_of_life": _SLOW,
-    "game_of_life_halting": _TWO,
-    "group_anagrams": "has answers of more forms than our readers know",
-    "gsm_symbolic": _NO_LEVELS,
-    "intermediate_integration": "has golds that are unsolved integrals",
-    "isomorphic_strings": _TWO,
-    "jugs": _MANY,
-    "kakurasu": _MANY,
-    "knight_swap": _STEPS,
-    "knights_knaves": _OURS,
-    "letter_jumble": _MANY,
-    "list_functions": _NO_LEVELS,
-    "mahjong_puzzle": _TWO,
-    "mini_sudoku": _OURS,
-    "modulo_grid": "draws with emoji, which tokenizers cut differently",
-    "palindrome_partitioning": "has answers of more forms than our readers know",
-    "polynomial_equations": _ROUNDED,
-    "polynomial_multiplication": "has golds of thousands of characters; verifier `math` reads it",
-    "pool_matrix": _ROUNDED,
-    "power_function": _ROUNDED,
-    "propositional_logic": _MANY,
-    "quantum_lock": _MANY,
-    "ransom_note": _TWO,
-    "rearc": _BENCHMARK,
-    "rubiks_cube": _STEPS,
-    "rush_hour": _MANY,
-    "self_reference": "has levels that do not differ",
-    "sentence_reordering": _MANY,
-    "shortest_path": _MANY,
-    "simple_geometry": "asks for angles of polygons that do not exist, such as 510 degrees",
-    "simple_integration": "has many right answers; verifier `math` compares antiderivatives",
-    "sokoban": _MANY,
-    "sudoku": _OURS,
-    "survo": _STEPS,
-    "syllogism": _TWO,
-    "time_intervals": "has golds that are a millisecond off where floats are",
-    "tower_of_hanoi": _MANY,
-    "tsumego": "has one gold where several moves win",
-    "word_ladder": _MANY,
-    "zebra_puzzles": _SLOW,
-}
+_REASONS: dict[str, tuple[str, ...]] = {
+    "has no levels": ("acre", "gsm_symbolic", "list_functions"),
+    "asks for rounded numbers and holds golds rounded in another way": (
+        "advanced_geometry", "polynomial_equations", "pool_matrix", "power_function",
+    ),
+    "is made of the tasks of a benchmark, which training on it would spoil": ("arc_agi", "rearc"),
+    "takes seconds for a problem": ("bf", "game_of_life", "zebra_puzzles"),
+    "has many right answers, and we have no rules of it that would find them": (
+        "boxnet", "jugs", "kakurasu", "letter_jumble", "propositional_logic", "quantum_lock",
+        "rush_hour", "sentence_reordering", "shortest_path", "sokoban", "tower_of_hanoi",
+        "word_ladder",
+    ),
+    "has steps in its curriculum that its own generator refuses": (
+        "caesar_cipher", "knight_swap", "rubiks_cube", "survo",
+    ),
+    "has two or three possible answers, so that guessing pays": (
+        "circuit_logic", "course_schedule", "game_of_life_halting", "isomorphic_strings",
+        "mahjong_puzzle", "ransom_note", "syllogism",
+    ),
+    "needs programs of others to be run": ("codeio",),
+    "has answers of more forms than our readers know": (
+        "complex_arithmetic", "group_anagrams", "palindrome_partitioning",
+    ),
+    "is a mixture of others: mix streams instead": ("composite",),
+    "is a task of ours (environments.PUZZLES), which proves that its answer is unique": (
+        "cryptarithm", "futoshiki", "knights_knaves", "mini_sudoku", "sudoku",
+    ),
+    "hides its text in characters that tokenizers drop": ("emoji_mystery",),
+    "has golds that its pictures of letters do not determine": ("figlet_font",),
+    "has golds in LaTeX and in plain text by turns": ("fraction_simplification",),
+    "has golds that are unsolved integrals": ("intermediate_integration",),
+    "draws with emoji, which tokenizers cut differently": ("modulo_grid",),
+    "has golds of thousands of characters; verifier `math` reads it": (
+        "polynomial_multiplication",
+    ),
+    "has levels that do not differ": ("self_reference",),
+    "asks for angles of polygons that do not exist, such as 510 degrees": ("simple_geometry",),
+    "has many right answers; verifier `math` compares antiderivatives": ("simple_integration",),
+    "has golds that are a millisecond off where floats are": ("time_intervals",),
+    "has one gold where several moves win": ("tsumego",),
+}  # fmt: skip
+REFUSED = {name: reason for reason, names in _REASONS.items() for name in names}
 
 # What a judge must know beside the gold, from the library's metadata.
 KNOWN: dict[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
@@ -177,35 +130,30 @@ def _board(question: str) -> str:
     return "\n".join(row for row in rows if row and not set(row) - set("Q_ "))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Gym:
     """State: what its judge must know beside the gold; `Problem.gold` holds one right answer."""
 
-    dataset: str
+    version = 1
+    levels = LEVELS
+    is_marked = True
 
-    def __post_init__(self):
-        if self.dataset in REFUSED:
+    def __init__(self, dataset: str):
+        if dataset in REFUSED:
             raise ConfigError(
-                f"dataset {self.dataset!r} of reasoning-gym is not used here: it"
-                f" {REFUSED[self.dataset]}. Choose one of environments.gym.DATASETS."
+                f"dataset {dataset!r} of reasoning-gym is not used here: it"
+                f" {REFUSED[dataset]}. Choose one of environments.gym.DATASETS."
             )
-        if self.dataset not in DATASETS:
+        if dataset not in DATASETS:
             raise ConfigError(
-                f"dataset {self.dataset!r} of reasoning-gym is unknown. Choose one of"
+                f"dataset {dataset!r} of reasoning-gym is unknown. Choose one of"
                 f" {sorted(DATASETS)}."
             )
-
-    @property
-    def name(self) -> str:
-        return PREFIX + self.dataset
-
-    @property
-    def domain(self) -> Domain:
-        return DATASETS[self.dataset].domain
+        self.dataset, self.name = dataset, PREFIX + dataset
+        self.domain, self._judge = DATASETS[dataset]
 
     def problem(self, level: int, seed: int) -> Problem:
         """Raises ConfigError without the package; its draws that cannot be judged are skipped."""
-        environment.check_level(level)
+        check_level(level)
         for draw in range(MAX_DRAWS):
             digest = hashlib.blake2b(f"{self.name}/{level}/{seed}/{draw}".encode(), digest_size=3)
             number = int.from_bytes(digest.digest(), "big")
@@ -215,45 +163,39 @@ class Gym:
         else:
             raise AssertionError(f"{self.name} drew no problem of level {level} and seed {seed}")
         question, gold, known = drawn
-        posed = environment.make_problem(
+        return posed(
             self,
             level=level,
             seed=seed,
             canonical=" ".join(question.split()),
             prompt=question,
             state=known,
+            gold=gold,
+            origin="reasoning-gym",
         )
-        return dataclasses.replace(posed, gold=gold, origin="reasoning-gym")
 
-    def gold(self, problem: Problem) -> str:
-        environment.state_of(problem, self)
+    def solve(self, problem: Problem) -> Solution:
+        """The answer alone: the library works nothing out."""
+        state_of(problem, self)
         if problem.gold is None:
             raise ValueError(f"problem {problem.uid} has no gold. Draw it again.")
-        return problem.gold
-
-    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        """The answer with nothing before it: the library works nothing out."""
-        del rng, style
-        return Response("", self.gold(problem))
+        return Solution((), problem.gold)
 
     def verify(self, problem: Problem, answer: Any) -> Verdict:
         if not isinstance(answer, str):
             return verdict.wrong("format", "not a text")
-        known = environment.state_of(problem, self)
-        return self._flaw(answer, self.gold(problem), known) or verdict.correct()
+        known = state_of(problem, self)
+        return self._flaw(answer, self.solve(problem).answer, known) or verdict.correct()
 
     def _flaw(self, answer: str, gold: str, known: Mapping[str, Any]) -> Verdict | None:
         """What is wrong with an answer; of a gold: why the problem cannot be judged."""
         if not 0 < len(answer) <= MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of 1 to {MAX_ANSWER_CHARS} characters")
         try:
-            flaw = gym_answers.JUDGES[DATASETS[self.dataset].judge](answer.strip(), gold, known)
+            flaw = gym_answers.JUDGES[self._judge](answer.strip(), gold, known)
         except Malformed as error:
             return verdict.wrong("format", str(error))
         return verdict.wrong("value", flaw) if flaw else None
-
-    def num_distinct(self, level: int) -> int:
-        raise ValueError(f"how many problems {self.name} has is not known. Count by drawing.")
 
 
 class _Drawn(NamedTuple):

@@ -8,19 +8,12 @@ helps: thinking runs the program on unknown bits (`x`, its complement `n`, or a 
 statement is a table of 24 entries for each bit.
 """
 
-import dataclasses
 import itertools
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from loong_jax.data.response import Response
-from loong_jax.environments import environment, runner
-from loong_jax.environments.environment import Style
-from loong_jax.environments.problem import Domain, Problem
-from loong_jax.environments.runner import Runner
+from loong_jax.environments.environment import Generator, State, array_rng, shared_runner
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
@@ -28,9 +21,8 @@ NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NUM_BITS = 4
 OPERATORS, SHARES = "&|^", (0.25, 0.25, 0.5)
 ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
-MAX_OPERATORS, MAX_ANSWER_CHARS = 2, 16
+MAX_OPERATORS = 2
 INPUTS = range(2**NUM_BITS)
-_SHAPE = re.compile(r"[0-9bx&|^()]+", re.ASCII)
 _COMPLEMENT = {"0": "1", "1": "0", "x": "n", "n": "x"}
 
 Statement = Sequence[str]  # operator, mask in binary
@@ -56,17 +48,15 @@ def run_program(statements: Sequence[Statement], x: int) -> int:
     return x
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Masks:
-    """State: {"statements": [["&", "1101"], ...]}. Without a runner, answers go to the sandbox."""
+class Masks(Generator):
+    """State: {"statements": [["&", "1101"], ...]}."""
 
-    run: Runner | None = None
-    name: str = "masks"
-    domain: Domain = "code"
+    name, domain = "masks", "code"
+    form = r"[0-9bx&|^()]+"
+    max_answer_chars = 16
+    rng = array_rng
 
-    def problem(self, level: int, seed: int) -> Problem:
-        environment.check_level(level)
-        rng = environment.rng_of(self.name, level, seed)
+    def draw(self, level: int, rng: np.random.Generator) -> State:
         count = NUM_STATEMENTS[level]
         operators = [str(operator) for operator in rng.choice(list(OPERATORS), count, p=SHARES)]
         draws = rng.random((count, NUM_BITS))
@@ -74,49 +64,31 @@ class Masks:
             [operator, "".join(str(int(draw < ONES[operator])) for draw in row)]
             for operator, row in zip(operators, draws, strict=True)
         ]
-        text = "x" * NUM_BITS + "".join(operator + mask for operator, mask in statements)
-        return environment.make_problem(
-            self,
-            level=level,
-            seed=seed,
-            canonical=text,
-            prompt=text,
-            state={"statements": statements},
-        )
+        return {"statements": statements}
 
-    def _symbols(self, problem: Problem) -> list[str]:
-        statements = environment.state_of(problem, self)["statements"]
-        return list(itertools.accumulate(statements, symbols_after, initial="x" * NUM_BITS))
+    def prompt(self, state: State) -> str:
+        return "x" * NUM_BITS + "".join(operator + mask for operator, mask in state["statements"])
 
-    def gold(self, problem: Problem) -> str:
-        symbols = self._symbols(problem)[-1]
+    def steps(self, state: State) -> list[str]:
+        start = "x" * NUM_BITS
+        return [*itertools.accumulate(state["statements"], symbols_after, initial=start)][1:]
+
+    def answer(self, state: State) -> str:
+        symbols = self.steps(state)[-1]
         kept = "".join("1" if symbol in "xn" else "0" for symbol in symbols)
         flipped = "".join("1" if symbol in "1n" else "0" for symbol in symbols)
         return f"x&0b{kept}^0b{flipped}"
 
-    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        values = self._symbols(problem)[1:]
-        return Response(environment.write_steps(values, rng, style), self.gold(problem))
-
-    def verify(self, problem: Problem, answer: Any) -> Verdict:
-        """Runs the answer on every input of four bits; correct is agreement on all of them."""
-        if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
-            return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
-        if not _SHAPE.fullmatch(answer):
-            return verdict.wrong("format", "not an expression of x, masks, &, |, ^ and parentheses")
+    def flaw(self, state: State, answer: str) -> str | Verdict | None:
+        """Runs the answer on every input of four bits; right is agreement on all of them."""
         if sum(answer.count(operator) for operator in OPERATORS) > MAX_OPERATORS:
             return verdict.wrong("format", f"more than {MAX_OPERATORS} operators")
-        statements = environment.state_of(problem, self)["statements"]
-        run = self.run or runner.shared()
+        run = self._run or shared_runner()
         (found,) = run([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)
         for x, value in zip(INPUTS, found, strict=True):
-            expected = run_program(statements, x)
+            expected = run_program(state["statements"], x)
             if value != expected or isinstance(value, bool):
-                return verdict.wrong("value", f"x={x}: {value!r}, not {expected}")
-        return verdict.correct(f"{len(INPUTS)} inputs agree")
-
-    def num_distinct(self, level: int) -> int:
-        environment.check_level(level)
-        return (len(OPERATORS) * 2**NUM_BITS) ** NUM_STATEMENTS[level]
+                return f"x={x}: {value!r}, not {expected}"
+        return None

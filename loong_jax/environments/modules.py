@@ -18,14 +18,10 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
-
-from loong_jax.data.response import Response
-from loong_jax.environments import environment
-from loong_jax.environments.environment import Style
+from loong_jax.environments.environment import Solution, check_level
 from loong_jax.environments.problem import Domain, Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
@@ -35,19 +31,9 @@ from loong_jax.verifiers.verdict import IsolationTier, Verdict
 REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters
 OPTIONAL = {"steps": 1}
 ALLOWED_IMPORTS = frozenset(
-    {
-        "__future__",
-        "bisect",
-        "collections",
-        "fractions",
-        "functools",
-        "heapq",
-        "itertools",
-        "math",
-        "operator",
-    }
-    | {"random", "re", "string", "typing"}
-)
+    ["__future__", "bisect", "collections", "fractions", "functools", "heapq", "itertools",
+     "math", "operator", "random", "re", "string", "typing"]
+)  # fmt: skip
 MAX_SOURCE_CHARS = 20_000
 MAX_QUESTION_CHARS = 8_000
 MAX_ANSWER_CHARS = 2_000
@@ -184,31 +170,9 @@ def shared_runner() -> ModuleRunner:
     return ModuleRunner()
 
 
-def judge(runner: ModuleRunner, module: Module, state: Any, answer: Any) -> Verdict:
-    """The module's verdict on one answer, from a process that has seen no other.
-
-    An answer that is no short text is wrong without a run. A module that raises, or takes too long,
-    has judged nothing: ungradable.
-    """
-    if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
-        return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
-    if not answer.strip():
-        return verdict.wrong("no answer", "the answer is empty")
-    try:
-        (found,) = runner.run(module, [("reward", (state, answer))])
-    except SandboxLost as error:
-        return verdict.ungradable("sandbox", str(error), isolation=runner.tier)
-    if found.status != "ok":
-        why = f"{found.status}: {found.detail}"
-        return verdict.ungradable("module", why, isolation=runner.tier)
-    if found.value is True:
-        return verdict.correct(isolation=runner.tier)
-    return verdict.wrong("value", "the environment rejects it", isolation=runner.tier)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleEnvironment:
-    """A module as an `Environment`: problems of its levels, judged through verifier "resyn".
+    """A module as an `Environment`: problems of its levels, judged through the same verifier.
 
     The module's text travels in each problem's arguments, so that a worker anywhere can judge it.
     """
@@ -219,17 +183,22 @@ class ModuleEnvironment:
     origin: str = "generated"
     licence: str = "Apache-2.0"
     runner: ModuleRunner | None = None
+    is_marked: ClassVar[bool] = True
 
     @property
     def _runner(self) -> ModuleRunner:
         return self.runner or shared_runner()
 
-    @functools.cached_property
+    @property
     def levels(self) -> tuple[int, ...]:
+        return self._levels
+
+    @functools.cached_property
+    def _levels(self) -> tuple[int, ...]:
         return tuple(self._value("levels"))
 
     def problem(self, level: int, seed: int) -> Problem:
-        environment.check_level(level)
+        check_level(level)
         state, prompt = self._value("pose", level, seed)
         return Problem(
             uid=f"{self.name}-{self.module.hash}/{level}/{seed}",
@@ -239,42 +208,48 @@ class ModuleEnvironment:
             seed=seed,
             canonical=canonical(self.module, prompt),
             prompt=prompt,
-            verifier="resyn",
+            verifier="environment",
             arguments={"module": self.module.source, "state": state},
             origin=self.origin,
             licence=self.licence,
         )
 
-    def gold(self, problem: Problem) -> str:
-        return self._value("reference", self._state(problem))
-
     def verify(self, problem: Problem, answer: Any) -> Verdict:
-        return judge(self._runner, self.module, self._state(problem), answer)
+        """The module's verdict on one answer, from a process that has seen no other.
 
-    def solve(self, problem: Problem, rng: np.random.Generator, style: Style) -> Response:
-        """Worked steps and the reference; without `steps` in the module the thinking is a mark.
-
-        The hurried style writes three of the steps at most, drawn by `rng`.
+        An answer that is no short text is wrong without a run. A module that raises, or takes too
+        long, has judged nothing: ungradable.
         """
-        state = self._state(problem)
-        steps, reference = self._runner.run(
-            self.module, [("steps", (state,)), ("reference", (state,))]
-        )
-        return worked(problem.uid, steps, reference, rng, style)
+        if not isinstance(answer, str) or len(answer) > MAX_ANSWER_CHARS:
+            return verdict.wrong("format", f"not a text of at most {MAX_ANSWER_CHARS} characters")
+        if not answer.strip():
+            return verdict.wrong("no answer", "the answer is empty")
+        runner, state = self._runner, self._state(problem)
+        try:
+            (found,) = runner.run(self.module, [("reward", (state, answer))])
+        except SandboxLost as error:
+            return verdict.ungradable("sandbox", str(error), isolation=runner.tier)
+        if found.status != "ok":
+            why = f"{found.status}: {found.detail}"
+            return verdict.ungradable("module", why, isolation=runner.tier)
+        if found.value is True:
+            return verdict.correct(isolation=runner.tier)
+        return verdict.wrong("value", "the environment rejects it", isolation=runner.tier)
 
-    def num_distinct(self, level: int) -> int:
-        """At least so many: the different questions of 256 seeds. Nobody states the number."""
-        posed = self._runner.run(self.module, [("pose", (level, seed)) for seed in range(256)])
-        return len({found.value[1] for found in posed if found.status == "ok"})
+    def solve(self, problem: Problem) -> Solution:
+        """Worked steps, where the module has any, and its reference."""
+        state = self._state(problem)
+        (steps,) = self._runner.run(self.module, [("steps", (state,))])
+        values = [str(step) for step in steps.value] if steps.status == "ok" else []
+        return Solution(values, self._value("reference", state))
 
     def _state(self, problem: Problem) -> Any:
-        arguments: Mapping[str, Any] = problem.arguments
-        if Module(arguments["module"]).hash != self.module.hash:
+        if Module(problem.arguments["module"]).hash != self.module.hash:
             raise ValueError(
                 f"problem {problem.uid} belongs to another module than {self.name}-"
                 f"{self.module.hash}. Ask the environment that made it."
             )
-        return arguments["state"]
+        return problem.arguments["state"]
 
     def _value(self, function: str, *arguments: Any) -> Any:
         (found,) = self._runner.run(self.module, [(function, arguments)])
@@ -284,19 +259,3 @@ class ModuleEnvironment:
                 f"no value ({found.status}: {found.detail}). Was it admitted?"
             )
         return found.value
-
-
-def worked(
-    uid: str, steps: Outcome, reference: Outcome, rng: np.random.Generator, style: Style
-) -> Response:
-    """A worked solution out of what a module's `steps` and `reference` gave.
-
-    VerifierError, which names the problem `uid`, where there is no reference.
-    """
-    if reference.status != "ok":
-        raise VerifierError(f"{uid} has no reference: {reference.detail}.")
-    values = [str(step) for step in steps.value] if steps.status == "ok" else []
-    if len(values) >= environment.NUM_HURRIED_STEPS:
-        return Response(environment.write_steps(values, rng, style), reference.value)
-    mark = environment.EXACT if style == "careful" else environment.LEAP
-    return Response(mark + mark.join(values), reference.value)

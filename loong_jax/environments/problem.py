@@ -3,8 +3,11 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
+
+_OF_SOURCE = re.compile(r"(?<=\w)-[0-9a-f]{8}(?=/[0-9]+/[0-9]+$)")
 
 Domain: TypeAlias = str  # an open word: what an expert is trained in, and pass rates are shown by
 
@@ -18,7 +21,7 @@ class Problem:
     and decides the split, so that equal problems never sit on both sides of it.
     """
 
-    uid: str  # "<environment>-<hash of its code>/<level>/<seed>"
+    uid: str  # "<environment>-<its version>/<level>/<seed>"
     domain: Domain
     environment: str
     level: int
@@ -40,7 +43,15 @@ class Problem:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Problem":
         messages = tuple((role, content) for role, content in record.get("messages", ()))
-        return cls(**{**record, "messages": messages})
+        return cls(**{**record, "uid": current_uid(record["uid"]), "messages": messages})
+
+
+def current_uid(uid: str) -> str:
+    """The uid as it is written now: runs of before hold a hash of source where a version stands.
+
+    Environments of that time are version 1, and draw the same problems.
+    """
+    return _OF_SOURCE.sub("-1", uid)
 
 
 def split_of(canonical: str, held_out_share: float = 0.1) -> Literal["train", "validation", "test"]:

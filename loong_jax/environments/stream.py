@@ -35,7 +35,7 @@ class ProblemStream:
                 "Leave out the levels that are not wanted."
             )
         for level in self.level_weights:
-            check_level(level)
+            check_level(level, self.environment.levels)
 
     def problem_at(self, cursor: int) -> Problem:
         name = f"{self.environment.name}/{self.split}/{self.seed}/{cursor}"
@@ -47,16 +47,13 @@ class ProblemStream:
         for _ in range(MAX_DRAWS):
             problem = self.environment.problem(level, int(rng.integers(2**53)))
             if split_of(problem.canonical) == self.split:
-                return self._introduced(problem)
+                if self.preamble is None:
+                    return problem
+                return dataclasses.replace(problem, prompt=self.preamble(problem) + problem.prompt)
         raise ValueError(
             f"none of {MAX_DRAWS} problems drawn from level {level} of {self.environment.name} is "
             f"on the side {self.split!r}: the level has too few. Leave it out."
         )
-
-    def _introduced(self, problem: Problem) -> Problem:
-        if self.preamble is None:
-            return problem
-        return dataclasses.replace(problem, prompt=self.preamble(problem) + problem.prompt)
 
     def __iter__(self) -> Iterator[Problem]:
         cursor = 0

@@ -16,11 +16,11 @@ import numpy as np
 
 from loong_jax.data import json_files
 from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.problem import Problem, current_uid
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import metrics
-from loong_jax.rollout.readable import readable
 from loong_jax.rollout.records import Rollout, SamplingSettings
+from loong_jax.rollout.statistics import readable
 from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
@@ -155,15 +155,16 @@ class DomainEvaluation:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "DomainEvaluation":
+        def of(key: str) -> dict[str, Any]:
+            return {current_uid(uid): value for uid, value in record[f"{key}_per_problem"].items()}
+
         return cls(
-            correct={uid: (c, n) for uid, (c, n) in record["correct_per_problem"].items()},
-            well_formed=record["well_formed_per_problem"],
-            level=record["level_per_problem"],
-            greedy=record["greedy_per_problem"],
+            correct={uid: (c, n) for uid, (c, n) in of("correct").items()},
+            well_formed=of("well_formed"),
+            level=of("level"),
+            greedy=of("greedy"),
             pass_at=record["pass_at"],
-            pass_at_correct={
-                uid: (c, n) for uid, (c, n) in record["pass_at_correct_per_problem"].items()
-            },
+            pass_at_correct={uid: (c, n) for uid, (c, n) in of("pass_at_correct").items()},
             mean_length=float("nan") if record["mean_length"] is None else record["mean_length"],
             num_ungradable=record["ungradable"],
             isolation=record["isolation"],

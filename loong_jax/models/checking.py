@@ -36,3 +36,16 @@ def floating(name: str, value: DTypeLike) -> np.dtype:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def positive(config: Any, *names: str) -> None:
+    """Raises ConfigError where one of these fields of a config is not."""
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name}={getattr(config, name)} is not positive. Raise it.")
+
+
+def chunk_tokens(config: Any) -> None:
+    """Raises ConfigError where a config takes less than a token at a time."""
+    if config.chunk_tokens is not None and config.chunk_tokens < 1:
+        raise ConfigError(f"chunk_tokens={config.chunk_tokens} is below 1. Raise it or use None.")

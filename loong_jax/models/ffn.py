@@ -36,7 +36,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
             self.up_bias = parameters.zeros((layers, ffn), ("layers", "ffn"), dtype, rules)
             self.down_bias = parameters.zeros((layers, embed), ("layers", None), dtype, rules)
 
-    def having(self, weights: parameters.Matrices) -> "DenseFFN":
+    def with_matrices(self, weights: parameters.Matrices) -> "DenseFFN":
         """This net with these matrices in the place of its own."""
         if weights is None:
             return self

@@ -71,14 +71,14 @@ def zeros(
 
 
 class Gathering:
-    """What a sub-layer whose matrices rest in parts does to have them gathered in good time."""
+    """A sub-layer whose matrices may lie in parts on the mesh, gathered ahead or when used."""
 
     AXES: ClassVar[dict[str, tuple[str, ...]]]  # logical axes of a layer's matrices, by name
     config: Any  # of the model, with the dtype of activations
     rules: ShardingRules
 
-    def resting(self) -> Matrices:
-        """Its matrices where they rest, to be gathered at a time that suits the exchange.
+    def sharded_matrices(self) -> Matrices:
+        """Its matrices as they lie on the mesh, to be gathered ahead of their use.
 
         None where all are at hand.
         """

@@ -8,9 +8,10 @@ Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practic
 
 import dataclasses
 
-from loong_jax.orchestrator import choices
+from loong_jax.orchestrator import policy as policies
 from loong_jax.orchestrator.changes import Action, EndStale, Issue
 from loong_jax.orchestrator.ledger import UNFINISHED, Ledger
+from loong_jax.orchestrator.policy import Policy
 from loong_jax.orchestrator.protocols import SwapsWeights
 
 
@@ -24,7 +25,7 @@ class SynchronousPolicy:
     needs = ()
 
     def __post_init__(self):
-        choices.check(groups_per_step=self.groups_per_step)
+        policies.check(self)
 
     @property
     def max_staleness(self) -> int:
@@ -34,15 +35,15 @@ class SynchronousPolicy:
         del now
         if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = choices.oldest_batch(view, self.groups_per_step)
+        batch = policies.oldest_batch(view, self)
         if batch is not None:
-            return choices.train(view, batch)
-        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
+            return policies.train(view, batch)
+        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
             return actions
         missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
             return [Issue(missing, view.newest_version)]
-        return choices.dispatch(view)
+        return policies.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class TailBatchingPolicy:
     needs = ()
 
     def __post_init__(self):
-        choices.check(groups_per_step=self.groups_per_step, over_provision=self.over_provision)
+        policies.check(self, self.over_provision)
 
     @property
     def max_staleness(self) -> int:
@@ -71,16 +72,16 @@ class TailBatchingPolicy:
         del now
         if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = choices.oldest_batch(view, self.groups_per_step)
+        batch = policies.oldest_batch(view, self)
         if batch is not None:
             chosen = set(batch)
             rest = tuple(n for n in view.tickets if n not in chosen)
             if rest and not any(view.tickets[n].phase in ("verifying", "scoring") for n in rest):
                 return [EndStale(rest, "defer")]
             if not rest:
-                return choices.train(view, batch)
+                return policies.train(view, batch)
             return []
-        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
+        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
             return actions
         missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
@@ -88,7 +89,7 @@ class TailBatchingPolicy:
                 return [Issue(missing, view.newest_version, deferred=True)]
             extra = 0 if view.tickets else int(self.over_provision * self.groups_per_step)
             return [Issue(missing + extra, view.newest_version)]
-        return choices.dispatch(view)
+        return policies.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class OneStepOffPolicy:
     needs = ()
 
     def __post_init__(self):
-        choices.check(groups_per_step=self.groups_per_step)
+        policies.check(self)
 
     @property
     def max_staleness(self) -> int:
@@ -114,17 +115,17 @@ class OneStepOffPolicy:
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "idle" and view.newest_version == view.step:
-            batch = choices.oldest_batch(view, self.groups_per_step)
+            batch = policies.oldest_batch(view, self)
             if batch is not None and not view.tickets.count(*UNFINISHED):
-                return choices.train(view, batch)
+                return policies.train(view, batch)
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := choices.lend_all(view) + self._follow(view):
+        if actions := policies.lend_all(view) + self._follow(view):
             return actions
         num_next = len(view.tickets) - view.tickets.count("leased")
         if view.trainer in ("idle", "training") and num_next < self.groups_per_step:
             return [Issue(self.groups_per_step - num_next, view.newest_version)]
-        return choices.dispatch(view)
+        return policies.dispatch(view)
 
     def _follow(self, view: Ledger) -> list[Action]:
         """Replicas take new weights up between two batches.
@@ -134,7 +135,7 @@ class OneStepOffPolicy:
         queued = view.tickets.versions("queued")
         if not queued and view.tickets.count("decoding"):
             return []
-        return choices.assign_empty(view, min(queued, default=view.newest_version))
+        return policies.assign_empty(view, min(queued, default=view.newest_version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,36 +156,25 @@ class PartialRolloutPolicy:
     needs = (SwapsWeights,)
 
     def __post_init__(self):
-        choices.check(
-            groups_per_step=self.groups_per_step,
-            max_staleness=self.max_staleness,
-            over_provision=self.over_provision,
-        )
+        policies.check(self, self.over_provision)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        batch = choices.batch_of_window(
-            view, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
-        )
+        batch = policies.batch_of_window(view, self)
         if batch is not None:
-            return choices.train(view, batch)
+            return policies.train(view, batch)
         behind = tuple(
             t.number for t in view.tickets.in_phase("queued") if t.version < view.newest_version
         )
         if behind:  # after a resume: not a token of them is written
             return [EndStale(behind, "again")]
-        if actions := choices.lend_all(view) + choices.swap_running(
+        if actions := policies.lend_all(view) + policies.swap_running(
             view, view.newest_version, keep_cache=self.keep_cache
         ):
             return actions
-        return admit_and_dispatch(
-            view,
-            groups_per_step=self.groups_per_step,
-            max_staleness=self.max_staleness,
-            over_provision=self.over_provision,
-        )
+        return admit_and_dispatch(view, self, self.over_provision)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,21 +193,17 @@ class DropAndReplacePolicy:
     needs = ()
 
     def __post_init__(self):
-        choices.check(
-            groups_per_step=self.groups_per_step,
-            max_staleness=self.max_staleness,
-            over_provision=self.over_provision,
-        )
+        policies.check(self, self.over_provision)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := choices.end_stale(view, self.max_staleness, "drop"):
+        if actions := policies.end_stale(view, self, "drop"):
             return actions
-        batch = choices.oldest_batch(view, self.groups_per_step)
+        batch = policies.oldest_batch(view, self)
         if batch is not None:
-            return choices.train(view, batch)
+            return policies.train(view, batch)
         old = tuple(
             t.number
             for t in view.tickets.in_phase("queued", "decoding")
@@ -225,30 +211,18 @@ class DropAndReplacePolicy:
         )
         if old:
             return [EndStale(old, "drop")]
-        if actions := choices.lend_all(view) + choices.assign_empty(view, view.newest_version):
+        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
             return actions
-        return admit_and_dispatch(
-            view,
-            groups_per_step=self.groups_per_step,
-            max_staleness=self.max_staleness,
-            over_provision=self.over_provision,
-        )
+        return admit_and_dispatch(view, self, self.over_provision)
 
 
-def admit_and_dispatch(
-    view: Ledger,
-    *,
-    groups_per_step: int,
-    max_staleness: int,
-    over_provision: float,
-) -> list[Action]:
+def admit_and_dispatch(view: Ledger, policy: Policy, over_provision: float) -> list[Action]:
     """Keeps (1 + over_provision) P groups in flight under the newest version."""
     newest = view.newest_version
-    wanted = int((1 + over_provision) * groups_per_step) - view.tickets.count(*UNFINISHED)
-    room = choices.room_for(
-        view, newest, groups_per_step=groups_per_step, max_staleness=max_staleness
+    in_flight = view.tickets.count(*UNFINISHED)
+    count = min(
+        int((1 + over_provision) * policy.groups_per_step) - in_flight,
+        policies.room_for(view, policy, newest),
+        policies.num_free(view, newest),
     )
-    count = min(wanted, room, choices.num_free(view, newest))
-    if count > 0:
-        return [Issue(count, newest)]
-    return choices.dispatch(view)
+    return [Issue(count, newest)] if count > 0 else policies.dispatch(view)

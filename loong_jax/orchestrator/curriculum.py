@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.problem import Problem, current_uid
 from loong_jax.errors import ConfigError
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
@@ -253,7 +253,9 @@ def to_json(state: CurriculumState) -> dict[str, Any]:
 
 def from_json(record: Mapping[str, Any]) -> CurriculumState:
     return CurriculumState(
-        standings={key: Standing(*values) for key, values in record["standings"].items()},
+        standings={
+            current_uid(key): Standing(*values) for key, values in record["standings"].items()
+        },
         num_passed_over=record["num_passed_over"],
         stage=record["stage"],
         lengths=tuple(record["lengths"]),

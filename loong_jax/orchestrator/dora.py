@@ -1,27 +1,187 @@
-"""DORA at full size: several versions decode at once and work moves between replicas.
+"""DORA: several policy versions decode at once, and a response ends under the one it began with.
 
 Sources: arXiv:2509.18883, 3.1.1 (phases, elastic colocation, standalone generators that compute
-log-probabilities) and arXiv:2604.26256 (Algorithm 1, the window of versions). `policy.DoraPolicy`
-is the small form for one machine, where a replica changes version only once it has run empty.
+log-probabilities) and arXiv:2604.26256 (Algorithm 1, the window of versions). `DoraPolicy` is the
+small form, which any replicas can follow; `MultiVersionPolicy` moves running groups and lends the
+trainer's devices.
 """
 
 import dataclasses
+import math
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import choices, rebalance
+from loong_jax.orchestrator import policy as policies
+from loong_jax.orchestrator import rebalance
 from loong_jax.orchestrator.changes import (
     Action,
     Assign,
     Balanced,
+    Drain,
     Issue,
     Lend,
     Migrate,
     Reclaim,
+    Score,
     SetGate,
+    SetIssueLimit,
 )
-from loong_jax.orchestrator.choices import OverStale
 from loong_jax.orchestrator.ledger import UNFINISHED, Ledger
+from loong_jax.orchestrator.policy import OverStale, Policy
 from loong_jax.orchestrator.protocols import MovesGroups
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoraPolicy:
+    """The small form, for replicas that change version only once they have run empty.
+
+    * Each new version is taken up by `replicas_per_version` replicas, those with the oldest one
+      first, so generation never stops for a weight update.
+    * A group is admitted only if it can still be trained within `max_staleness` steps of its
+      version, even if every open group is trained before it.
+
+    In deterministic mode nothing depends on timing: which tickets exist, under which version each
+    is written and which groups form a batch are functions of the order of issue alone.
+    """
+
+    groups_per_step: int  # P
+    max_staleness: int = 2  # S, in steps
+    max_ahead: float = 1.0  # groups open beside those being trained on, in batches of P
+    replicas_per_version: int = 1  # that change to a new version; the others follow later ones
+    score_at_least: int = 8  # judged groups worth a scoring pass while training cannot start
+    deterministic: bool = False
+
+    mixes_versions = False
+    needs = ()
+
+    def __post_init__(self):
+        policies.check(self)
+        if not 0 < self.max_ahead < math.inf or self.replicas_per_version < 1:
+            raise ConfigError(
+                f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
+                f"{self.replicas_per_version} at least 1, or nothing is generated."
+            )
+
+    def decide(self, view: Ledger, now: float) -> list[Action]:
+        del now
+        admit = _admit_by_order if self.deterministic else _admit_by_staleness
+        return (
+            policies.end_stale(view, self, "again")
+            or _use_trainer(view, self)
+            or _turn_replicas(view, self)
+            or admit(view, self)
+            or policies.dispatch(view)
+        )
+
+
+def _use_trainer(view: Ledger, policy: DoraPolicy) -> list[Action]:
+    if view.trainer != "idle":
+        return []
+    batch = next_batch(view, policy)
+    if batch is not None:
+        return policies.score_and_train(view, batch)
+    judged = tuple(ticket.number for ticket in view.tickets.in_phase("judged"))
+    if not policy.deterministic and len(judged) >= policy.score_at_least:
+        return [Score(judged)]
+    return []
+
+
+def next_batch(view: Ledger, policy: DoraPolicy) -> tuple[int, ...] | None:
+    """The P groups of the next step, or None while they are not all there.
+
+    Deterministic: the first P in the order of issue, once nothing before them is still open.
+    Otherwise the oldest versions first among those that are there.
+    """
+    if policy.deterministic:
+        if view.newest_version < view.step:
+            return None
+        batch = []
+        for ticket in view.tickets.values():
+            if ticket.phase not in ("judged", "ready"):
+                return None
+            batch.append(ticket.number)
+            if len(batch) == policy.groups_per_step:
+                return tuple(batch)
+        return None
+    return policies.oldest_batch(view, policy)
+
+
+def _turn_replicas(view: Ledger, policy: DoraPolicy) -> list[Action]:
+    """Empty replicas take up the version they are needed for; others are emptied, oldest first."""
+    queued_versions = set(view.tickets.versions("queued"))
+    working = {number: view.replicas[number] for number in view.sets.working}
+    for number, replica in working.items():
+        if view.tickets.num_decoding(number) or replica.version in queued_versions:
+            continue
+        uncovered = queued_versions - {r.version for r in working.values()}
+        if uncovered:
+            return [Assign(number, min(uncovered))]
+        may_turn = replica.version is None or replica.draining or policy.deterministic
+        if may_turn and replica.version != view.newest_version:
+            return [Assign(number, view.newest_version)]
+    draining = sum(replica.draining for replica in working.values())
+    newest = sum(replica.version == view.newest_version for replica in working.values())
+    wanted = policy.replicas_per_version - newest - draining
+    oldest_useful = view.newest_version - policy.max_staleness + 1
+    behind = sorted(
+        (replica.version, view.tickets.num_decoding(number), number)
+        for number, replica in working.items()
+        if replica.version is not None
+        and replica.version < view.newest_version
+        and not replica.draining
+    )
+    return [
+        Drain(number)
+        for place, (version, _, number) in enumerate(behind)
+        if place < wanted or version < oldest_useful
+    ]
+
+
+def _admit_by_staleness(view: Ledger, policy: DoraPolicy) -> list[Action]:
+    """New tickets for free places, newest version first, as far as staleness allows.
+
+    A group written under version v is trained within step v + S + 1 if at most
+    P * (v + S + 1 - step) groups are open when it is admitted, itself and a batch in training
+    included. While the trainer waits for a batch, one whole batch may always be open.
+    """
+    num_leased = view.tickets.count("leased")
+    ahead = policy.max_ahead if num_leased else max(policy.max_ahead, 1.0)
+    most = int(ahead * policy.groups_per_step) + num_leased
+    hosted = [version for version in view.sets.hosts if version is not None]
+    for version in sorted(hosted, reverse=True):
+        steps_left = version + policy.max_staleness + 1 - view.step
+        num_open = min(steps_left * policy.groups_per_step, most)
+        count = min(policies.num_free(view, version), num_open - len(view.tickets))
+        if count > 0:
+            return [Issue(count, version)]
+    return []
+
+
+def _admit_by_order(view: Ledger, policy: DoraPolicy) -> list[Action]:
+    """Deterministic admission: up to P * (S + 1) tickets past the last one trained.
+
+    When all of them are judged and too few teach anything, exactly the missing number is added.
+    """
+    if view.newest_version < view.step:
+        return []
+    if view.num_issued < view.issue_limit:
+        return [Issue(view.issue_limit - view.num_issued, view.newest_version)]
+    if all(ticket.phase in ("judged", "ready") for ticket in view.tickets.values()):
+        missing = policy.groups_per_step - len(view.tickets)
+        if missing > 0:
+            return [SetIssueLimit(view.num_issued + missing)]
+    return []
+
+
+def refuse_idle_loans(policy: Policy, num_elastic: int, *, where: str) -> None:
+    """Raises ConfigError for elastic replicas under a policy that never lends or reclaims."""
+    if num_elastic and isinstance(policy, DoraPolicy):
+        raise ConfigError(
+            f"num_elastic={num_elastic}, but {where}={policy!r} never takes devices back. Use "
+            "MultiVersionPolicy, whose `gate` decides about loans, or num_elastic=0."
+        )
+
+
+# ---- Algorithm 1 and elastic devices -------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,20 +248,14 @@ class MultiVersionPolicy:
     mixes_versions = False
 
     def __post_init__(self):
-        choices.check(
-            groups_per_step=self.groups_per_step,
-            max_staleness=self.max_staleness,
-            over_provision=self.over_provision,
-        )
+        policies.check(self, self.over_provision)
 
     @property
     def needs(self) -> tuple[type, ...]:
         return () if self.triggers is None else (MovesGroups,)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        if self.over_stale == "regenerate" and (
-            actions := choices.end_stale(view, self.max_staleness, "again")
-        ):
+        if self.over_stale == "regenerate" and (actions := policies.end_stale(view, self, "again")):
             return actions
         return (
             self._use_trainer(view)
@@ -109,22 +263,20 @@ class MultiVersionPolicy:
             or self._let_go(view)
             or self._place(view, now)
             or self._admit(view)
-            or choices.dispatch(view)
+            or policies.dispatch(view)
         )
 
     def _use_trainer(self, view: Ledger) -> list[Action]:
         if self.over_stale == "wait":
-            batch = choices.batch_of_window(
-                view, groups_per_step=self.groups_per_step, max_staleness=self.max_staleness
-            )
+            batch = policies.batch_of_window(view, self)
         else:
-            batch = choices.oldest_batch(view, self.groups_per_step)
+            batch = policies.oldest_batch(view, self)
         if batch is None:
             return []
         lent = view.sets.lent
         if lent and self.triggers is not None:
             return [*rebalance.evacuate(view, lent), Reclaim(lent)]
-        return choices.train(view, batch, with_generators=self.generators_score)
+        return policies.train(view, batch, with_generators=self.generators_score)
 
     def _lend(self, view: Ledger) -> list[Action]:
         """Once a step, after its weights are published, the gate decides about all devices."""
@@ -221,17 +373,12 @@ class MultiVersionPolicy:
             if self.triggers is None and not self._takes_work(view, version):
                 continue
             room = min(
-                choices.room_for(
-                    view,
-                    later,
-                    groups_per_step=self.groups_per_step,
-                    max_staleness=self.max_staleness,
-                )
+                policies.room_for(view, self, later)
                 for later in range(version, view.newest_version + 1)
             )
             if room <= 0:  # then there is none in older versions either
                 return []
-            count = min(wanted, room, choices.num_free(view, version))
+            count = min(wanted, room, policies.num_free(view, version))
             if count > 0:
                 return [Issue(count, version)]
         return []

@@ -189,14 +189,16 @@ class Verifying:
         inbox: Inbox,
         log: RunLog,
         clock: Callable[[], float],
+        deadline_s: float,
     ):
+        self._deadline_s = deadline_s
         self._run_name = run_name  # makes keys differ between runs that share a pool
         self._verifiers, self._ledger, self._inbox = verifiers, ledger, inbox
         self._log, self._clock = log, clock
         self._times: dict[int, int] = {}  # asked before, of tickets whose verifier was lost
 
-    def ask(self, number: int, deadline_s: float, attempts: Sequence[int] | None = None) -> None:
-        """For the verdicts of these attempts (None: of all), each within `deadline_s`."""
+    def ask(self, number: int, attempts: Sequence[int] | None = None) -> None:
+        """For the verdicts of these attempts (None: of all), each within the deadline."""
         group = self._ledger.group(number)
         asked = range(len(group.rollouts)) if attempts is None else attempts
         times = self._times.get(number, 0)
@@ -208,7 +210,7 @@ class Verifying:
                     key=f"{prefix}/{number}/{group.rollouts[index].attempt}",
                     problem=group.ticket.problem,
                     response_text=group.rollouts[index].text,
-                    deadline_s=deadline_s,
+                    deadline_s=self._deadline_s,
                 )
                 for index in asked
             ]

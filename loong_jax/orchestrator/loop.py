@@ -86,7 +86,7 @@ class Orchestrator:
     def __init__(
         self,
         *,
-        name: str,
+        name: str,  # makes verifier keys differ between runs that share a pool
         settings: LoopSettings,
         trainer: TrainerGroup,
         replicas: ReplicaGroup,
@@ -100,11 +100,9 @@ class Orchestrator:
         keep_going: Callable[[], bool] = lambda: True,
         journal: Journal | None = None,
     ):
-        self.name = name  # makes verifier keys differ between runs that share a pool
         self.settings = settings
         self.trainer = trainer
         self.replicas = replicas
-        self.verifiers = verifiers
         self.versions = versions
         self.log = log
         self.clock = clock
@@ -132,7 +130,9 @@ class Orchestrator:
         self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
         self._losses = [0] * replicas.num_replicas  # in a row
         self._inbox = Inbox(clock, events)
-        self._verifying = Verifying(name, verifiers, self.ledger, self._inbox, log, clock)
+        self._verifying = Verifying(
+            name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
+        )
         name_of_scheduler = type(scheduler).__name__
         self._executor = Executor(
             self.ledger, self.commit, replicas, trainer, versions, name_of_scheduler
@@ -189,7 +189,7 @@ class Orchestrator:
         if paused := self.ledger.sets.taken:
             self._executor.can(LendsDevices).reclaim(paused)
         for ticket in self.ledger.tickets.in_phase("verifying"):
-            self._verify(ticket.number)
+            self._verifying.ask(ticket.number)
         if self.ledger.trainer == "publishing":
             self.trainer.publish(self.ledger.step)
         with interrupts.between_steps():
@@ -232,14 +232,11 @@ class Orchestrator:
                 len(reissued),
             )
         self.commit(changes.Reopened(reissued))
-        self.log.event(
-            {
-                "kind": "reopen",
-                "at_s": self.clock(),
-                "num_changes": replayed.num_changes,
-                "steps_trained_again": len(replayed.steps),
-                "groups_issued_again": len(reissued),
-            }
+        self._say(
+            "reopen",
+            num_changes=replayed.num_changes,
+            steps_trained_again=len(replayed.steps),
+            groups_issued_again=len(reissued),
         )
         if replayed.steps and self.ledger.trainer == "idle":
             self._save(self.ledger.step)
@@ -301,23 +298,15 @@ class Orchestrator:
     def _advance(self, event: Any) -> None:
         match event:
             case rollout_events.BlockDecoded():
-                self.log.event(
-                    {
-                        "kind": "decode",
-                        "replica": event.replica,
-                        "version": event.version,
-                        "start_s": event.start_s,
-                        "end_s": event.end_s,
-                        "num_tokens": event.num_tokens,
-                    }
-                )
+                place = {"replica": event.replica, "version": event.version}
+                self._say("decode", event, **place, num_tokens=event.num_tokens)
             case rollout_events.GroupGenerated():
                 self._on_generated(event.group)
             case GroupVerified():
                 self._on_verified(event)
             case VerifyAgain(number, attempts):
                 if number in self.ledger.tickets:
-                    self._verify(number, attempts)
+                    self._verifying.ask(number, attempts)
             case rl_events.GroupsScored():
                 self._on_scored(event)
             case rl_events.StepTrained():
@@ -326,7 +315,7 @@ class Orchestrator:
                 self._on_published(event)
             case rollout_events.GroupsMigrated():
                 self._executor.on_moved(event.source, event.target)
-                self.log.event({"kind": "migrate", **event._asdict(), "at_s": self.clock()})
+                self._say("migrate", **event._asdict())
             case rl_events.Saved():
                 self._on_saved(event)
             case rollout_events.ReplicaFailed(replica, error):
@@ -334,10 +323,10 @@ class Orchestrator:
             case changes.ReplicaBack(replica):
                 self._executor.can(MendsReplicas).mend(replica)
                 self.commit(event)
-                self.log.event({"kind": "replica_back", "replica": replica, "at_s": self.clock()})
+                self._say("replica_back", replica=replica)
             case rollout_events.ReplicaIdle():
                 pass
-            case rl_events.WorkerFailed() | rollout_events.WorkerFailed():
+            case rl_events.WorkerFailed():
                 raise WorkerLost(
                     f"{event.where} failed: {event.error}. The last checkpoint is intact; the "
                     "same command goes on from there."
@@ -357,20 +346,10 @@ class Orchestrator:
             pressure = self.replicas.cache_pressure()
         place = next(iter(self._keep(group)), None)
         self.commit(changes.Generated(number, pressure, place), [group])
-        self._verify(number)
-
-    def _verify(self, number: int, attempts: Sequence[int] | None = None) -> None:
-        self._verifying.ask(number, self.settings.verdict_deadline_s, attempts)
+        self._verifying.ask(number)
 
     def _on_verified(self, event: GroupVerified) -> None:
-        self.log.event(
-            {
-                "kind": "verify",
-                "start_s": event.start_s,
-                "end_s": event.end_s,
-                "num_answers": len(event.verdicts),
-            }
-        )
+        self._say("verify", event, num_answers=len(event.verdicts))
         number = event.number
         if number not in self.ledger.tickets:
             return
@@ -415,7 +394,7 @@ class Orchestrator:
             )
 
     def _on_scored(self, event: rl_events.GroupsScored) -> None:
-        self.log.event({"kind": "score", "start_s": event.start_s, "end_s": event.end_s})
+        self._say("score", event)
         places = tuple(place for group in event.groups for place in self._keep(group))
         numbers = tuple(group.ticket.number for group in event.groups)
         self.commit(changes.Scored(numbers, places), event.groups)
@@ -439,27 +418,13 @@ class Orchestrator:
         counts: dict[str, int],
         num_open: int,
     ) -> None:
-        self.log.event(
-            {
-                "kind": "train",
-                "step": event.step,
-                "start_s": event.start_s,
-                "end_s": event.end_s,
-            }
-        )
+        self._say("train", event, step=event.step)
         taught = self.ledger.source.metrics(step=event.step, ticket=counts["issued"])
         metrics = {**event.metrics, **reread, **taught, "tickets": counts, "open": num_open}
         self.log.step(event.step, metrics, groups)
 
     def _on_published(self, event: rl_events.VersionPublished) -> None:
-        self.log.event(
-            {
-                "kind": "publish",
-                "version": event.version,
-                "start_s": event.start_s,
-                "end_s": event.end_s,
-            }
-        )
+        self._say("publish", event, version=event.version)
         version = event.version
         last = self.ledger.total_steps if self.keep_going() else version
         self.commit(changes.Published(version, last, self._checksum(version)))
@@ -488,8 +453,15 @@ class Orchestrator:
         self.commit(changes.ReplicaLost(replica, losses))
         pause_s = budget.pause_s(losses)
         logger.warning("replica %d failed (%s); used again in %.1f s", replica, error, pause_s)
-        self.log.event({"kind": "replica_lost", "replica": replica, "at_s": self.clock()})
+        self._say("replica_lost", replica=replica)
         self._inbox.alarm(pause_s, changes.ReplicaBack(replica))
+
+    def _say(self, kind: str, event: Any = None, **fields: Any) -> None:
+        """A line of the log, with the times of `event` or that of now."""
+        times = {"at_s": self.clock()}
+        if event is not None:
+            times = {"start_s": event.start_s, "end_s": event.end_s}
+        self.log.event({"kind": kind, **fields, **times})
 
     # ---- actions ------------------------------------------------------------------------------
 

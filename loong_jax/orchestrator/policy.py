@@ -1,35 +1,30 @@
-"""Who does what next: `decide(view, policy, ...) -> actions`, a pure function.
+"""Who does what next: `decide(view, policy, now) -> actions`, a pure function of the ledger.
 
-A policy is a frozen dataclass that decides: `DoraPolicy` here, `dora.MultiVersionPolicy`, and what
-others do in `baselines`.
-
-`DoraPolicy` is DORA (arXiv:2509.18883, 3.1.1) for replicas that each host one policy version:
-
-* a response ends under the version it began with, so a replica changes version only when empty;
-* each new version is taken up by `replicas_per_version` replicas, those with the oldest one first,
-  so generation never stops for a weight update and up to max_staleness + 1 versions decode at once;
-* a group is admitted only if it can still be trained within `max_staleness` steps of its version,
-  even if every open group is trained before it.
-
-In deterministic mode nothing depends on timing: which tickets exist, under which version each is
-written and which groups form a batch are functions of the order of issue alone.
+A policy is a frozen dataclass that decides: those of `dora`, and what others do in `baselines`.
+Below its contract stand the decisions that several of them share: lists of actions, empty where
+nothing is to be done.
 """
 
-import dataclasses
+import heapq
 import math
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import choices
 from loong_jax.orchestrator.changes import (
     Action,
+    Afterwards,
     Assign,
-    Drain,
-    Issue,
+    Dispatch,
+    EndStale,
+    Lend,
+    Reclaim,
     Score,
-    SetIssueLimit,
+    Swap,
+    Train,
 )
-from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.ledger import UNFINISHED, UNLEASED, Ledger
+
+OverStale = Literal["regenerate", "wait"]
 
 
 @runtime_checkable
@@ -48,7 +43,7 @@ class Policy(Protocol):
 
     @property
     def mixes_versions(self) -> bool:
-        """True where a response may have tokens of several versions; a buffer refuses it else."""
+        """True where a response may have tokens of several versions; the ledger refuses it else."""
         ...
 
     @property
@@ -83,155 +78,169 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
             )
 
 
-def refuse_idle_loans(policy: Policy, num_elastic: int, *, where: str) -> None:
-    """Raises ConfigError for elastic replicas under a policy that never lends or reclaims."""
-    if num_elastic and isinstance(policy, DoraPolicy):
+def check(policy: Policy, over_provision: float = 0.0) -> None:
+    """Raises ConfigError for settings under which nothing could be trained."""
+    if policy.groups_per_step < 1:
         raise ConfigError(
-            f"num_elastic={num_elastic}, but {where}={policy!r} never takes devices back. Use "
-            "MultiVersionPolicy, whose `gate` decides about loans, or num_elastic=0."
+            f"groups_per_step={policy.groups_per_step} must be at least 1. A step trains on "
+            "whole groups."
+        )
+    if policy.max_staleness < 0:
+        raise ConfigError(
+            f"max_staleness={policy.max_staleness} must be >= 0. Use 0 for on-policy training."
+        )
+    if not 0 <= over_provision < math.inf:
+        raise ConfigError(
+            f"over_provision={over_provision} must be >= 0 and finite: 0.25 keeps a quarter of a "
+            "batch more in flight than a step trains on."
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoraPolicy:
-    """Settings of the scheduler."""
-
-    groups_per_step: int  # P
-    max_staleness: int = 2  # S, in steps
-    max_ahead: float = 1.0  # groups open beside those being trained on, in batches of P
-    replicas_per_version: int = 1  # that change to a new version; the others follow later ones
-    score_at_least: int = 8  # judged groups worth a scoring pass while training cannot start
-    deterministic: bool = False
-
-    mixes_versions = False
-    needs = ()
-
-    def __post_init__(self):
-        choices.check(groups_per_step=self.groups_per_step, max_staleness=self.max_staleness)
-        if not 0 < self.max_ahead < math.inf or self.replicas_per_version < 1:
-            raise ConfigError(
-                f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
-                f"{self.replicas_per_version} at least 1, or nothing is generated."
-            )
-
-    def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
-        admit = _admit_by_order if self.deterministic else _admit_by_staleness
-        return (
-            choices.end_stale(view, self.max_staleness, "again")
-            or _use_trainer(view, self)
-            or _turn_replicas(view, self)
-            or admit(view, self)
-            or choices.dispatch(view)
-        )
+# ---- what is too old ----------------------------------------------------------------------------
 
 
-def _use_trainer(view: Ledger, policy: DoraPolicy) -> list[Action]:
-    if view.trainer != "idle":
-        return []
-    batch = next_batch(view, policy)
-    if batch is not None:
-        return choices.score_and_train(view, batch)
-    judged = tuple(ticket.number for ticket in view.tickets.in_phase("judged"))
-    if not policy.deterministic and len(judged) >= policy.score_at_least:
-        return [Score(judged)]
-    return []
+def end_stale(view: Ledger, policy: Policy, afterwards: Afterwards) -> list[Action]:
+    """Groups that no step may use any more: what is still being written is cancelled.
 
-
-def next_batch(view: Ledger, policy: DoraPolicy) -> tuple[int, ...] | None:
-    """The P groups of the next step, or None while they are not all there.
-
-    Deterministic: the first P in the order of issue, once nothing before them is still open.
-    Otherwise the oldest versions first among those that are there.
+    While a step is being trained, groups outside it will be one step older when they could be.
     """
-    if policy.deterministic:
-        if view.newest_version < view.step:
-            return None
-        batch = []
-        for ticket in view.tickets.values():
-            if ticket.phase not in ("judged", "ready"):
-                return None
-            batch.append(ticket.number)
-            if len(batch) == policy.groups_per_step:
-                return tuple(batch)
-        return None
-    return choices.oldest_batch(view, policy.groups_per_step)
-
-
-def _turn_replicas(view: Ledger, policy: DoraPolicy) -> list[Action]:
-    """Empty replicas take up the version they are needed for; others are emptied, oldest first."""
-    queued_versions = set(view.tickets.versions("queued"))
-    working = {number: view.replicas[number] for number in view.sets.working}
-    for number, replica in working.items():
-        if view.tickets.num_decoding(number) or replica.version in queued_versions:
-            continue
-        uncovered = queued_versions - {r.version for r in working.values()}
-        if uncovered:
-            return [Assign(number, min(uncovered))]
-        may_turn = replica.version is None or replica.draining or policy.deterministic
-        if may_turn and replica.version != view.newest_version:
-            return [Assign(number, view.newest_version)]
-    draining = sum(replica.draining for replica in working.values())
-    newest = sum(replica.version == view.newest_version for replica in working.values())
-    wanted = policy.replicas_per_version - newest - draining
-    oldest_useful = view.newest_version - policy.max_staleness + 1
-    behind = sorted(
-        (replica.version, view.tickets.num_decoding(number), number)
-        for number, replica in working.items()
-        if replica.version is not None
-        and replica.version < view.newest_version
-        and not replica.draining
+    age_of = view.step + (view.trainer == "training")
+    phases = ("queued", "decoding", "judged", "ready")
+    if all(age_of - version <= policy.max_staleness for version in view.tickets.versions(*phases)):
+        return []
+    stale = tuple(
+        ticket.number
+        for ticket in view.tickets.in_phase(*phases)
+        if age_of - ticket.version > policy.max_staleness
     )
+    return [EndStale(stale, afterwards)]
+
+
+def room_for(view: Ledger, policy: Policy, version: int) -> int:
+    """How many more groups under `version` can still be trained within S steps.
+
+    With the oldest trained first, that holds where no more than P groups of this version or an
+    older one are open for each step that may still use them. The batch in training is taken.
+    """
+    underway = view.tickets.versions(*UNLEASED)
+    num_before = sum(count for v, count in underway.items() if v <= version)
+    next_step = view.step + (view.trainer == "training")
+    steps_left = version + policy.max_staleness + 1 - next_step
+    return policy.groups_per_step * steps_left - num_before
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+def oldest_batch(view: Ledger, policy: Policy) -> tuple[int, ...] | None:
+    """P groups that are there, oldest versions first, or None."""
+    if view.trainer != "idle" or view.tickets.count("ready", "judged") < policy.groups_per_step:
+        return None
+    there = view.tickets.in_phase("ready", "judged")
+    there.sort(key=lambda ticket: (ticket.version, ticket.number))
+    return tuple(sorted(ticket.number for ticket in there[: policy.groups_per_step]))
+
+
+def leaves_too_old(view: Ledger, policy: Policy) -> bool:
+    """True where training the oldest P groups now would leave others that come too late.
+
+    Of the groups left, those under version v or older must fit into the v + S - step steps that
+    may still use them. For the oldest version none may be left: the window of versions slides only
+    when every trajectory of it is in (arXiv:2604.26256). Counts alone, so that waiting is cheap.
+    """
+    there = view.tickets.versions("ready", "judged")
+    underway = view.tickets.versions(*UNFINISHED)
+    num_there = num_underway = 0
+    for version in sorted(there.keys() | underway.keys()):
+        num_there += there[version]
+        num_underway += underway[version]
+        left = num_underway + max(0, num_there - policy.groups_per_step)
+        if left > policy.groups_per_step * max(0, version + policy.max_staleness - view.step):
+            return True
+    return False
+
+
+def batch_of_window(view: Ledger, policy: Policy) -> tuple[int, ...] | None:
+    """`oldest_batch`, once it leaves nothing behind that would become too old."""
+    if view.trainer != "idle" or view.tickets.count("ready", "judged") < policy.groups_per_step:
+        return None
+    return None if leaves_too_old(view, policy) else oldest_batch(view, policy)
+
+
+def train(view: Ledger, batch: tuple[int, ...], *, with_generators: bool = False) -> list[Action]:
+    """Scores what of the batch is not scored, then trains it; elastic devices come back first."""
+    return reclaim_all(view) or score_and_train(view, batch, with_generators=with_generators)
+
+
+def score_and_train(
+    view: Ledger, batch: tuple[int, ...], *, with_generators: bool = False
+) -> list[Action]:
+    unscored = tuple(n for n in batch if view.tickets[n].phase == "judged")
+    return [Score(unscored, with_generators)] if unscored else [Train(batch)]
+
+
+# ---- replicas -----------------------------------------------------------------------------------
+
+
+def lend_all(view: Ledger) -> list[Action]:
+    taken = view.sets.taken
+    return [Lend(taken)] if taken and view.trainer == "idle" else []
+
+
+def reclaim_all(view: Ledger) -> list[Action]:
+    lent = view.sets.lent
+    return [Reclaim(lent)] if lent else []
+
+
+def assign_empty(view: Ledger, version: int) -> list[Action]:
+    """Every generating replica without work takes up `version`."""
     return [
-        Drain(number)
-        for place, (version, _, number) in enumerate(behind)
-        if place < wanted or version < oldest_useful
+        Assign(number, version)
+        for hosted, numbers in view.sets.hosts.items()
+        if hosted != version
+        for number in numbers
+        if not view.tickets.num_decoding(number)
     ]
 
 
-def _admit_by_staleness(view: Ledger, policy: DoraPolicy) -> list[Action]:
-    """New tickets for free places, newest version first, as far as staleness allows.
-
-    A group written under version v is trained within step v + S + 1 if at most
-    P * (v + S + 1 - step) groups are open when it is admitted, itself and a batch in training
-    included. While the trainer waits for a batch, one whole batch may always be open.
-    """
-    by_version = sorted(
-        (n for n in view.sets.working if view.replicas[n].version is not None),
-        key=lambda number: -(view.replicas[number].version or 0),
-    )
-    num_open = len(view.tickets)
-    num_leased = view.tickets.count("leased")
-    queued = view.tickets.versions("queued")
-    ahead = policy.max_ahead if num_leased else max(policy.max_ahead, 1.0)
-    for number in by_version:
-        replica = view.replicas[number]
-        assert replica.version is not None
-        if replica.draining:
-            continue
-        free = view.groups_per_replica - view.tickets.num_decoding(number) - queued[replica.version]
-        steps_left = replica.version + policy.max_staleness + 1 - view.step
-        bound = min(
-            steps_left * policy.groups_per_step,
-            int(ahead * policy.groups_per_step) + num_leased,
-        )
-        count = min(free, bound - num_open)
-        if count > 0:
-            return [Issue(count, replica.version)]
-    return []
+def swap_running(view: Ledger, version: int, *, keep_cache: bool) -> list[Action]:
+    """Every generating replica takes up `version`, in the middle of its responses."""
+    return [
+        Swap(number, version, keep_cache)
+        if view.tickets.num_decoding(number)
+        else Assign(number, version)
+        for hosted, numbers in view.sets.hosts.items()
+        if hosted != version
+        for number in numbers
+    ]
 
 
-def _admit_by_order(view: Ledger, policy: DoraPolicy) -> list[Action]:
-    """Deterministic admission: up to P * (S + 1) tickets past the last one trained.
+def num_free(view: Ledger, version: int) -> int:
+    """Free places of the replicas that host `version`, less what is queued for them."""
+    hosts = [n for n in view.sets.hosts.get(version, ()) if not view.replicas[n].draining]
+    places = view.groups_per_replica * len(hosts) - view.tickets.num_decoding(*hosts)
+    return max(0, places - view.tickets.versions("queued")[version])
 
-    When all of them are judged and too few teach anything, exactly the missing number is added.
-    """
-    if view.newest_version < view.step:
+
+def dispatch(view: Ledger) -> list[Action]:
+    """Queued tickets go to the least loaded replicas of their version."""
+    if not view.tickets.count("queued"):
         return []
-    if view.num_issued < view.issue_limit:
-        return [Issue(view.issue_limit - view.num_issued, view.newest_version)]
-    if all(ticket.phase in ("judged", "ready") for ticket in view.tickets.values()):
-        missing = policy.groups_per_step - len(view.tickets)
-        if missing > 0:
-            return [SetIssueLimit(view.num_issued + missing)]
-    return []
+    queued: dict[int, list[int]] = {}
+    for ticket in view.tickets.in_phase("queued"):
+        queued.setdefault(ticket.version, []).append(ticket.number)
+    chosen: dict[int, list[int]] = {}
+    for version, numbers in queued.items():
+        hosts = view.sets.hosts.get(version, ())
+        hosts_by_load = [(view.tickets.num_decoding(number), number) for number in hosts]
+        heapq.heapify(hosts_by_load)
+        for number in numbers:
+            if not hosts_by_load or hosts_by_load[0][0] >= view.groups_per_replica:
+                break
+            load, replica = hosts_by_load[0]
+            chosen.setdefault(replica, []).append(number)
+            heapq.heapreplace(hosts_by_load, (load + 1, replica))
+    return [
+        Dispatch(replica, tuple(numbers), view.tickets[numbers[0]].version)
+        for replica, numbers in chosen.items()
+    ]

@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.models import families, parameters
+from loong_jax.models.decoder import Weights
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.making import Weights
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
@@ -289,7 +289,7 @@ def _draft(
 ):
     """The last of the tokens that the model makes of these, as if it kept all, and new drafts.
 
-    The head reads all rows for the first draft, as `speculative.speculate` does, and one row for
+    The head reads all rows for the first draft, as `rollout.speculation` does, and one row for
     each further one.
     """
     logits, hidden, cache = model.extend(tokens, positions, cache, None, history)

@@ -25,6 +25,7 @@ from loong_jax.recipes.problems import (
 )
 from loong_jax.recipes.recipe import Recipe, ToolSettings
 from loong_jax.recipes.stages import (
+    SCHEDULERS,
     START,
     TEACHER,
     EvaluationStage,
@@ -39,6 +40,7 @@ from loong_jax.recipes.stages import (
 __all__ = [
     "ON_ALL_PROCESSES",
     "RECIPES",
+    "SCHEDULERS",
     "START",
     "TEACHER",
     "DomainProblems",

@@ -96,12 +96,12 @@ class EngineSettings:
         """What the engine compiles; what exceeds its slots is cut to them."""
         slots = self.slots_per_replica
         return EngineConfig(
-            num_slots=self.slots_per_replica,
+            slots_per_replica=self.slots_per_replica,
             cache_length=self.cache_length,
             prefill_lengths=(self.prefill_length,),
-            prefill_batch=self.prefill_prompts,
+            prefill_prompts=self.prefill_prompts,
             prefill_members=min(self.prefill_members, slots),
-            block_steps=self.decode_steps,
+            decode_steps=self.decode_steps,
             narrow_slots=tuple(width for width in self.narrow_slots if width < slots),
             chunked_prefill=self.chunked_prefill,
             speculation=self.speculation,

@@ -36,7 +36,7 @@ class PodSettings:
     """Training over a mesh: how the weights begin, what the loss adds, where checkpoints go.
 
     `rates_of` is the config, narrower say, that the learning rate was chosen for; each matrix then
-    has its own rate (`models.moe.width_transfer`).
+    has its own rate (`models.moe.scaling`).
     """
 
     stack_start: int = 1  # how often the layers of start_from are repeated

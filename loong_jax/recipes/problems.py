@@ -15,7 +15,7 @@ from loong_jax.errors import ConfigError
 class DomainProblems:
     """Where the problems of one domain come from."""
 
-    environment: str  # a name of loong_jax.environments.ENVIRONMENTS
+    environment: str  # of loong_jax.environments.get_environment, or package:DIRECTORY
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)
     level_shares: tuple[float, ...] = ()  # () for equal shares
     demonstration_share: float = 1.0  # of the cold start's pairs, on any common scale

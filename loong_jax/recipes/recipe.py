@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
-from loong_jax.models.moe.controller import BiasController
+from loong_jax.models.moe.balance import BiasController
 from loong_jax.recipes.engine import EngineSettings, LocalVerifiers, RayVerifiers
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import ProblemSource

@@ -14,8 +14,7 @@ from loong_jax.orchestrator.baselines import (
     TailBatchingPolicy,
 )
 from loong_jax.orchestrator.curriculum import Curriculum
-from loong_jax.orchestrator.dora import MultiVersionPolicy
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
@@ -70,6 +69,15 @@ Scheduler = (
     | PartialRolloutPolicy
     | DropAndReplacePolicy
 )
+SCHEDULERS: dict[str, type] = {  # by name on the command line
+    "dora": DoraPolicy,
+    "multi-version": MultiVersionPolicy,
+    "synchronous": SynchronousPolicy,
+    "tail-batching": TailBatchingPolicy,
+    "one-step-off": OneStepOffPolicy,
+    "partial-rollout": PartialRolloutPolicy,
+    "drop-and-replace": DropAndReplacePolicy,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

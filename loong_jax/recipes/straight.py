@@ -4,7 +4,7 @@ import dataclasses
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.recipes import (
     START,
     TEACHER,

@@ -4,7 +4,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.environments.environment import EXACT, LEAP
 from loong_jax.report import html_parts as h
 from loong_jax.report import theme
 from loong_jax.report.html_parts import Markup
@@ -118,7 +117,7 @@ _STYLES_NOTE = h.paragraph(
 
 
 def _is_styled(record: Mapping[str, Any]) -> bool:
-    return (record.get("thinking") or "").startswith((EXACT, LEAP))
+    return (record.get("thinking") or "").startswith(("=", "~"))
 
 
 def visible(text: str) -> str:

@@ -92,11 +92,12 @@ def terms(
 def draft_loss(
     model: LongcatFlash, output: ModelOutput, batch: Batch
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`mtp.mtp_loss` in nats, and the share of drafts that greedy decoding would accept.
+    """Mean nll, in nats, of token i + 2 under the draft of row i, and the greedy acceptance rate.
 
-    It accepts a draft that is the model's own likeliest token, here after the tokens of the batch.
-    The gradient reaches the head and, through the states that the head reads, the model. Logits are
-    made in chunks, of the tokens that the batch lists, or of all.
+    Over the `mtp.drafted_rows`; 0 if there are none. Greedy decoding accepts a draft that is the
+    model's own likeliest token, here after the tokens of the batch. The gradient reaches the head
+    and, through the states that the head reads, the model. Logits are made in chunks, of the tokens
+    that the batch lists, or of all.
     """
     tokens, segment_ids = batch["tokens"], batch["segment_ids"]
     drafting, _ = model.draft_states(

@@ -16,9 +16,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import families, parameters
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.moe import router, width_transfer
+from loong_jax.models.moe import router, scaling
+from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.controller import BiasController, ControllerMemory
 from loong_jax.rl import auxiliary, logprobs, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts
@@ -345,5 +345,5 @@ def longcat_policy(
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
         forward_with_losses=forward_with_losses if losses.are_any or watches_exchange else None,
         routing_metrics=routing_metrics,
-        rate_multiplier=None if rates_of is None else width_transfer.multiplier(config, rates_of),
+        rate_multiplier=None if rates_of is None else scaling.multiplier(config, rates_of),
     )

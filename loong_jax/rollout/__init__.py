@@ -1,10 +1,11 @@
 """From prompts and weights to rollouts.
 
-    engine, slot_engine   the contract of what samples tokens, and the engine on dense slots
+    engine, slot_engine      the contract of what draws tokens; the engine on dense slots
+    paged_engine, pages      the engine whose slots share a pool of pages
     draw, slots              one random stream per sample; what the slots of an engine hold
     replica, local_replicas  continuous batching under one policy version; replicas in threads
-    hosted_replicas, hosts   the same replicas in other processes, and where those live
-    drafts                   what is written of a ticket, for when its replica dies
+    hosted_replicas          the same replicas in other processes, of this machine or of Ray
+    partial                  what is written of a ticket, for when its replica dies
     versions, publisher      the living policy versions; how one reaches other processes
     buffer                   groups on their way to training, and the ledger of all tickets
     sampling                 many problems to the end, for evaluation

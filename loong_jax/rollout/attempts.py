@@ -3,13 +3,14 @@
 import dataclasses
 from collections import deque
 from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from loong_jax.rollout.drafts import Begun, Draft
+from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.engine import Prefix
+from loong_jax.rollout.partial import PartialGroup, PartialRollout
 from loong_jax.rollout.records import (
     FinishReason,
     Group,
@@ -18,6 +19,8 @@ from loong_jax.rollout.records import (
     Ticket,
     Turn,
 )
+
+MAX_TOKENS_PER_CHAR = 4
 
 
 @dataclasses.dataclass(eq=False)
@@ -99,8 +102,13 @@ class Attempt:
         return 0 if last is None else last.first + last.num_tokens
 
     @property
+    def num_cached(self) -> int:
+        """Tokens that `cache` holds once tools have answered: up to the policy's last but one."""
+        return len(self.job.prompt) + self.tool_turns[-1].first - 1
+
+    @property
     def turn_tokens(self) -> np.ndarray:
-        """What the policy has written in its last turn."""
+        """Tokens of the policy's last turn."""
         return np.concatenate(self.tokens)[self.turn_start :]
 
     @property
@@ -132,6 +140,24 @@ class Attempt:
                 if len(last) > left:
                     calls.append(last[:-left])
                 left -= min(left, len(last))
+
+    def cut_at_stop(self, tokenizer: Tokenizer, num_new: int) -> bool:
+        """Cuts off what stands behind the token that completes a stop text; False without one.
+
+        Looks at what the last block wrote, `num_new` tokens, and at one that a prefill may have
+        written before. The same tokens are kept however long blocks are.
+        """
+        stops = self.job.sampling.stops
+        if not stops:
+            return False
+        behind = MAX_TOKENS_PER_CHAR * max(map(len, stops)) + 1
+        tokens = self.turn_tokens[-(num_new + behind) :]
+        for end in range(max(1, len(tokens) - num_new), len(tokens) + 1):
+            text = tokenizer.decode(tokens[:end])
+            if any(stop in text for stop in stops):
+                self.cut(len(tokens) - end)
+                return True
+        return False
 
     @property
     def routing(self) -> np.ndarray | None:
@@ -166,13 +192,13 @@ class Attempt:
         return dataclasses.replace(sampling, max_new_tokens=left)
 
     def go_on_under(self, version: int) -> None:
-        """What follows is written under `version`."""
+        """Tokens from here on are of `version`."""
         if self.versions[-1][0] == self.length:
             self.versions.pop()
         self.versions.append((self.length, version))
 
     def to_rollout(self, reason: FinishReason, text: str, end_s: float) -> Rollout:
-        """What has come of it; `text` is what the policy wrote in its last turn."""
+        """The record of the ended attempt; `text` is that of its last turn."""
         return Rollout(
             ticket=self.job.ticket.number,
             attempt=self.number,
@@ -200,49 +226,45 @@ class Held(NamedTuple):
     prefix: Prefix
     waiting: Waiting
 
-    def split(self, jobs: set[Job]) -> tuple["Held", "Held"]:
-        """What waits for these jobs, and what waits for others."""
-        mine, others = _split(self.waiting, jobs)
-        return self._replace(waiting=mine), self._replace(waiting=others)
-
 
 class LongRead(NamedTuple):
     """Prompts that are read a chunk at a time, between blocks; their members wait for the end."""
 
-    reading: Any  # as `Engine.begin_reading` gave it
+    reading: Any  # as `Engine.begin_prefill` gave it
     waiting: Waiting
 
-    def split(self, jobs: set[Job]) -> tuple["LongRead", "LongRead"]:
-        mine, others = _split(self.waiting, jobs)
-        return self._replace(waiting=mine), self._replace(waiting=others)
+
+HeldOrRead = TypeVar("HeldOrRead", Held, LongRead)
 
 
-def _split(waiting: Waiting, jobs: set[Job]) -> tuple[Waiting, Waiting]:
-    mine = deque(w for w in waiting if w[1].job in jobs)
-    return mine, deque(w for w in waiting if w[1].job not in jobs)
+def split(held: HeldOrRead, jobs: set[Job]) -> tuple[HeldOrRead, HeldOrRead]:
+    """The part of these jobs, and that of others."""
+    mine = deque(one for one in held.waiting if one[1].job in jobs)
+    others = deque(one for one in held.waiting if one[1].job not in jobs)
+    return held._replace(waiting=mine), held._replace(waiting=others)
 
 
-class Luggage(NamedTuple):
+class MigrationPayload(NamedTuple):
     """Tickets that leave a replica for another: finished rollouts, running samples, the rest."""
 
     version: int
     jobs: tuple[Job, ...]
     held: tuple[Held, ...]
     queued: tuple[Attempt, ...]
-    parked: tuple[Any, ...] = ()  # samples whose tools run
+    paused: tuple[Any, ...] = ()  # samples whose tools run
 
-    def only(self, ticket_numbers: Container[int]) -> "Luggage":
+    def only(self, ticket_numbers: Container[int]) -> "MigrationPayload":
         """Without the tickets that are not among these."""
         jobs = tuple(job for job in self.jobs if job.ticket.number in ticket_numbers)
-        held = [part.split(set(jobs))[0] for part in self.held]
+        held = [split(part, set(jobs))[0] for part in self.held]
         return self._replace(
             jobs=jobs,
             held=tuple(part for part in held if part.waiting),
             queued=tuple(attempt for attempt in self.queued if attempt.job in jobs),
-            parked=tuple(one for one in self.parked if one.attempt.job in jobs),
+            paused=tuple(one for one in self.paused if one.attempt.job in jobs),
         )
 
-    def on_host(self) -> "Luggage":
+    def on_host(self) -> "MigrationPayload":
         """The same with its caches as NumPy arrays, so that it can go to another process."""
         held = tuple(jax.device_get(part.prefix) for part in self.held)
         return self._replace(
@@ -251,27 +273,29 @@ class Luggage(NamedTuple):
             )
         )
 
-    def drafts(self) -> dict[int, Draft]:
-        """What is written of each ticket, without the caches."""
+    def partials(self) -> dict[int, PartialGroup]:
+        """The responses so far, without the caches."""
         waiting = [attempt for held in self.held for _, attempt in held.waiting]
-        return drafts_of(self.version, self.jobs, (*waiting, *self.queued))
+        return partials_of(self.version, self.jobs, (*waiting, *self.queued))
 
 
-def drafts_of(version: int, jobs: Iterable[Job], attempts: Iterable[Attempt]) -> dict[int, Draft]:
+def partials_of(
+    version: int, jobs: Iterable[Job], attempts: Iterable[Attempt]
+) -> dict[int, PartialGroup]:
     """By ticket number, what of each job is written; `attempts` are those that have not ended.
 
     Drafts hold what the policy wrote. A response in which tools have answered begins again.
     """
-    drafts = {job.ticket.number: Draft(version, dict(job.rollouts), {}) for job in jobs}
+    partials = {job.ticket.number: PartialGroup(version, dict(job.rollouts), {}) for job in jobs}
     for attempt in attempts:
         if attempt.length and not attempt.tool_turns:
-            begun = Begun(*attempt.written(0), attempt.started_s)
-            drafts[attempt.job.ticket.number].begun[attempt.number] = begun
-    return drafts
+            unfinished = PartialRollout(*attempt.written(0), attempt.started_s)
+            partials[attempt.job.ticket.number].unfinished[attempt.number] = unfinished
+    return partials
 
 
 class Moved(NamedTuple):
-    """What came of taking up luggage; tokens of prompts count."""
+    """The outcome of a migration; tokens of prompts count."""
 
     ticket_numbers: tuple[int, ...]
     num_tokens_moved: int

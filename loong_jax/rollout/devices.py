@@ -70,7 +70,7 @@ class OneDevice:
         return jax.jit(program, donate_argnums=donate)
 
     def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
-        """What `program` returns, as `jax.ShapeDtypeStruct`."""
+        """The result of `program` as `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(program, *args)
 
 
@@ -104,7 +104,10 @@ class OnMesh(OneDevice):
         """ConfigError where sequences of `config` cannot be shared evenly among the devices."""
         rules, parts = self._rules, self._rules.parts("act_batch")
         sizes: dict[str, tuple[int, ...]] = {}
-        sizes |= {"num_slots": (config.num_slots,), "prefill_batch": (config.prefill_batch,)}
+        sizes |= {
+            "slots_per_replica": (config.slots_per_replica,),
+            "prefill_prompts": (config.prefill_prompts,),
+        }
         sizes["narrow_slots"] = config.narrow_slots
         if config.pages is not None:
             sizes["num_pages"] = (config.pages.num_pages,)
@@ -203,3 +206,21 @@ class _MeshModel:
 
     def _call(self, method: str, **given):
         return self._devices.call(self._params, method, given)
+
+
+@functools.partial(jax.jit, static_argnames="mantissa_bits")
+def rounded(weights: Params, mantissa_bits: int) -> Params:
+    """Weights to the nearest number of so many mantissa bits (7 is bfloat16), ties to even.
+
+    Real engines differ from the trainer's program by kernels, order of summation and number
+    formats. This stands for all of that where both would otherwise agree to the last bits, so that
+    corrections for the difference can be measured. Routers keep their weights, as they do in
+    engines of low precision: kernel and bias are float32 in the published model too.
+    """
+
+    def leaf(path, a):
+        if any(getattr(entry, "key", entry) == "router" for entry in path):
+            return a
+        return jax.lax.reduce_precision(a, exponent_bits=8, mantissa_bits=mantissa_bits)
+
+    return jax.tree_util.tree_map_with_path(leaf, weights)

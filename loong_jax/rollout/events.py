@@ -1,4 +1,4 @@
-"""What a group of replicas reports. Times are seconds of the clock the group was given."""
+"""Reports of a group of replicas. Times are seconds of the clock the group was given."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,11 +47,4 @@ class ReplicaFailed(NamedTuple):
     """One replica died with all it was writing; the others go on."""
 
     replica: int
-    error: str
-
-
-class WorkerFailed(NamedTuple):
-    """A replica stopped on an error; nothing more will come from it."""
-
-    where: str
     error: str

@@ -1,19 +1,19 @@
-"""One life of a host, as its driver sees it."""
+"""One life of a host, as its driver sees it, and which policy versions each host serves."""
 
 import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout import publishing
-from loong_jax.rollout.clocks import monotonic_clock_name
-from loong_jax.rollout.hosts import Host
-from loong_jax.rollout.publisher import HostLost
+from loong_jax.rollout.host_messages import Host, monotonic_clock_name
+from loong_jax.rollout.publisher import HostLost, OutgoingVersion, Publisher
+from loong_jax.rollout.versions import VersionStore
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class HostLink:
             case messages.Heartbeat(at_s, counts, pressure):
                 self.counts, self.cache_pressure = counts, pressure
                 self._offset_s = min(self._offset_s, self.heard_s - at_s)
-            case messages.Ready(pid, _, clock):
+            case messages.Ready(pid, clock):
                 self.pid, self._is_our_clock = pid, clock == monotonic_clock_name()
                 self._ready.set()
             case messages.Failed(error):
@@ -151,3 +151,35 @@ class HostLink:
     def _shift_s(self) -> float:
         """To be added to the host's times; too large by the way of the fastest message so far."""
         return 0.0 if self._is_our_clock else self._offset_s
+
+
+class HostVersions:
+    """Sends versions of the driver's store to hosts, and has them forgotten there."""
+
+    def __init__(self, store: VersionStore, publisher: Publisher):
+        self._store, self._publisher = store, publisher
+
+    def publish(self, version: int, links: Sequence[HostLink]) -> None:
+        """To all of them in two phases; returns once each has it or is lost."""
+        for link in self._publisher.publish(self._outgoing(version), links):
+            assert isinstance(link, HostLink)
+            link.versions.add(version)
+
+    def bring(self, version: int, link: HostLink) -> None:
+        """To one that lacks it: it was mended, or started late."""
+        with link.versions_lock:
+            if version not in link.versions and not link.is_lost:
+                self.publish(version, [link])
+
+    def retire(self, version: int, link: HostLink) -> None:
+        link.versions.discard(version)
+        link.send(messages.Retire(version))
+
+    def _outgoing(self, version: int) -> OutgoingVersion:
+        manifest = self._store.manifest
+        assert manifest is not None
+        weights = self._store.get(version)
+        checksums = publishing.checksums_of(weights)
+        return OutgoingVersion(
+            version, weights, manifest, checksums, self._store.leaf_checksums(version)
+        )

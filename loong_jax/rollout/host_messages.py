@@ -1,22 +1,27 @@
-"""What a driver and its hosts say to each other.
+"""Messages between a driver and its hosts.
 
 A host is a process with replicas in threads of its own. Commands go to it, reports come from it,
 each in the order they were sent. Replicas have the numbers that the orchestrator knows. What
 carries them, `multiprocessing` or Ray, turns them into bytes: both ends are processes of one run
-that trust each other. None of it is ever stored.
+that trust each other. None of it is ever stored. A `HostLauncher` starts the processes.
 """
 
 import dataclasses
+import functools
+import os
+import platform
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.attempts import Luggage
-from loong_jax.rollout.drafts import Draft, Written
+from loong_jax.rollout.attempts import MigrationPayload
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.events import BlockDecoded, GroupGenerated
 from loong_jax.rollout.local_replicas import ScoreGroup
-from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.rollout.partial import PartialReport
+from loong_jax.rollout.records import Group, Rollout, SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
 
 
@@ -41,43 +46,11 @@ class HostSetup(NamedTuple):
 # ---- commands -----------------------------------------------------------------------------------
 
 
-class Assign(NamedTuple):
-    replica: int
-    version: int
+class Call(NamedTuple):
+    """A method of the host's `LocalReplicaGroup`; nothing is answered."""
 
-
-class Swap(NamedTuple):
-    replica: int
-    version: int
-    keep_cache: bool
-
-
-class Dispatch(NamedTuple):
-    replica: int
-    tickets: tuple[Ticket, ...]
-    version: int
-    drafts: dict[int, Draft]
-
-
-class Cancel(NamedTuple):
-    replica: int
-    numbers: tuple[int, ...]
-
-
-class Pause(NamedTuple):
-    replica: int
-
-
-class Resume(NamedTuple):
-    replica: int
-
-
-class Migrate(NamedTuple):
-    """Between two replicas of one host."""
-
-    source: int
-    target: int
-    numbers: tuple[int, ...]
+    method: str
+    arguments: dict[str, Any]
 
 
 class Give(NamedTuple):
@@ -88,22 +61,12 @@ class Give(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class Take(NamedTuple):
-    replica: int
-    source: int
-    luggage: Luggage
-
-
 class Score(NamedTuple):
     """Answered by `Scored` with the same `number`."""
 
     number: int
     replica: int
     groups: tuple[Group, ...]
-
-
-class Mend(NamedTuple):
-    replica: int
 
 
 class Retire(NamedTuple):
@@ -130,8 +93,7 @@ class Ready(NamedTuple):
     """The engine is made; commands sent before have waited."""
 
     pid: int
-    slots_per_replica: int
-    clock: str  # `clocks.monotonic_clock_name` of the host
+    clock: str  # `monotonic_clock_name` of the host
 
 
 class Failed(NamedTuple):
@@ -155,12 +117,12 @@ class Happened(NamedTuple):
 class Wrote(NamedTuple):
     """New parts of responses, and responses that have ended in groups that have not."""
 
-    reports: tuple[Written | Rollout, ...]
+    reports: tuple[PartialReport | Rollout, ...]
 
 
 class Given(NamedTuple):
     move: int
-    luggage: Luggage | None  # None: the replica failed before, and has nothing to give
+    payload: MigrationPayload | None  # None: the replica failed before, and has nothing to give
 
 
 class Scored(NamedTuple):
@@ -186,3 +148,63 @@ def shifted(event: Any, by_s: float) -> Any:
         )
         return GroupGenerated(event.group.replace_rollouts(rollouts))
     return event
+
+
+@functools.cache
+def monotonic_clock_name() -> str:
+    """Equal in two processes only where `time.monotonic` counts from the same moment.
+
+    On Linux that is one boot of one kernel and one time namespace, whatever the containers.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:  # another system, or a kernel without time namespaces
+        return platform.node()
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+Receive = Callable[[Any], None]
+Ended = Callable[[str], None]
+
+
+@runtime_checkable
+class Host(Protocol):
+    """One process. Messages arrive once and in order, or the host ends."""
+
+    def start(self, receive: Receive, ended: Ended) -> None:
+        """Begins to start the process. `receive` is called with each report, `ended` once with the
+        reason when no more will come; both in threads of the host.
+        """
+        ...
+
+    def send(self, message: Any, data: Any = None) -> None:
+        """One command, with what `HostLauncher.share` made of its bytes. From any thread. Silent
+        where the host has ended: `ended` says it.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Ends the process at once. May be called twice."""
+        ...
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the end of the process; false where it goes on."""
+        ...
+
+
+@runtime_checkable
+class HostLauncher(Protocol):
+    """A kind of place, and how it is reached."""
+
+    def new(self, number: int, setup: HostSetup) -> Host: ...
+
+    def share(self, data: np.ndarray) -> Any:
+        """uint8 bytes in the form in which `Host.send` takes them, once for all hosts."""
+        ...
+
+    def close(self) -> None:
+        """After the last host has ended."""
+        ...

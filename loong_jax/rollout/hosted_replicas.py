@@ -16,13 +16,17 @@ from typing import Any, NamedTuple
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
-from loong_jax.rollout.attempts import Luggage
-from loong_jax.rollout.drafts import Draft, DraftBook
-from loong_jax.rollout.events import Emit, GroupGenerated, GroupsMigrated, ReplicaFailed, WhenScored
-from loong_jax.rollout.host_link import HostLink
-from loong_jax.rollout.host_messages import HostSetup
-from loong_jax.rollout.host_versions import HostVersions
-from loong_jax.rollout.hosts import Placement
+from loong_jax.rollout.attempts import MigrationPayload
+from loong_jax.rollout.events import (
+    Emit,
+    GroupGenerated,
+    GroupsMigrated,
+    ReplicaFailed,
+    WhenScored,
+)
+from loong_jax.rollout.host_link import HostLink, HostVersions
+from loong_jax.rollout.host_messages import HostLauncher, HostSetup
+from loong_jax.rollout.partial import PartialGroup, PartialGroups
 from loong_jax.rollout.publisher import Publisher
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.versions import VersionError, VersionStore
@@ -47,14 +51,14 @@ class _Scoring(NamedTuple):
 
 
 class HostedReplicaGroup:
-    """`num_hosts` processes of `setup.num_replicas` replicas each, where `placement` puts them.
+    """`num_hosts` processes of `setup.num_replicas` replicas each, where `launcher` puts them.
 
     `versions` is followed: what is put there is published to all hosts before `put` returns.
     """
 
     def __init__(
         self,
-        placement: Placement,
+        launcher: HostLauncher,
         versions: VersionStore,
         setup: HostSetup,
         *,
@@ -77,9 +81,9 @@ class HostedReplicaGroup:
             )
         self.num_replicas = num_hosts * setup.num_replicas
         self.groups_per_replica = setup.groups_per_replica
-        self._placement, self._versions, self._setup = placement, versions, setup
+        self._launcher, self._versions, self._setup = launcher, versions, setup
         self._start_timeout_s, self._silence_timeout_s = start_timeout_s, silence_timeout_s
-        self._supply = HostVersions(versions, publisher or Publisher(share=placement.share))
+        self._supply = HostVersions(versions, publisher or Publisher(share=launcher.share))
         self._lock = threading.RLock()  # of what follows
         self._links: list[HostLink | None] = [None] * num_hosts
         self._failed: set[int] = set()  # replicas to mend
@@ -88,7 +92,7 @@ class HostedReplicaGroup:
         self._moves: dict[int, _Move] = {}
         self._scores: dict[int, _Scoring] = {}
         self._numbers = itertools.count()  # of moves and of scorings
-        self._drafts = DraftBook()
+        self._partials = PartialGroups()
         self._past: Counter[str] = Counter()  # counts of hosts that are gone
         self._emit: Emit | None = None
         self._closing = threading.Event()
@@ -108,14 +112,13 @@ class HostedReplicaGroup:
 
     def assign(self, replica: int, version: int) -> None:
         """A host that lacks the version is sent it first, as one that was mended does."""
-        self._take_up(version, messages.Assign(replica, version))
+        self._take_up("assign", replica, version)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
         """As `LocalReplicaGroup.swap`."""
-        self._take_up(version, messages.Swap(replica, version, keep_cache))
+        self._take_up("swap", replica, version, keep_cache=keep_cache)
 
-    def _take_up(self, version: int, command: messages.Assign | messages.Swap) -> None:
-        replica = command.replica
+    def _take_up(self, method: str, replica: int, version: int, **arguments: Any) -> None:
         self._versions.acquire(version, f"replica-{replica}")  # it can be sent again until released
         with self._lock:
             self._release(replica)
@@ -130,27 +133,28 @@ class HostedReplicaGroup:
                     if self._held.get(replica) == version:
                         raise
                 return  # while the host started, another version took its place
-            link.send(command)
+            link.send(_call(method, replica=replica, version=version, **arguments))
 
         link.put(carry_out)
 
     def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
-        """What a lost replica had written of these tickets under `version` goes along."""
+        """Responses that a lost replica had begun under `version` go along."""
         with self._lock:
             self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
-        drafts = self._drafts.known([ticket.number for ticket in tickets], version)
-        self._post_tickets(replica, tickets, version, drafts)
+        partials = self._partials.known([ticket.number for ticket in tickets], version)
+        self._post_tickets(replica, tickets, version, partials)
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         with self._lock:  # before or after groups that arrive, never between two halves of that
             self._forget(ticket_numbers)
-            self._post(replica, messages.Cancel(replica, tuple(ticket_numbers)))
+            numbers = tuple(ticket_numbers)
+            self._post(replica, _call("cancel", replica=replica, ticket_numbers=numbers))
 
     def pause(self, replica: int) -> None:
-        self._post(replica, messages.Pause(replica))
+        self._post(replica, _call("pause", replica=replica))
 
     def resume(self, replica: int) -> None:
-        self._post(replica, messages.Resume(replica))
+        self._post(replica, _call("resume", replica=replica))
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """As `LocalReplicaGroup.migrate`; between hosts the caches travel through this process."""
@@ -158,7 +162,8 @@ class HostedReplicaGroup:
             raise ValueError(f"replica {source} cannot migrate to itself. Name two replicas.")
         numbers, to = tuple(ticket_numbers), self._link(target)
         if self._link(source) is to:
-            self._post(source, messages.Migrate(source, target, numbers))
+            move = _call("migrate", source=source, target=target, ticket_numbers=numbers)
+            self._post(source, move)
             return
         with self._lock:
             move = next(self._numbers)
@@ -203,7 +208,7 @@ class HostedReplicaGroup:
             if self._link(replica).is_lost:
                 self._start_host(replica // self._setup.num_replicas)
             else:
-                self._post(replica, messages.Mend(replica))
+                self._post(replica, _call("mend", replica=replica))
 
     def statistics(self) -> dict[str, int]:
         """Counters of all replicas, as of the last heartbeats; see `Replica.statistics`."""
@@ -239,7 +244,7 @@ class HostedReplicaGroup:
         with self._lock:
             for replica in list(self._held):
                 self._release(replica)
-        self._placement.close()
+        self._launcher.close()
 
     # ---- the version store's follower -----------------------------------------------------------
 
@@ -250,7 +255,7 @@ class HostedReplicaGroup:
         self._supply.publish(version, ready)
 
     def on_retire(self, version: int) -> None:
-        self._drafts.forget_version(version)
+        self._partials.forget_version(version)
         with self._lock:
             self._sent = {n: sent for n, sent in self._sent.items() if sent[1] != version}
         for link in self._links:
@@ -273,33 +278,34 @@ class HostedReplicaGroup:
                 with self._lock:
                     for part in reports:
                         if part.ticket in self._sent:
-                            self._drafts.add(part)
-            case messages.Given(move, luggage):
-                self._arrive(move, luggage)
+                            self._partials.add(part)
+            case messages.Given(move, payload):
+                self._arrive(move, payload)
             case messages.Scored(number, groups):
                 self._on_scored(number, groups)
             case _:
                 raise AssertionError(f"unknown report {report!r}")
 
-    def _arrive(self, number: int, luggage: Luggage | None) -> None:
+    def _arrive(self, number: int, payload: MigrationPayload | None) -> None:
         """Hands over what one host gave, or begins again what was lost with it."""
         with self._lock:
             move = self._moves.pop(number, None)
             if move is None or move.to.is_lost:
                 return  # its tickets were in the target's hands, and failed with it
-            lost = [n for n in move.numbers if n in self._sent] if luggage is None else []
+            lost = [n for n in move.numbers if n in self._sent] if payload is None else []
             tickets = [self._sent[n] for n in lost]
-            left = luggage and luggage.only(self._sent)
+            left = payload and payload.only(self._sent)
             if left and left.jobs:
-                self._post(move.target, messages.Take(move.target, move.source, left))
-        if luggage is not None:
+                take = _call("take", replica=move.target, payload=left, source=move.source)
+                self._post(move.target, take)
+        if payload is not None:
             if not (left and left.jobs):  # all have ended, or were cancelled on the way
                 self._say(GroupsMigrated(move.source, move.target, (), 0, 0))
             return
         for ticket, version in tickets:
-            drafts = self._drafts.known([ticket.number], version)
-            num_tokens = sum(draft.num_tokens for draft in drafts.values())
-            self._post_tickets(move.target, [ticket], version, drafts)
+            partials = self._partials.known([ticket.number], version)
+            num_tokens = sum(partial.num_tokens for partial in partials.values())
+            self._post_tickets(move.target, [ticket], version, partials)
             self._say(GroupsMigrated(move.source, move.target, (ticket.number,), 0, num_tokens))
 
     def _on_scored(self, number: int, groups: tuple[Group, ...] | None) -> None:
@@ -345,7 +351,7 @@ class HostedReplicaGroup:
     def _start_host(self, host: int) -> None:
         setup = self._setup._replace(first_number=host * self._setup.num_replicas)
         link = HostLink(
-            f"host {host}", self._placement.new(host, setup), self._on_report, self._on_lost
+            f"host {host}", self._launcher.new(host, setup), self._on_report, self._on_lost
         )
         self._links[host] = link
         link.start()
@@ -364,7 +370,11 @@ class HostedReplicaGroup:
         link.put(lambda: link.send(message))
 
     def _post_tickets(
-        self, replica: int, tickets: Sequence[Ticket], version: int, drafts: dict[int, Draft]
+        self,
+        replica: int,
+        tickets: Sequence[Ticket],
+        version: int,
+        partials: dict[int, PartialGroup],
     ) -> None:
         """Those that are cancelled while the host starts are not sent at all."""
         link = self._link(replica)
@@ -373,7 +383,8 @@ class HostedReplicaGroup:
             with self._lock:
                 wanted = tuple(ticket for ticket in tickets if ticket.number in self._sent)
             if wanted:
-                link.send(messages.Dispatch(replica, wanted, version, drafts))
+                given = dict(tickets=wanted, version=version, partials=partials)
+                link.send(_call("dispatch", replica=replica, **given))
 
         link.put(carry_out)
 
@@ -387,8 +398,12 @@ class HostedReplicaGroup:
         with self._lock:
             for number in numbers:
                 self._sent.pop(number, None)
-            self._drafts.forget(numbers)
+            self._partials.forget(numbers)
 
     def _say(self, event: Any) -> None:
         assert self._emit is not None
         self._emit(event)
+
+
+def _call(method: str, **arguments: Any) -> messages.Call:
+    return messages.Call(method, arguments)

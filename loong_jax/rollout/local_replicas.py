@@ -15,8 +15,7 @@ from typing import Any
 
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.attempts import Luggage, Moved
-from loong_jax.rollout.drafts import Draft, DraftBook
+from loong_jax.rollout.attempts import MigrationPayload, Moved
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.events import (
     BlockDecoded,
@@ -27,9 +26,10 @@ from loong_jax.rollout.events import (
     ReplicaIdle,
     WhenScored,
 )
+from loong_jax.rollout.mailbox import Command, Mailbox
+from loong_jax.rollout.partial import PartialGroup, PartialGroups
 from loong_jax.rollout.records import Group, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
-from loong_jax.rollout.seat import Command, Seat
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
@@ -73,12 +73,6 @@ class LocalReplicaGroup:
         `after_block` is called in a replica's thread, with the replica, after the events of each
         block.
         """
-        if num_replicas < 1:
-            raise ConfigError(f"num_replicas={num_replicas} must be at least 1.")
-        if not 0 <= num_elastic <= num_replicas:
-            raise ConfigError(
-                f"num_elastic={num_elastic} is not in 0..{num_replicas}, the replicas."
-            )
         engines = engine if isinstance(engine, Sequence) else [engine] * num_replicas
         if len(engines) != num_replicas:
             raise ConfigError(
@@ -86,8 +80,8 @@ class LocalReplicaGroup:
                 "for each."
             )
         self.num_replicas = num_replicas
-        self.slots_per_replica = engines[0].max_concurrent_decodes
-        self.groups_per_replica = groups_per_replica or max(1, self.slots_per_replica // group_size)
+        most = engines[0].config.slots_per_replica // group_size
+        self.groups_per_replica = groups_per_replica or max(1, most)
         self._engines = {first_number + i: one for i, one in enumerate(engines)}
         self._versions = versions
         self._clock = clock
@@ -103,7 +97,7 @@ class LocalReplicaGroup:
         self._numbers = range(first_number, first_number + num_replicas)
         self.elastic_replicas = tuple(self._numbers[num_replicas - num_elastic :])
         self._reclaimed: set[int] = set()  # elastic ones that the trainer has now
-        self._seats = {number: Seat() for number in self._numbers}
+        self._mailboxes = {number: Mailbox() for number in self._numbers}
         self._threads: list[threading.Thread] = []
         self._emit: Emit | None = None
         self._score_group = score_group
@@ -112,7 +106,7 @@ class LocalReplicaGroup:
         self._past_counts: Counter[str] = Counter()  # of replicas that have failed
         self._pressures: dict[int, float] = {}
         self._sent: dict[int, tuple[Ticket, int]] = {}  # open tickets and their versions, by number
-        self._drafts = DraftBook()
+        self._partials = PartialGroups()
         self._closing = threading.Event()
         self._warm_up = threading.Lock()
         self._warm: list[Engine] = []
@@ -136,7 +130,7 @@ class LocalReplicaGroup:
         """What runs goes on under `version`, on its old cache or after a new prefill: partial
         rollouts, for a buffer that `mixes_versions`. A replica that is empty is assigned instead.
 
-        Should the replica fail, a response of several versions begins again: a draft has one.
+        Should the replica fail, a response of several versions begins again: a partial has one.
         """
 
         def change(host: Replica, version: int, params: Any) -> None:
@@ -162,22 +156,22 @@ class LocalReplicaGroup:
                 self._versions.release(previous, holder)
 
         give_back = lambda: self._versions.release(version, holder)  # noqa: E731
-        self._seats[replica].put(Command(carry_out, if_lost=give_back))
+        self._mailboxes[replica].put(Command(carry_out, if_lost=give_back))
 
     def dispatch(
         self,
         replica: int,
         tickets: Sequence[Ticket],
         version: int,
-        drafts: Mapping[int, Draft] | None = None,
+        partials: Mapping[int, PartialGroup] | None = None,
     ) -> None:
-        """What a lost replica had written of these tickets under `version` is not written again.
+        """Responses that a lost replica had begun under `version` go on where they were.
 
-        `drafts`, by ticket number, go before what this group knows itself.
+        `partials`, by ticket number, go before what this group knows itself.
         """
         tickets = tuple(tickets)
-        known = self._drafts.take([ticket.number for ticket in tickets], version)
-        known |= drafts or {}
+        known = self._partials.take([ticket.number for ticket in tickets], version)
+        known |= partials or {}
         self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
 
         def carry_out(host: Replica) -> None:
@@ -186,29 +180,29 @@ class LocalReplicaGroup:
                     f"tickets for version {version} came to a replica that hosts {host.version}. "
                     "Assign before dispatch."
                 )
-            host.submit(tickets, drafts=known)
+            host.submit(tickets, partials=known)
 
-        keep = lambda: self._drafts.keep(known)  # noqa: E731
-        self._seats[replica].put(Command(carry_out, if_lost=keep))
+        keep = lambda: self._partials.keep(known)  # noqa: E731
+        self._mailboxes[replica].put(Command(carry_out, if_lost=keep))
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         numbers = tuple(ticket_numbers)
         self._forget(numbers)
-        self._seats[replica].put(Command(lambda host: host.cancel(numbers)))
+        self._mailboxes[replica].put(Command(lambda host: host.cancel(numbers)))
 
     def pause(self, replica: int) -> None:
         """Nothing is decoded after the current block, and nothing is lost, until `resume`."""
-        self._seats[replica].put(Command(lambda host: host.pause()))
+        self._mailboxes[replica].put(Command(lambda host: host.pause()))
 
     def resume(self, replica: int) -> None:
-        self._seats[replica].put(Command(lambda host: host.resume()))
+        self._mailboxes[replica].put(Command(lambda host: host.resume()))
 
     def lend(self, replicas: Sequence[int]) -> None:
         """Elastic replicas generate; what waited with them goes on where it was."""
         self._check_elastic(replicas)
         for replica in replicas:
             self._reclaimed.discard(replica)
-            self._seats[replica].put(Command(lambda host: host.resume()))
+            self._mailboxes[replica].put(Command(lambda host: host.resume()))
 
     def reclaim(self, replicas: Sequence[int]) -> None:
         """After their current block they give their caches up, and their groups wait in host
@@ -217,7 +211,7 @@ class LocalReplicaGroup:
         self._check_elastic(replicas)
         for replica in replicas:
             self._reclaimed.add(replica)
-            self._seats[replica].put(Command(lambda host: host.rest()))
+            self._mailboxes[replica].put(Command(lambda host: host.rest()))
 
     def _check_elastic(self, replicas: Sequence[int]) -> None:
         if others := set(replicas) - set(self.elastic_replicas):
@@ -238,51 +232,54 @@ class LocalReplicaGroup:
             raise ValueError(f"replica {source} cannot migrate to itself. Name two replicas.")
         numbers = tuple(ticket_numbers)
 
-        def arrive(luggage: Luggage | None) -> None:
-            if luggage is not None:
-                self._set_down(target, luggage, source)
+        def arrive(payload: MigrationPayload | None) -> None:
+            if payload is not None:
+                self._set_down(target, payload, source)
             else:
                 self.begin_again(source, target, numbers)
 
         self.give(source, numbers, arrive)
 
     def give(
-        self, replica: int, ticket_numbers: Sequence[int], then: Callable[[Luggage | None], None]
+        self,
+        replica: int,
+        ticket_numbers: Sequence[int],
+        then: Callable[[MigrationPayload | None], None],
     ) -> None:
         """Takes groups out of a replica; `then` has them, or None where the replica failed before.
 
         `then` is called in some thread of this group.
         """
         numbers = tuple(ticket_numbers)
-        self._seats[replica].put(
+        self._mailboxes[replica].put(
             Command(lambda host: then(host.give(numbers)), if_lost=lambda: then(None))
         )
 
-    def take(self, replica: int, luggage: Luggage, source: int) -> None:
+    def take(self, replica: int, payload: MigrationPayload, source: int) -> None:
         """Groups that replica `source`, of this group or another, gave; answered by
         `GroupsMigrated`.
         """
-        self._sent |= {job.ticket.number: (job.ticket, luggage.version) for job in luggage.jobs}
-        self._set_down(replica, luggage, source)
+        self._sent |= {job.ticket.number: (job.ticket, payload.version) for job in payload.jobs}
+        self._set_down(replica, payload, source)
 
-    def _set_down(self, replica: int, luggage: Luggage, source: int) -> None:
+    def _set_down(self, replica: int, payload: MigrationPayload, source: int) -> None:
         def carry_out(host: Replica) -> None:
             # where all have ended or were cancelled, the replica may host another version by now
-            left = luggage.only(self._sent)
+            left = payload.only(self._sent)
             moved = host.take(left) if left.jobs else Moved((), 0, 0)
             self._say(GroupsMigrated(source, replica, *moved))
 
-        keep = lambda: self._drafts.keep(luggage.drafts())  # noqa: E731
-        self._seats[replica].put(Command(carry_out, if_lost=keep))
+        keep = lambda: self._partials.keep(payload.partials())  # noqa: E731
+        self._mailboxes[replica].put(Command(carry_out, if_lost=keep))
 
     def begin_again(self, source: int, target: int, ticket_numbers: Iterable[int]) -> None:
         """Tickets that were lost with `source` on their way to `target` go on there."""
         for number in ticket_numbers:
             if number in self._sent:
                 ticket, version = self._sent[number]
-                drafts = self._drafts.take([number], version)
-                num_tokens = sum(draft.num_tokens for draft in drafts.values())
-                self.dispatch(target, [ticket], version, drafts)
+                partials = self._partials.take([number], version)
+                num_tokens = sum(partial.num_tokens for partial in partials.values())
+                self.dispatch(target, [ticket], version, partials)
                 self._say(GroupsMigrated(source, target, (number,), 0, num_tokens))
 
     def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
@@ -313,15 +310,15 @@ class LocalReplicaGroup:
         except VersionError:
             give_up()
             return
-        self._seats[replica].put(Command(carry_out, if_lost=give_up))
+        self._mailboxes[replica].put(Command(carry_out, if_lost=give_up))
 
     def mend(self, replica: int) -> None:
         """A new, empty replica in the place of one that failed; nothing where none did."""
-        if self._seats[replica].is_over and not self._closing.is_set():
+        if self._mailboxes[replica].is_over and not self._closing.is_set():
             self._past_counts.update(self._counts[replica])
-            self._seats[replica] = Seat()
+            self._mailboxes[replica] = Mailbox()
             if replica in self._reclaimed:
-                self._seats[replica].put(Command(lambda host: host.rest()))
+                self._mailboxes[replica].put(Command(lambda host: host.rest()))
             self._start_thread(replica)
 
     def statistics(self) -> dict[str, int]:
@@ -339,8 +336,8 @@ class LocalReplicaGroup:
         """The replicas take it from the store when they need it."""
 
     def on_retire(self, version: int) -> None:
-        """What was written under it is no use any more."""
-        self._drafts.forget_version(version)
+        """Forgets partial groups of a version that is gone."""
+        self._partials.forget_version(version)
         for number, (_, its_version) in list(self._sent.items()):
             if its_version == version:
                 self._sent.pop(number, None)
@@ -363,21 +360,21 @@ class LocalReplicaGroup:
     def _start_thread(self, number: int) -> None:
         thread = threading.Thread(
             target=self._run,
-            args=(number, self._seats[number]),
+            args=(number, self._mailboxes[number]),
             name=f"replica-{number}",
             daemon=True,
         )
         self._threads.append(thread)
         thread.start()
 
-    def _run(self, number: int, seat: Seat) -> None:
+    def _run(self, number: int, mailbox: Mailbox) -> None:
         replica: Replica | None = None
         failure = ""
         try:
             replica = self._make_replica(number)
             while not self._closing.is_set():
                 was_busy = not replica.is_empty
-                seat.carry_out(replica, POLL_S if replica.is_empty or replica.is_paused else 0.0)
+                mailbox.carry_out(replica, POLL_S if replica.is_empty or replica.is_paused else 0.0)
                 if replica.is_empty:
                     if was_busy:
                         self._say(ReplicaIdle(number))
@@ -391,9 +388,9 @@ class LocalReplicaGroup:
         if replica is not None and replica.version is not None:
             self._versions.release(replica.version, f"replica-{number}")
         if failure and replica is not None:
-            self._drafts.keep(replica.drafts())
+            self._partials.keep(replica.partials())
         self._pressures.pop(number, None)
-        seat.end()
+        mailbox.end()
         if failure:
             self._say(ReplicaFailed(number, failure))
 
@@ -431,6 +428,6 @@ class LocalReplicaGroup:
 
     def _forget(self, numbers: Iterable[int]) -> None:
         """These tickets are not written any more."""
-        self._drafts.forget(numbers)
+        self._partials.forget(numbers)
         for number in numbers:
             self._sent.pop(number, None)

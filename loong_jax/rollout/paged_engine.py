@@ -21,21 +21,20 @@ import numpy as np
 from flax import nnx
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import paged
 from loong_jax.rollout.devices import WHOLE
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.pages import OutOfPages, PageBook
-from loong_jax.rollout.reading import Begun
+from loong_jax.rollout.pages import OutOfPages, PageAllocator
+from loong_jax.rollout.reading import CachedPrefixes, Reading
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
 from loong_jax.sharding import ShardingRules
 
 
 class Label(NamedTuple):
-    """What the books need to know of a prefix."""
+    """Tokens, lengths and members of a prefix, for the page allocator."""
 
     tokens: tuple[np.ndarray, ...]  # of each row, as far as they are known
     lengths: tuple[int, ...]  # positions of each row that are filled
@@ -43,42 +42,45 @@ class Label(NamedTuple):
     last_positions: tuple[int, ...]  # of each member
     version: int  # negative: of this prefix alone
 
+    def sample(self, member: int) -> "_Sample":
+        """A member that takes a slot."""
+        row = self.rows[member]
+        return _Sample(
+            self.version, self.tokens[row], self.lengths[row], self.last_positions[member]
+        )
+
 
 class PagedPrefix(NamedTuple):
     """A prefix with its label."""
 
     device: Prefix
-    tokens: tuple[np.ndarray, ...]
-    lengths: tuple[int, ...]
-    rows: tuple[int, ...]
-    last_positions: tuple[int, ...]
-    version: int
+    label: Label
 
 
 @dataclasses.dataclass
-class _Seat:
-    """What runs in a slot; `position` is that of its last token while it is active."""
+class _Sample:
+    """The sample of a slot; `position` is that of its last token while it is active."""
 
     version: int
     tokens: np.ndarray  # of its prompt
     position: int
     last_position: int
-    written: tuple[ResultTokens, int] | None = None  # result and row of its last block, if unread
+    result: tuple[ResultTokens, int] | None = None  # result and row of its last block, if unread
 
     def settle(self) -> None:
         """Looks up how far the last block came; waits for it."""
-        if self.written is not None:
-            result, row = self.written
-            count = int(np.asarray(result.data)[row, result.length_idx[0]])
-            self.position, self.written = len(self.tokens) + count - 1, None
+        if self.result is not None:
+            result, row = self.result
+            self.position = len(self.tokens) + int(np.asarray(result.data)[row, -1]) - 1
+            self.result = None
 
 
 class PagedState(NamedTuple):
-    """Everything that `generate` changes; arrays, and the books about them."""
+    """Everything that `generate` changes; arrays, and who holds which page of them."""
 
     arrays: DecodeState
-    book: PageBook
-    seats: dict[int, _Seat]
+    allocator: PageAllocator
+    samples: dict[int, _Sample]
 
 
 class PagedEngine(SlotEngine):
@@ -100,64 +102,58 @@ class PagedEngine(SlotEngine):
         self._decode_pages = devices.compile(decode, outs=(state, WHOLE), donate=1)
 
     def init_decode_state(self) -> PagedState:
-        pool = self.devices.make_cache(self.pages.num_pages, self.pages.page_size)
-        book = PageBook(self.pages.num_pages, self.pages.page_size)
-        slots, drafts = self.devices.whole((self._empty_slots(), self._no_drafts()))
-        return PagedState(DecodeState(pool, slots, drafts), book, {})
+        pool = self._empty_state(self.pages.num_pages, self.pages.page_size)
+        return PagedState(pool, PageAllocator(self.pages.num_pages, self.pages.page_size), {})
 
     def lower_block(self, params: Params) -> jax.stages.Lowered:
         pool = self._abstract_state(self.pages.num_pages, self.pages.page_size)
-        num_slots, length = self.config.num_slots, self.config.cache_length
-        slots = np.zeros(num_slots, np.int32)
-        table = np.zeros((num_slots, length // self.pages.page_size), np.int32)
-        return self._decode_pages.lower(params, pool, slots, table)
+        num_slots = self.config.slots_per_replica
+        table = self._empty_table(num_slots, self.config.cache_length)
+        return self._decode_pages.lower(params, pool, np.zeros(num_slots, np.int32), table)
 
-    def _label(
-        self,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        version: int | None,
-    ) -> Label:
-        """Without a `version` the pages are shared among the members of this prefix alone."""
+    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
+        """Without a version the pages are shared among the members of this prefix alone."""
+        reading = self.reader.begin(params, work)
+        version = work.version
         if version is None or not self.pages.reuse_prefixes:
             version = -next(self._private)
         ends = tuple(
-            len(prompts[row]) + request.sampling.max_new_tokens - 1
-            for row, request in zip(rows, requests, strict=True)
+            len(work.prompts[row]) + request.sampling.max_new_tokens - 1
+            for row, request in zip(work.rows, work.requests, strict=True)
         )
-        tokens = tuple(np.asarray(prompt, np.int32) for prompt in prompts)
-        return Label(tokens, tuple(map(len, tokens)), tuple(rows), ends, version)
+        tokens = tuple(np.asarray(prompt, np.int32) for prompt in work.prompts)
+        label = Label(tokens, tuple(map(len, tokens)), tuple(work.rows), ends, version)
+        return dataclasses.replace(reading, label=label)
 
-    def _labelled(self, prefix: Prefix, label: Label) -> "PagedPrefix":
-        return PagedPrefix(prefix, *label)
+    def end_prefill(self, params: Params, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:
+        prefix, result = self.reader.end(params, reading)
+        return PagedPrefix(prefix, reading.label), result
 
     def find(
         self, decode_state: PagedState, prompts: Sequence[np.ndarray], version: int
-    ) -> Begun | None:
-        """What pages hold of these prompts, for `prefill_batch`; None where they hold nothing.
+    ) -> CachedPrefixes | None:
+        """The pages that hold beginnings of these prompts, end to end; None where none do.
 
         The last token of a prompt is always read, since its logits are needed.
         """
         if not self.pages.reuse_prefixes:
             return None
-        book, size = decode_state.book, self.pages.page_size
-        found = [book.match(version, prompt[:-1]) for prompt in prompts]
+        allocator, size = decode_state.allocator, self.pages.page_size
+        found = [allocator.match(version, prompt[:-1]) for prompt in prompts]
         if not any(found):
             return None
-        table = self._empty_table()
-        start = np.zeros(self.config.prefill_batch, np.int32)
+        table = self._empty_table(self.config.prefill_prompts, self.config.cache_length)
+        start = np.zeros(self.config.prefill_prompts, np.int32)
         for row, pages in enumerate(found):
             table[row, : len(pages)] = pages
             start[row] = len(pages) * size
-        book.counts.num_prefix_hits += sum(bool(pages) for pages in found)
-        book.counts.num_prefix_tokens += int(start.sum())
-        return Begun(self._view(decode_state.arrays.cache, table), start)
+        allocator.counts.num_prefix_hits += sum(bool(pages) for pages in found)
+        allocator.counts.num_prefix_tokens += int(start.sum())
+        return CachedPrefixes(self._view(decode_state.arrays.cache, table), start)
 
-    def _empty_table(self) -> np.ndarray:
-        """Where the pages of a batch of prompts are written down, int32 [prompts, pages]."""
-        num_pages = self.config.cache_length // self.pages.page_size
-        return np.zeros((self.config.prefill_batch, num_pages), np.int32)
+    def _empty_table(self, num_rows: int, length: int) -> np.ndarray:
+        """For the pages of so many sequences of `length` positions, int32 [rows, pages]."""
+        return np.zeros((num_rows, length // self.pages.page_size), np.int32)
 
     def bulk_insert(
         self,
@@ -168,77 +164,69 @@ class PagedEngine(SlotEngine):
         members: Sequence[int] | None = None,
     ) -> PagedState:
         """Consumes `decode_state`. Raises OutOfPages for a member that does not fit."""
-        book, size = decode_state.book, self.pages.page_size
+        allocator, size = decode_state.allocator, self.pages.page_size
         device = self.devices.bring(prefix.device)
-        num_rows, num_members = _num_rows(device), device.row.shape[0]
-        num_pages = -(-jax.tree.leaves(device.cache)[0].shape[3] // size)
-        full = np.full((num_rows, num_pages), self.pages.num_pages, np.int32)
-        slot_of = np.full(num_members, self.config.num_slots, np.int32)
+        num_rows, length = jax.tree.leaves(device.cache)[0].shape[2:4]
+        num_members = device.row.shape[0]
+        full = np.full((num_rows, -(-length // size)), self.pages.num_pages, np.int32)
+        slot_of = np.full(num_members, self.config.slots_per_replica, np.int32)
         tail = np.full(num_members, self.pages.num_pages, np.int32)
         tail_of = np.zeros(num_members, np.int32)
         for slot, member in zip(slots, members or range(len(slots)), strict=True):
-            row = prefix.rows[member]
-            length, tokens = prefix.lengths[row], prefix.tokens[row]
-            seat = _Seat(prefix.version, tokens, length, prefix.last_positions[member])
-            seating = book.seat(slot, prefix.version, tokens, self._end_of_block(seat))
-            decode_state.seats[slot] = seat
+            sample = prefix.label.sample(member)
+            end = self._end_of_block(sample)
+            held = allocator.fill(slot, sample.version, sample.tokens, end)
+            decode_state.samples[slot] = sample
             slot_of[member] = slot
-            num_full, rest = divmod(length, size)
-            for i in range(seating.num_shared, num_full):
-                full[row, i] = seating.pages[i]
+            num_full, rest = divmod(sample.position, size)
+            for i in range(held.num_shared, num_full):
+                full[prefix.label.rows[member], i] = held.pages[i]
             if rest:
-                tail_of[member], tail[member] = num_full, seating.pages[num_full]
+                tail_of[member], tail[member] = num_full, held.pages[num_full]
         arrays = self._store(device, decode_state.arrays, slot_of, full, tail_of, tail)
         return decode_state._replace(arrays=arrays)
 
     def generate(
-        self,
-        params: Params,
-        decode_state: PagedState,
-        sampler: Any = None,
-        *,
-        slots: np.ndarray | None = None,
+        self, params: Params, decode_state: PagedState, *, slots: np.ndarray | None = None
     ) -> tuple[PagedState, ResultTokens]:
-        """`block_steps` steps. Consumes `decode_state`. Raises OutOfPages; see `reserve`."""
-        if sampler is not None:
-            raise ConfigError("sampler is not taken: every slot has its settings. Leave it out.")
-        chosen = range(self.config.num_slots) if slots is None else [int(slot) for slot in slots]
-        seats = {slot: decode_state.seats[slot] for slot in chosen if slot in decode_state.seats}
-        if not self.reserve(decode_state, list(seats)):
+        """Consumes `decode_state`. Raises OutOfPages; see `reserve`."""
+        width = self.config.slots_per_replica if slots is None else self._width(len(slots))
+        chosen = list(range(width)) if slots is None else [int(slot) for slot in slots]
+        samples = {s: decode_state.samples[s] for s in chosen if s in decode_state.samples}
+        if not self.reserve(decode_state, list(samples)):
             raise OutOfPages(
-                f"the next block of slots {list(seats)[:8]} needs more than the "
-                f"{decode_state.book.num_available} pages there are. Extract or release a slot."
+                f"the next block of slots {list(samples)[:8]} needs more than the "
+                f"{decode_state.allocator.num_available} pages there are. Extract or release one."
             )
-        ends = [self._end_of_block(seat) for seat in seats.values()]
+        ends = [self._end_of_block(sample) for sample in samples.values()]
         lengths = (*sorted(self.pages.view_lengths), self.config.cache_length)
         length = next(length for length in lengths if length >= max(ends, default=0))
-        width = self.config.num_slots if slots is None else self._width(len(chosen))
         arrays, result = self._block(params, decode_state, chosen, width, length)
-        for (slot, seat), end in zip(seats.items(), ends, strict=True):
-            seat.position = max(seat.position, end)
+        for (slot, sample), end in zip(samples.items(), ends, strict=True):
+            sample.position = max(sample.position, end)
             if self.config.speculation:  # how many drafts are kept is for the device to say
-                seat.written = result, list(chosen).index(slot)
+                sample.result = result, chosen.index(slot)
         return decode_state._replace(arrays=arrays), result
 
     def _block(self, params, decode_state, chosen, width, length):
-        padded = np.full(width, self.config.num_slots, np.int32)
+        padded = np.full(width, self.config.slots_per_replica, np.int32)
         padded[: len(chosen)] = chosen
-        table = np.zeros((width, length // self.pages.page_size), np.int32)
+        table = self._empty_table(width, length)
         for row, slot in enumerate(chosen):
-            pages = decode_state.book.table(slot)[: table.shape[1]]
+            pages = decode_state.allocator.table(slot)[: table.shape[1]]
             table[row, : len(pages)] = pages
         return self._decode_pages(params, decode_state.arrays, padded, table)
 
     def extract(self, decode_state: PagedState, slot: int) -> PagedPrefix:
         """Waits for the blocks under way, since only the device knows where a sample ended."""
-        seat = decode_state.seats[slot]
-        table = np.zeros((1, self.config.cache_length // self.pages.page_size), np.int32)
-        pages = decode_state.book.table(slot)
+        sample = decode_state.samples[slot]
+        table = self._empty_table(1, self.config.cache_length)
+        pages = decode_state.allocator.table(slot)
         table[0, : len(pages)] = pages
         prefix = self._take_out(decode_state.arrays, np.array([slot], np.int32), table)
-        length = int(prefix.slot.position[0])
+        length, last = int(prefix.slot.position[0]), sample.last_position
         return PagedPrefix(
-            prefix, (seat.tokens,), (length,), (0,), (seat.last_position,), seat.version
+            prefix, Label((sample.tokens,), (length,), (0,), (last,), sample.version)
         )
 
     def cancel(self, decode_state: PagedState, slots: Sequence[int]) -> PagedState:
@@ -257,41 +245,33 @@ class PagedEngine(SlotEngine):
 
         With its `tokens`, prompt and response, other prompts may find what they begin with.
         """
-        seat = decode_state.seats.pop(slot, None)
-        if seat is not None and tokens is not None and seat.version == version:
+        sample = decode_state.samples.pop(slot, None)
+        if sample is not None and tokens is not None and sample.version == version:
             # The last token was drawn and never read, so the cache does not hold it.
-            decode_state.book.publish(slot, seat.version, np.asarray(tokens[:-1]))
-        decode_state.book.release(slot)
+            decode_state.allocator.publish(slot, sample.version, np.asarray(tokens[:-1]))
+        decode_state.allocator.release(slot)
         return decode_state
 
     def forget(self, decode_state: PagedState, version: int) -> PagedState:
-        """What ended under `version` is not found any more, and makes room first."""
-        decode_state.book.forget(version)
+        """Pages of samples that ended under `version` are not found any more, and go first."""
+        decode_state.allocator.forget(version)
         return decode_state
 
     def num_that_fit(
         self, prefix: PagedPrefix, decode_state: PagedState, members: Sequence[int]
     ) -> int:
         """How many of `members`, in order, find pages for their prompt and a block."""
-        book, size = decode_state.book, self.pages.page_size
-        available, seen = book.num_available, set()
+        allocator, label = decode_state.allocator, prefix.label
+        available, seen = allocator.num_available, set()
         for count, member in enumerate(members):
-            row = prefix.rows[member]
-            seat = _Seat(
-                prefix.version,
-                prefix.tokens[row],
-                prefix.lengths[row],
-                prefix.last_positions[member],
-            )
-            wanted = book.num_needed(self._end_of_block(seat))
+            row, sample = label.rows[member], label.sample(member)
+            available -= allocator.num_needed(self._end_of_block(sample))
             if row in seen:
-                wanted -= len(prefix.tokens[row]) // size
+                available += len(sample.tokens) // self.pages.page_size
             else:
-                matched = book.match(prefix.version, prefix.tokens[row])
-                wanted -= len(matched)
-                available -= book.num_kept_among(matched)
+                matched = allocator.match(sample.version, sample.tokens)
+                available += len(matched) - allocator.num_kept_among(matched)
             seen.add(row)
-            available -= wanted
             if available < 0:
                 return count
         return len(members)
@@ -299,9 +279,9 @@ class PagedEngine(SlotEngine):
     def reserve(self, decode_state: PagedState, slots: Sequence[int]) -> bool:
         """Takes pages for the next block of `slots`; false where some lack pages still."""
         for slot in slots:
-            decode_state.seats[slot].settle()
+            decode_state.samples[slot].settle()
         grown = [
-            decode_state.book.grow(slot, self._end_of_block(decode_state.seats[slot]))
+            decode_state.allocator.grow(slot, self._end_of_block(decode_state.samples[slot]))
             for slot in slots
         ]
         return all(grown)
@@ -310,22 +290,26 @@ class PagedEngine(SlotEngine):
         return (
             isinstance(prefix, PagedPrefix)
             and self._is_alike(prefix.device)
-            and max(prefix.last_positions) <= self.config.cache_length
+            and max(prefix.label.last_positions) <= self.config.cache_length
         )
 
     def cache_pressure(self, decode_state: PagedState) -> float:
         """Share of the pages that running samples hold."""
-        return decode_state.book.num_held / decode_state.book.num_pages
+        return decode_state.allocator.num_held / decode_state.allocator.num_pages
 
     def statistics(self, decode_state: PagedState) -> dict[str, int]:
-        book = decode_state.book
+        allocator = decode_state.allocator
         drafts = super().statistics(decode_state.arrays)
-        return {**dataclasses.asdict(book.counts), "num_pages_held": book.num_held, **drafts}
+        return {
+            **dataclasses.asdict(allocator.counts),
+            "num_pages_held": allocator.num_held,
+            **drafts,
+        }
 
-    def _end_of_block(self, seat: _Seat) -> int:
+    def _end_of_block(self, sample: _Sample) -> int:
         """How many positions a sample may have filled after one more block."""
-        end = min(seat.position + self.programs.block_tokens, seat.last_position)
-        return max(seat.position, end)
+        end = min(sample.position + self.programs.block_tokens, sample.last_position)
+        return max(sample.position, end)
 
     def _warm_up_inserts(self, prefix: PagedPrefix, state: PagedState) -> PagedState:
         """Also those of a sample that steps aside and comes back."""
@@ -336,10 +320,11 @@ class PagedEngine(SlotEngine):
 
     def _warm_up_blocks(self, params: Params, state: PagedState) -> PagedState:
         if self.pages.reuse_prefixes:
-            self._view(state.arrays.cache, self._empty_table())
+            table = self._empty_table(self.config.prefill_prompts, self.config.cache_length)
+            self._view(state.arrays.cache, table)
         for length in (*self.pages.view_lengths, self.config.cache_length):
-            for width in (*self.config.narrow_slots, self.config.num_slots):
-                arrays, _ = self._block(params, state, range(width), width, length)
+            for width in (*self.config.narrow_slots, self.config.slots_per_replica):
+                arrays, _ = self._block(params, state, list(range(width)), width, length)
                 state = state._replace(arrays=arrays)
         return state
 
@@ -354,7 +339,3 @@ def engine_for(
     """The engine of a model as `config` says: over pages, or with slots that own their cache."""
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind.for_model(graphdef, model, tokenizer, config, rules)
-
-
-def _num_rows(prefix: Prefix) -> int:
-    return jax.tree.leaves(prefix.cache)[0].shape[2]

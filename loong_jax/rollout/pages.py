@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import LoongError
 
 
 class OutOfPages(LoongError):
     """No page is free and none can be evicted."""
 
 
-class Seating(NamedTuple):
+class SlotPages(NamedTuple):
     """The pages of a slot that was just filled; the first `num_shared` hold their tokens."""
 
     pages: tuple[int, ...]
@@ -33,22 +33,18 @@ class Seating(NamedTuple):
 
 @dataclasses.dataclass
 class PageCounts:
-    """What happened so far."""
+    """Events since the start."""
 
     num_prefix_tokens: int = 0  # that were not read again
-    num_pages_shared: int = 0  # seats taken on pages that held their tokens already
+    num_pages_shared: int = 0  # pages taken that held their tokens already
     num_pages_evicted: int = 0
     num_prefix_hits: int = 0  # prompts that were not read from their beginning
 
 
-class PageBook:
+class PageAllocator:
     """The pages of one pool and the slots that hold them. Not for several threads at once."""
 
     def __init__(self, num_pages: int, page_size: int):
-        if num_pages < 1 or page_size < 1:
-            raise ConfigError(
-                f"num_pages={num_pages} and page_size={page_size} must be at least 1. Raise them."
-            )
         self.num_pages, self.page_size = num_pages, page_size
         self.counts = PageCounts()
         self._free = list(range(num_pages))[::-1]
@@ -85,17 +81,11 @@ class PageBook:
             self._page_of.move_to_end(self._name_of[page][1])
         return tuple(found)
 
-    def shortage(self, version: int | None, tokens: np.ndarray, length: int) -> int:
-        """How many pages are missing to seat `tokens` with room for `length`; 0 if it fits."""
-        matched = () if version is None else self.match(version, tokens)
-        wanted = self.num_needed(length) - len(matched)
-        return max(0, wanted - (self.num_available - self.num_kept_among(matched)))
-
     def num_kept_among(self, pages: tuple[int, ...]) -> int:
         """How many of these are held by no slot, so that holding them takes from what is free."""
         return sum(not self._holders[page] for page in pages)
 
-    def seat(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> Seating:
+    def fill(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> SlotPages:
         """Gives `slot` pages for `length` positions, of which `tokens` are the first.
 
         Full pages with the same tokens of the same version are shared; the caller fills the others
@@ -104,22 +94,22 @@ class PageBook:
         """
         if slot in self._tables:
             raise RuntimeError(f"slot {slot} holds pages already. Release it first.")
-        missing = self.shortage(version, tokens, length)
-        if missing:
+        shared = () if version is None else self.match(version, tokens)
+        wanted = self.num_needed(length) - len(shared)
+        missing = wanted - (self.num_available - self.num_kept_among(shared))
+        if missing > 0:
             raise OutOfPages(
                 f"{missing} more pages are needed for {length} positions; {self.num_held} of "
                 f"{self.num_pages} are held. Wait for a slot to end, or preempt one."
             )
-        shared = () if version is None else self.match(version, tokens)
         for page in shared:
             self._hold(page)
         self._tables[slot] = list(shared)
         self.counts.num_pages_shared += len(shared)
-        if not self.grow(slot, length):
-            raise AssertionError("pages vanished between counting and taking them")
+        self.grow(slot, length)
         if version is not None:
             self.publish(slot, version, tokens)
-        return Seating(tuple(self._tables[slot]), len(shared))
+        return SlotPages(tuple(self._tables[slot]), len(shared))
 
     def grow(self, slot: int, length: int) -> bool:
         """Pages for `length` positions; False, and none taken, where there are too few."""
@@ -170,18 +160,6 @@ class PageBook:
                     self._hide(page)
                 else:
                     self._free_kept(page)
-
-    def check(self) -> None:
-        """Raises AssertionError where the books do not balance."""
-        held = [page for table in self._tables.values() for page in table]
-        assert self._holders == [held.count(page) for page in range(self.num_pages)], "holders"
-        assert all(len(set(t)) == len(t) for t in self._tables.values()), "a page twice in a slot"
-        kept = {page for page in self._name_of if not self._holders[page]}
-        assert len(kept) == self._num_kept, "kept pages"
-        assert len(self._free) == len(set(self._free)), "a page twice free"
-        assert set(held) | kept | set(self._free) == set(range(self.num_pages)), "a lost page"
-        assert not set(self._free) & (set(held) | kept), "a free page is in use"
-        assert {key: page for page, (_, key) in self._name_of.items()} == self._page_of, "names"
 
     def _hold(self, page: int) -> None:
         if not self._holders[page]:

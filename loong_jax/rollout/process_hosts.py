@@ -22,8 +22,7 @@ import numpy as np
 from loong_jax import logs
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import host_messages as messages
-from loong_jax.rollout.host_messages import HostSetup
-from loong_jax.rollout.hosts import Ended, Receive
+from loong_jax.rollout.host_messages import Ended, HostSetup, Receive
 
 SINGLE_THREADED = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
@@ -32,7 +31,7 @@ SINGLE_THREADED = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProcessPlacement:
+class ProcessLauncher:
     """Where the hosts of one machine run."""
 
     # added to the environment of the hosts; XLA_FLAGS are added to those that this process has

@@ -1,4 +1,4 @@
-"""What an engine compiles: the first tokens of prompts, and blocks of decode steps.
+"""The programs of an engine: the first tokens of prompts, and blocks of decode steps.
 
 Any model with the `prefill` and `decode` of `loong_jax.models.moe.LongcatFlash` will do, and for
 drafts with its `extend`, `draft` and `draft_extend`. All caches here are contiguous, one row of S
@@ -63,8 +63,8 @@ class ReadSoFar(NamedTuple):
     drafting: Drafting | None  # where there are drafts
 
 
-class Written(NamedTuple):
-    """What a step wrote, per slot; stacked, one entry per token that a step may write."""
+class StepOutput(NamedTuple):
+    """Tokens of a step, per slot; stacked, one entry per token that a step may write."""
 
     token: Int[Array, "*most B"]
     wrote: Bool[Array, "*most B"]
@@ -79,7 +79,7 @@ class Programs:
 
     model_of: Callable[[Params], Any]
     num_before: int  # tokens before the one to decode that the model is given as `history`
-    block_steps: int  # decode steps per call
+    decode_steps: int  # decode steps per call
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) as well
     routing: bool = False  # the router's choices as well
     speculation: bool = False  # with drafts
@@ -87,7 +87,7 @@ class Programs:
     @property
     def block_tokens(self) -> int:
         """Tokens that a block may write, per slot."""
-        return self.block_steps * (speculation.TOKENS_PER_STEP if self.speculation else 1)
+        return self.decode_steps * (speculation.TOKENS_PER_STEP if self.speculation else 1)
 
     def prefill(
         self,
@@ -214,7 +214,7 @@ class Programs:
         return jnp.take_along_axis(tokens[row], jnp.maximum(index, 0), axis=1)
 
     def decode_block(self, params: Params, state: DecodeState) -> tuple[DecodeState, ResultTokens]:
-        """`block_steps` steps of every slot as one scan."""
+        """`decode_steps` steps of every slot as one scan."""
         model = self.model_of(params)
         if isinstance(model, Quicker):
             model = model.layers_cut()
@@ -223,7 +223,7 @@ class Programs:
         def step(state: DecodeState, _):
             return one_step(model, state)
 
-        state, written_KNB = jax.lax.scan(step, state, length=self.block_steps)
+        state, written_KNB = jax.lax.scan(step, state, length=self.decode_steps)
         token, wrote, log_prob, raw, target = jax.tree.map(_by_slot, written_KNB)
         if self.speculation:
             token, log_prob, raw = speculation.compact(wrote, (token, log_prob, raw))
@@ -231,7 +231,7 @@ class Programs:
         length = state.slot.position - state.slot.prompt_length + 1
         return state, ResultTokens.pack(token, wrote, length, log_prob, raw, target)
 
-    def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, Written]:
+    def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
         """One token of every slot."""
         slot, target = state.slot, None
         known = _known(model, slot)
@@ -244,10 +244,10 @@ class Programs:
             logits, cache = model.decode(slot.token, slot.position, state.cache, **known)
         drawn, wrote = self._draw(slot, logits, slot.position + 1), slot.active
         slot = _advance(slot, drawn, wrote)
-        written = self._written(slot, drawn, wrote)._replace(target=target)
+        written = self._output(slot, drawn, wrote)._replace(target=target)
         return state._replace(cache=cache, slot=slot), jax.tree.map(lambda a: a[None], written)
 
-    def _drafted_step(self, model: Any, state: DecodeState) -> tuple[DecodeState, Written]:
+    def _drafted_step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
         """One token of every slot, or two where the draft of the first one is right."""
         before, wrote = state.slot, state.slot.active
         position = before.position
@@ -268,7 +268,7 @@ class Programs:
         num_read = slot.position - position
         slot = slot._replace(drafting=speculation.advance(before.drafting, hidden, pair, num_read))
         counts = state.num_drafts + jnp.stack([jnp.sum(wrote), jnp.sum(kept)])
-        both = self._written(middle, first, wrote), self._written(slot, second, kept)
+        both = self._output(middle, first, wrote), self._output(slot, second, kept)
         written = jax.tree.map(lambda *a: jnp.stack(a), *both)
         return DecodeState(state.cache._replace(main=main, draft=rows), slot, counts), written
 
@@ -283,9 +283,9 @@ class Programs:
             raw=self.raw_log_probs,
         )
 
-    def _written(self, slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> Written:
+    def _output(self, slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> StepOutput:
         raw = drawn.raw_log_prob
-        return Written(
+        return StepOutput(
             slot.token,
             wrote,
             jnp.where(wrote, drawn.log_prob, 0.0),
@@ -306,7 +306,7 @@ class Programs:
 
 
 def _known(model: Any, slot: SlotState) -> dict[str, Array]:
-    """What a decode step is told beside the tokens in hand: those before, and who is decoding."""
+    """Inputs of a decode step beside the tokens in hand: those before, and who is decoding."""
     known = {} if slot.history is None else {"history": slot.history}
     return known | {"mask": slot.active} if isinstance(model, Quicker) else known
 
@@ -330,7 +330,7 @@ def _advance(slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> SlotStat
 
 
 def _by_slot(written: Shaped[Array, "steps most B *rest"]) -> Shaped[Array, "B tokens *rest"]:
-    """What the steps of a block wrote, by slot."""
+    """Outputs of a block by slot."""
     steps, most, batch, *rest = written.shape
     return jnp.moveaxis(written.reshape(steps * most, batch, *rest), 1, 0)
 

@@ -43,7 +43,7 @@ class Member(Protocol):
         ...
 
 
-class Parcel(NamedTuple):
+class OutgoingVersion(NamedTuple):
     """A version ready to be sent."""
 
     version: int
@@ -94,7 +94,7 @@ class Publisher:
         self._lock = threading.Lock()
         self.num_bytes = 0  # of arrays, each once however many hosts had it
 
-    def publish(self, parcel: Parcel, members: Sequence[Member]) -> list[Member]:
+    def publish(self, outgoing: OutgoingVersion, members: Sequence[Member]) -> list[Member]:
         """Returns the members that serve the version now; the others are lost.
 
         Raises PublishRefused where one refused it twice, and then all serve what they served.
@@ -103,22 +103,24 @@ class Publisher:
             alive = list(members)
             for is_last in (False, True):
                 try:
-                    return self._attempt(next(self._numbers), parcel, alive)
+                    return self._attempt(next(self._numbers), outgoing, alive)
                 except _Refused as refused:
                     alive = refused.alive
                     if is_last:
-                        raise PublishRefused(refused.describe(parcel.version)) from None
+                        raise PublishRefused(refused.describe(outgoing.version)) from None
         raise AssertionError("unreachable")
 
-    def _attempt(self, number: int, parcel: Parcel, members: list[Member]) -> list[Member]:
+    def _attempt(
+        self, number: int, outgoing: OutgoingVersion, members: list[Member]
+    ) -> list[Member]:
         indices = itertools.count()
-        skeleton = jax.tree.map(lambda _: next(indices), parcel.weights)
+        skeleton = jax.tree.map(lambda _: next(indices), outgoing.weights)
         begin = publishing.Begin(
-            number, parcel.version, parcel.manifest, parcel.checksums, skeleton, parcel.sums
+            number, outgoing.version, outgoing.manifest, outgoing.checksums, skeleton, outgoing.sums
         )
         alive = self._all(number, begin, members)
         on_their_way: deque[list[_Sent]] = deque()
-        for chunk, data in self._chunks(number, parcel.weights):
+        for chunk, data in self._chunks(number, outgoing.weights):
             shared = self._share(data)
             self.num_bytes += len(data)
             on_their_way.append([self._send(member, chunk, shared) for member in alive])
@@ -126,7 +128,7 @@ class Publisher:
                 alive = self._settle(number, on_their_way.popleft(), alive)
         while on_their_way:
             alive = self._settle(number, on_their_way.popleft(), alive)
-        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(parcel.weights))
+        num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(outgoing.weights))
         summing_s = num_bytes / SUMMED_BYTES_PER_S
         alive = self._all(number, publishing.Prepare(number), alive, extra_s=summing_s)
         # From here on the version is published: who cannot commit is lost.
@@ -136,7 +138,7 @@ class Publisher:
             if reply is None or reply.refusal:
                 alive.remove(one.member)
             if reply is not None and reply.refusal:
-                one.member.lose(f"it prepared version {parcel.version} and then: {reply.refusal}")
+                one.member.lose(f"it prepared version {outgoing.version} and then: {reply.refusal}")
         return alive
 
     def _chunks(

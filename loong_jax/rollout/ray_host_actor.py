@@ -1,4 +1,4 @@
-"""What runs inside a Ray actor. A module of its own, so that JAX is imported by `start` alone."""
+"""The inside of a Ray actor. A module of its own, so that JAX is imported by `start` alone."""
 
 import queue
 import threading
@@ -42,7 +42,7 @@ class HostActor:
                 self._fail(error)
 
     def reports(self, timeout_s: float) -> list[Any]:
-        """What there is, or the first that comes within so long; None is the end."""
+        """Reports so far, or the first that comes within so long; None is the end."""
         found: list[Any] = []
         deadline_s = time.monotonic() + timeout_s
         try:

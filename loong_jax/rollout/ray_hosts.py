@@ -14,8 +14,7 @@ import numpy as np
 import ray
 import ray.exceptions
 
-from loong_jax.rollout.host_messages import HostSetup
-from loong_jax.rollout.hosts import Ended, Receive
+from loong_jax.rollout.host_messages import Ended, HostSetup, Receive
 from loong_jax.rollout.ray_host_actor import HostActor
 from loong_jax.verifiers.ray_start import start_ray
 
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 _WAIT_S = 5.0  # of one call for reports
 
 
-class RayPlacement:
+class RayLauncher:
     """Where Ray puts hosts: `num_cpus` and `resources`, such as {"TPU": 4}, are for each of them.
 
     Connects to Ray at `address`, or starts one on this machine where there is none, from the

@@ -13,31 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
-from loong_jax.rollout import requests as requests_as_arrays
 from loong_jax.rollout.devices import WHOLE, OneDevice
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.draw import Truncation
+from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.programs import NOT_RECORDED, Members, Programs, ReadSoFar
 from loong_jax.rollout.slots import Cache, Prefix
 from loong_jax.rollout.speculation import Drafting
 
 
-class Begun(NamedTuple):
+class CachedPrefixes(NamedTuple):
     """Prompts of which the first `start` tokens are read already, one per row of the cache."""
 
     cache: Cache  # of `cache_length`
-    start: np.ndarray  # int32 [prefill_batch]
-
-
-class Chunk(NamedTuple):
-    """The next tokens of every prompt, as a compiled program takes them."""
-
-    tokens: np.ndarray  # int32 [B, length of the chunk]
-    start: np.ndarray  # int32 [B], tokens read before
-    num_new: np.ndarray  # int32 [B]
-    following: np.ndarray  # int32 [B], the token after the chunk; 0 where there is none
-    history: np.ndarray | None  # int32 [B, before], where the model asks
+    start: np.ndarray  # int32 [prefill_prompts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,44 +35,28 @@ class Reading:
 
     prompts: tuple[np.ndarray, ...]
     lengths: np.ndarray  # int32 [B], 0 for rows without a prompt
-    start: np.ndarray  # int32 [B], tokens read so far
+    start: np.ndarray  # int32 [B], tokens read so far; all of a prompt that is read at the end
     members: Members
-    read: ReadSoFar
-    label: Any = None  # whatever who began it wants to know at the end
+    read: ReadSoFar | None  # None: whole prompts, read in one call at the end
+    label: Any = None  # of whoever began it, for the end
 
     @property
     def num_left(self) -> int:
         """Tokens left of the prompt that has most left."""
         return int((self.lengths - self.start).max())
 
-    def next_chunk(self, length: int, *, pad_id: int, num_before: int) -> Chunk:
-        """The next `length` tokens, or fewer, of every prompt."""
-        num_new = np.minimum(self.lengths - self.start, length)
-        tokens = np.full((len(self.lengths), length), pad_id, np.int32)
-        following = np.zeros_like(self.lengths)
+    def before(self, end: np.ndarray, num_before: int) -> np.ndarray | None:
+        """int32 [B, num_before]: the tokens before `end` of each prompt, the last on the right.
+
+        0 where a prompt has none; None where none are asked for.
+        """
+        if not num_before:
+            return None
+        history = np.zeros((len(end), num_before), np.int32)
         for row, prompt in enumerate(self.prompts):
-            first, end = self.start[row], self.start[row] + num_new[row]
-            tokens[row, : num_new[row]] = prompt[first:end]
-            following[row] = prompt[end] if end < len(prompt) else 0
-        history = before(self.prompts, self.start, num_before)
-        return Chunk(tokens, self.start, num_new, following, history)
-
-    def after(self, chunk: Chunk, read: ReadSoFar) -> "Reading":
-        return dataclasses.replace(self, start=chunk.start + chunk.num_new, read=read)
-
-
-def before(prompts: tuple[np.ndarray, ...], end: np.ndarray, num_before: int) -> np.ndarray | None:
-    """int32 [B, num_before]: the tokens before `end` of each prompt, the last on the right.
-
-    0 where a prompt has none; None where none are asked for.
-    """
-    if not num_before:
-        return None
-    history = np.zeros((len(end), num_before), np.int32)
-    for row, prompt in enumerate(prompts):
-        piece = prompt[max(0, end[row] - num_before) : end[row]]
-        history[row, num_before - len(piece) :] = piece
-    return history
+            piece = prompt[max(0, end[row] - num_before) : end[row]]
+            history[row, num_before - len(piece) :] = piece
+        return history
 
 
 class PromptReader:
@@ -99,7 +72,6 @@ class PromptReader:
     ):
         """`hidden` is like one state of the model, where it drafts."""
         self.config, self.programs, self.tokenizer = config, programs, tokenizer
-        self.num_before = programs.num_before
         self._devices, self._hidden = devices, hidden
         begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
         read = ReadSoFar(devices.caches, WHOLE, WHOLE, WHOLE)
@@ -107,98 +79,68 @@ class PromptReader:
         self._chunk = devices.compile(programs.chunk, outs=read, donate=1)
         self._begin = devices.compile(programs.begin, outs=begun)
 
-    def bucket(self, prompt_length: int) -> int:
-        """The bucket a prompt falls into. Raises ValueError where it fits none."""
-        lengths = self.config.prefill_lengths
-        if prompt_length < 1:
-            raise ValueError("a prompt has no token. Begin it with <bos>.")
-        for length in lengths:
-            if prompt_length <= length:
-                return length
-        if self.config.chunked_prefill:
-            if prompt_length <= self.config.cache_length:
-                return lengths[-1]
-            raise ValueError(
-                f"a prompt of {prompt_length} tokens is longer than cache_length="
-                f"{self.config.cache_length}. Shorten it or lengthen the cache."
-            )
-        raise ValueError(
-            f"a prompt of {prompt_length} tokens is longer than the largest bucket, "
-            f"{lengths[-1]}. Shorten it, extend prefill_lengths or set chunked_prefill."
-        )
-
-    def read(
-        self,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        begun: Any = None,
-    ) -> tuple[Prefix, ResultTokens]:
-        """Everything at once, behind what is `Begun`."""
-        if begun is not None or max(map(len, prompts)) > self.config.prefill_lengths[-1]:
-            reading = self.begin(params, prompts, rows, requests, begun)
-            while reading.num_left > 0:
-                reading = self.read_chunk(params, reading)
-            return self.end(reading)
-        lengths, members = self._checked(prompts, rows, requests)
-        length = max(self.bucket(len(prompt)) for prompt in prompts)
-        tokens = np.full((len(lengths), length), self.tokenizer.pad_id, np.int32)
-        for row, prompt in enumerate(prompts):
-            tokens[row, : len(prompt)] = prompt
-        return self._whole(params, tokens, lengths, members)
-
-    def num_chunks(self, prompts: Sequence[np.ndarray], begun: Any = None) -> int:
-        """How many calls of the largest bucket these prompts take."""
-        start = [0] * len(prompts) if begun is None else begun.start
-        left = (len(prompt) - read for prompt, read in zip(prompts, start, strict=False))
-        return max(-(-int(num_left) // self.config.prefill_lengths[-1]) for num_left in left)
-
-    def begin(
-        self,
-        params: Params,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-        begun: Any = None,
-    ) -> Reading:
+    def begin(self, params: Params, work: PrefillWork) -> Reading:
         """Nothing is read yet; `params` say what shapes there are."""
-        if begun is not None and not isinstance(begun, Begun):
-            raise ConfigError(
-                f"existing_prefix is a {type(begun).__name__}, no beginning of prompts. "
-                "Pass what `find` returned for these prompts, or whole prompts alone."
+        config = self.config
+        prompts, rows, requests, known, _ = work
+        if len(prompts) > config.prefill_prompts or len(requests) > config.prefill_members:
+            raise ValueError(
+                f"{len(prompts)} prompts and {len(requests)} members, but one prefill takes "
+                f"{config.prefill_prompts} and {config.prefill_members}. Split them."
             )
-        lengths, members = self._checked(prompts, rows, requests)
-        begun = begun or self.nothing_read()
-        read = self._unread(params, self._devices.bring(begun.cache))
-        return Reading(tuple(prompts), lengths, begun.start, members, read)
+        for prompt in prompts:
+            config.prefill_length(len(prompt))
+        lengths = np.zeros(config.prefill_prompts, np.int32)
+        lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
+        members = _members(rows, requests, lengths, self.tokenizer.end_ids, config)
+        if known is None and lengths.max() <= config.prefill_lengths[-1]:
+            return Reading(tuple(prompts), lengths, lengths, members, None)
+        known = known or self.nothing_read()
+        read = self._unread(params, self._devices.bring(known.cache))
+        return Reading(tuple(prompts), lengths, known.start, members, read)
 
     def read_chunk(self, params: Params, reading: Reading) -> Reading:
-        """Consumes `reading`. The chunk has the smallest bucket that holds it."""
-        length = self.bucket(min(reading.num_left, self.config.prefill_lengths[-1]))
-        pad_id = self.tokenizer.pad_id
-        chunk = reading.next_chunk(length, pad_id=pad_id, num_before=self.num_before)
-        return reading.after(chunk, self._chunk(params, reading.read, *chunk))
+        """Consumes `reading`. The next tokens of every prompt, of the smallest bucket that holds
+        what is left.
+        """
+        largest = self.config.prefill_lengths[-1]
+        length = self.config.prefill_length(min(reading.num_left, largest))
+        num_new = np.minimum(reading.lengths - reading.start, length)
+        tokens = np.full((len(reading.lengths), length), self.tokenizer.pad_id, np.int32)
+        following = np.zeros_like(reading.lengths)  # the token after the chunk, where there is one
+        for row, prompt in enumerate(reading.prompts):
+            first, end = reading.start[row], reading.start[row] + num_new[row]
+            tokens[row, : num_new[row]] = prompt[first:end]
+            following[row] = prompt[end] if end < len(prompt) else 0
+        history = reading.before(reading.start, self.programs.num_before)
+        read = self._chunk(params, reading.read, tokens, reading.start, num_new, following, history)
+        return dataclasses.replace(reading, start=reading.start + num_new, read=read)
 
-    def end(self, reading: Reading) -> tuple[Prefix, ResultTokens]:
-        """The first tokens, once nothing is left to read."""
-        history = before(reading.prompts, reading.lengths, self.num_before)
-        return self._begin(reading.read, reading.lengths, reading.members, history)
+    def end(self, params: Params, reading: Reading) -> tuple[Prefix, ResultTokens]:
+        """The first tokens, once nothing is left to read but whole prompts."""
+        if reading.read is not None:
+            history = reading.before(reading.lengths, self.programs.num_before)
+            return self._begin(reading.read, reading.lengths, reading.members, history)
+        length = self.config.prefill_length(int(reading.lengths.max()))
+        tokens = np.full((len(reading.lengths), length), self.tokenizer.pad_id, np.int32)
+        for row, prompt in enumerate(reading.prompts):
+            tokens[row, : len(prompt)] = prompt
+        return self._whole(params, tokens, reading.lengths, reading.members)
 
-    def nothing_read(self) -> Begun:
-        batch = self.config.prefill_batch
+    def nothing_read(self) -> CachedPrefixes:
+        batch = self.config.prefill_prompts
         cache = self._devices.make_cache(batch, self.config.cache_length)
-        return Begun(cache, np.zeros(batch, np.int32))
+        return CachedPrefixes(cache, np.zeros(batch, np.int32))
 
     def _unread(self, params: Params, cache: Cache) -> ReadSoFar:
         """Logits and choices of prompts of which nothing was read, with what is in the cache."""
-        batch = self.config.prefill_batch
+        batch = self.config.prefill_prompts
 
         def read(params, cache):
             start = jnp.zeros(batch, jnp.int32)
             tokens, history = start[:, None], {}
-            if self.num_before:
-                history = {"history": jnp.zeros((batch, self.num_before), jnp.int32)}
+            if self.programs.num_before:
+                history = {"history": jnp.zeros((batch, self.programs.num_before), jnp.int32)}
             main = cache.main if self.programs.speculation else cache
             model = self.programs.model_of(params)
             return model.prefill(tokens, tokens == 0, main, start, **history)[0]
@@ -212,24 +154,39 @@ class PromptReader:
         drafting = None if self._hidden is None else Drafting.zeros(batch, self._hidden)
         return ReadSoFar(cache, *self._devices.whole((logits, target, drafting)))
 
-    def _checked(
-        self,
-        prompts: Sequence[np.ndarray],
-        rows: Sequence[int],
-        requests: Sequence[SampleRequest],
-    ) -> tuple[np.ndarray, Members]:
-        """Lengths and samples as arrays, of prompts that fit one prefill."""
-        config = self.config
-        if len(prompts) > config.prefill_batch or len(requests) > config.prefill_members:
-            raise ValueError(
-                f"{len(prompts)} prompts and {len(requests)} members, but one prefill takes "
-                f"{config.prefill_batch} and {config.prefill_members}. Split them."
-            )
-        for prompt in prompts:
-            self.bucket(len(prompt))
-        lengths = np.zeros(config.prefill_batch, np.int32)
-        lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
-        end_ids = self.tokenizer.end_ids
-        return lengths, requests_as_arrays.members(
-            rows, requests, lengths, end_ids=end_ids, config=config
-        )
+
+def _members(
+    rows: Sequence[int],
+    requests: Sequence[SampleRequest],
+    lengths: np.ndarray,
+    end_ids: Sequence[int],
+    config: EngineConfig,
+) -> Members:
+    """Member i samples `requests[i]` after the prompt `rows[i]`; prompts have these `lengths`.
+
+    Each of `end_ids` ends a sample, as its own stop_ids do.
+    """
+    count = config.prefill_members
+    row = np.zeros(count, np.int32)
+    stream = np.zeros((count, 5), np.uint32)
+    max_new_tokens, top_k = np.ones(count, np.int32), np.zeros(count, np.int32)
+    temperature, top_p = np.ones(count, np.float32), np.ones(count, np.float32)
+    greedy, min_p = np.zeros(count, bool), np.zeros(count, np.float32)
+    ends = end_ids[1:]
+    stops = np.full((count, config.num_stops(end_ids)), -1, np.int32)
+    stops[:, : len(ends)] = ends
+    for i, (prompt, request) in enumerate(zip(rows, requests, strict=True)):
+        sampling = request.sampling
+        config.check_sampling(sampling)
+        config.check_length(int(lengths[prompt]), sampling.max_new_tokens)
+        row[i], stream[i] = prompt, request.stream
+        max_new_tokens[i] = sampling.max_new_tokens
+        temperature[i], greedy[i] = sampling.temperature, sampling.greedy
+        top_k[i], top_p[i], min_p[i] = sampling.top_k, sampling.top_p, sampling.min_p
+        stops[i, len(ends) : len(ends) + len(sampling.stop_ids)] = sampling.stop_ids
+    exists = np.arange(count) < len(requests)
+    stop = np.full(count, end_ids[0], np.int32)
+    arrays: Any = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
+    arrays += (Truncation(top_k, top_p, min_p) if config.truncation else None,)  # pyright: ignore
+    arrays += (stops if stops.size else None,)
+    return Members(*jax.tree.map(jnp.asarray, arrays))

@@ -12,7 +12,7 @@ Which tokens an attempt gets depends on weights, problem, issue, attempt and see
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,35 +20,32 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.rollout import stop_strings
-from loong_jax.rollout.agentic import parking
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.agentic.parking import ParkingLot
+from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.attempts import (
     Attempt,
     Held,
     Job,
     LongRead,
-    Luggage,
+    MigrationPayload,
     Moved,
-    Waiting,
-    drafts_of,
+    partials_of,
 )
-from loong_jax.rollout.drafts import Draft
-from loong_jax.rollout.engine import Engine, Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import Engine, Params, PrefillWork, ResultTokens, SampleRequest
+from loong_jax.rollout.partial import PartialGroup
+from loong_jax.rollout.prefill_queue import PrefillQueue
 from loong_jax.rollout.records import FinishReason, Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.slot_table import SlotTable
-from loong_jax.rollout.waiting import WaitingRoom
 
 EncodePrompt = Callable[[Problem], np.ndarray]
-Limits = Callable[[Ticket], tuple[int, ...]]
+AttemptLengths = Callable[[Ticket], tuple[int, ...]]
 
 WAIT_S = 0.05  # for tools, where nothing decodes meanwhile
 
 
 class BlockStats(NamedTuple):
-    """What one `Replica.step` did. Times are those of the replica's clock."""
+    """Figures of one `Replica.step`. Times are those of the replica's clock."""
 
     start_s: float
     end_s: float
@@ -81,20 +78,20 @@ class Replica:
         seed: int,
         encode_prompt: EncodePrompt | None = None,
         agent: Agent | None = None,
-        limits: Limits | None = None,
+        limits: AttemptLengths | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """`agent` for samples that may call tools. `limits` gives the most tokens of each attempt
         at a ticket, to replay a trace of lengths; max_new_tokens holds for all without it. Raises
         ConfigError for settings that clash.
         """
-        if agent is not None and not engine.use_chunked_prefill:
+        if agent is not None and not engine.config.chunked_prefill:
             raise ConfigError(
                 "an agent reads on behind what it has read, and chunked_prefill is off. Set it."
             )
         if group_size < 1:
             raise ConfigError(f"group_size={group_size} must be at least 1.")
-        engine.check_sampling(sampling)
+        engine.config.check_sampling(sampling)
         self.engine = engine
         self.group_size = group_size
         self.sampling = sampling
@@ -108,8 +105,8 @@ class Replica:
         self._clock = clock
         self._params: Params = None
         self._slots = SlotTable(engine)
-        self._room = WaitingRoom(engine)
-        self._tools = ParkingLot(agent, self._tokenizer, clock)
+        self._waiting = PrefillQueue(engine.config)
+        self._tools = PausedOnTools(agent, self._tokenizer, clock)
         self._jobs: dict[int, Job] = {}  # by ticket number
         self._counts: Counter[str] = Counter()
         self.is_paused = False
@@ -135,7 +132,7 @@ class Replica:
 
         num_preemptions, num_restarts (attempts without their cache), num_tokens_reprefilled,
         num_tickets_given, num_tickets_taken, num_chunks_between_blocks, num_rests,
-        num_slots_rested and those of tools, see `ParkingLot.statistics`. Beside these, what is
+        num_slots_rested and those of tools, see `PausedOnTools.statistics`. Beside these, what is
         held now: num_slots_held.
         """
         names = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
@@ -160,10 +157,10 @@ class Replica:
         self.pause()
         aside = self._slots.give_up(self.version)
         self._counts.update(rests=1, slots_rested=len(aside))
-        self._room.held = aside + [
-            Held(jax.device_get(one.prefix), one.waiting) for one in self._room.held
+        self._waiting.held = aside + [
+            Held(jax.device_get(one.prefix), one.waiting) for one in self._waiting.held
         ]
-        long_read, self._room.long_read = self._room.long_read, None
+        long_read, self._waiting.long_read = self._waiting.long_read, None
         for _, attempt in () if long_read is None else long_read.waiting:
             self._queue(attempt)
 
@@ -203,12 +200,12 @@ class Replica:
                     attempt.cache = None
                     self._read_again(attempt)
                 else:
-                    self._room.queue(attempt)
+                    self._waiting.queue(attempt)
             self._slots.forget(self.version)
-        parked = [one.attempt for one in self._tools.parked]
-        for attempt in parked:
+        paused = [one.attempt for one in self._tools.paused]
+        for attempt in paused:
             attempt.cache = attempt.cache if keep_cache else None
-        for attempt in (*parked, *self.under_way()):
+        for attempt in (*paused, *self.under_way()):
             attempt.go_on_under(version)
         self.version, self._params = version, params
 
@@ -218,11 +215,11 @@ class Replica:
         *,
         group_size: int | None = None,
         sampling: SamplingSettings | None = None,
-        drafts: Mapping[int, Draft] | None = None,
+        partials: Mapping[int, PartialGroup] | None = None,
     ) -> None:
         """Queues tickets. Raises ValueError for a prompt or length that no slot can hold.
 
-        `drafts`, by ticket number, are what a lost replica had written of them under this version.
+        `partials`, by ticket number, are what a lost replica had written under this version.
         """
         if self.version is None:
             raise RuntimeError("tickets for a replica without weights. Assign a version first.")
@@ -235,84 +232,84 @@ class Replica:
             if ticket.max_new_tokens is not None:
                 limits = (min(ticket.max_new_tokens, drawn.max_new_tokens),) * size
             job = Job(ticket, prompt, size, drawn, self.version, limits)
-            self.engine.check_sampling(job.sampling)
+            self.engine.config.check_sampling(job.sampling)
             self._tools.agent.tools_of(ticket.problem)
             # Whatever is wrong with this ticket is said before anything of it is queued.
-            self.engine.prefill_length(len(prompt))
-            self.engine.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
+            self.engine.config.prefill_length(len(prompt))
+            self.engine.config.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
             self._jobs[ticket.number] = job
-            draft = (drafts or {}).get(ticket.number, Draft(self.version, {}, {}))
-            job.rollouts |= draft.ended
-            for number in sorted(set(range(job.size)) - set(draft.ended)):
+            partial = (partials or {}).get(ticket.number, PartialGroup(self.version, {}, {}))
+            job.rollouts |= partial.ended
+            for number in sorted(set(range(job.size)) - set(partial.ended)):
                 attempt = Attempt(job, number, 0)
-                if number in draft.begun:
-                    tokens, log_probs, attempt.started_s = draft.begun[number]
+                if number in partial.unfinished:
+                    tokens, log_probs, attempt.started_s = partial.unfinished[number]
                     attempt.extend(tokens, log_probs)
                     self._read_again(attempt)
                 else:
-                    self._room.queue(attempt)
+                    self._waiting.queue(attempt)
 
     def under_way(self) -> Iterator[Attempt]:
         """Attempts that have not ended, whether they have a slot or wait for one."""
         yield from self._slots
-        yield from self._room.attempts()
+        yield from self._waiting.attempts()
 
     def ended(self) -> Iterator[Rollout]:
         """Responses that have ended in groups that have not."""
         for job in self._jobs.values():
             yield from job.rollouts.values()
 
-    def drafts(self) -> dict[int, Draft]:
-        """What is written of each ticket, by number; good for `submit` of another replica."""
+    def partials(self) -> dict[int, PartialGroup]:
+        """Responses so far by ticket number; good for `submit` of another replica."""
         version = -1 if self.version is None else self.version
-        return drafts_of(version, self._jobs.values(), self.under_way())
+        return partials_of(version, self._jobs.values(), self.under_way())
 
     def cancel(self, ticket_numbers: Iterable[int]) -> None:
         """Forgets these tickets at once and frees their slots; unknown numbers are ignored."""
         jobs, _, _ = self._remove(ticket_numbers, extract=False)
         self._tools.cancel(set(jobs))
 
-    def give(self, ticket_numbers: Iterable[int]) -> Luggage:
+    def give(self, ticket_numbers: Iterable[int]) -> MigrationPayload:
         """As `cancel`, but hands over what was written and the caches of what runs."""
         assert self.version is not None
         jobs, held, queued = self._remove(ticket_numbers, extract=True)
         self._counts["tickets_given"] += len(jobs)
-        parked = tuple(self._tools.take(set(jobs)))
-        return Luggage(self.version, tuple(jobs), tuple(held), tuple(queued), parked)
+        paused = tuple(self._tools.take(set(jobs)))
+        return MigrationPayload(self.version, tuple(jobs), tuple(held), tuple(queued), paused)
 
-    def take(self, luggage: Luggage) -> Moved:
+    def take(self, payload: MigrationPayload) -> Moved:
         """Goes on with what another replica of the same version gave.
 
         A sample whose cache this engine cannot use is read again, prompt and partial response; one
         that is too long to be read is drawn again from its beginning, to the same tokens.
         """
-        if luggage.version != self.version:
+        if payload.version != self.version:
             raise RuntimeError(
-                f"tickets under version {luggage.version} came to a replica that hosts "
+                f"tickets under version {payload.version} came to a replica that hosts "
                 f"{self.version}. Move them between replicas of one version."
             )
         num_moved = num_reprefilled = 0
-        for job in luggage.jobs:
+        for job in payload.jobs:
             if job.ticket.number in self._jobs:
                 raise ValueError(f"ticket {job.ticket.number} is here already.")
             self._jobs[job.ticket.number] = job
-        for held in luggage.held:
+        for held in payload.held:
             num_tokens = sum(len(attempt.sequence) for _, attempt in held.waiting)
             if self.engine.accepts(held.prefix):
                 for _, attempt in held.waiting:
-                    attempt.order = self._room.next_order()
-                self._room.held.append(held)
+                    attempt.order = self._waiting.next_order()
+                self._waiting.held.append(held)
                 num_moved += num_tokens
             else:
                 for _, attempt in held.waiting:
                     self._read_again(attempt)
                 num_reprefilled += num_tokens
-        for attempt in luggage.queued:
+        for attempt in payload.queued:
             self._queue(attempt)
-        for parked in luggage.parked:
-            self._tools.put(parked)
-        self._counts["tickets_taken"] += len(luggage.jobs)
-        numbers = tuple(job.ticket.number for job in luggage.jobs)
+        for sample in payload.paused:
+            self._tools.put(sample)
+        self._counts["tickets_taken"] += len(payload.jobs)
+        numbers = tuple(job.ticket.number for job in payload.jobs)
         return Moved(numbers, num_moved, num_reprefilled)
 
     def step(self) -> tuple[list[Group], BlockStats]:
@@ -324,7 +321,7 @@ class Replica:
         if self.is_paused:
             return [], BlockStats(start_s, start_s, 0, 0, 0)
         aside = self._slots.make_room(self.version)
-        self._room.held[:0] = aside
+        self._waiting.held[:0] = aside
         self._counts["preemptions"] += len(aside)
         groups = self._take_back(start_s)
         prefills = self._admit(start_s)
@@ -335,31 +332,29 @@ class Replica:
         num_tokens = 0
         for result, attempts in prefills:
             result = result.convert_to_numpy()
-            tokens = result.data[:, slice(*result.tokens_idx)]
             for member, attempt in attempts:
                 if result.target is not None:
                     attempt.read(result.target[member, : len(attempt.sequence)])
                 attempt.cache = None
-                attempt.extend(tokens[member], result.log_prob[member])
+                attempt.extend(*result.written(member))
             num_tokens += len(attempts)
         if block is not None:
             result, rows = block
             result = result.convert_to_numpy()
-            tokens = result.data[:, slice(*result.tokens_idx)]
-            counts = result.data[:, slice(*result.valid_idx)].sum(axis=1)
             end_s = self._clock()
             for slot, row in zip(occupied, rows, strict=True):
-                attempt, count = self._slots[slot], int(counts[row])
-                attempt.extend(tokens[row, :count], result.log_prob[row, :count])
+                attempt, written = self._slots[slot], result.written(row)
+                attempt.extend(*written)
+                count = len(written[0])
                 if result.target is not None:
                     attempt.targets.append(result.target[row, :count])
                 num_tokens += count
-                if stop_strings.cut(attempt, self._tokenizer, count):
+                if attempt.cut_at_stop(self._tokenizer, count):
                     self._slots.halt(slot)
                     reason = "stop"
                 else:
                     reason = self._finish_reason(attempt)
-                if reason is not None and not self._park(slot, attempt):
+                if reason is not None and not self._pause_on_tools(slot, attempt):
                     self._slots.leave(slot, self.version)
                     self._end_attempt(attempt, reason, end_s)
                     groups += self._complete(attempt.job)
@@ -371,8 +366,9 @@ class Replica:
 
     def _admit(self, now_s: float) -> list[Prefilled]:
         """Puts waiting attempts into free slots, reading prompts as needed."""
-        room = self._room
-        prefills = [] if room.long_read is None else self._read_on(room.long_read)
+        room = self._waiting
+        long_read, room.long_read = room.long_read, None
+        prefills = [] if long_read is None else self._read_on(long_read)
         while self._slots.has_free:
             if not room.held:
                 attempts = room.next_attempts(new_prompts=not self._tools.is_full)
@@ -402,52 +398,43 @@ class Replica:
                 prompts.append(attempt.sequence)
         assert self.version is not None
         if attempts[0].cache is None:
-            begun = self._slots.find(prompts, self.version)
+            known = self._slots.find(prompts, self.version)
         else:
-            begun = self._tools.begun(self.engine, attempts)
-        work: dict[str, Any] = dict(
-            params=self._params,
-            prompts=prompts,
-            rows=[rows[attempt.prompt_key] for attempt in attempts],
-            requests=[
+            known = self._tools.known(attempts, self.engine.config.prefill_prompts)
+        work = PrefillWork(
+            prompts,
+            [rows[attempt.prompt_key] for attempt in attempts],
+            [
                 SampleRequest.of(a.job.ticket, a.number, a.sampling_left, seed=self.seed)
                 for a in attempts
             ],
-            existing_prefix=begun,
-            version=self.version,
+            known,
+            self.version,
         )
-        waiting = deque(enumerate(attempts))
-        if self.engine.num_chunks(prompts, begun) > 1:
-            return self._read_on(LongRead(self.engine.begin_reading(**work), waiting))
-        prefix, result = self.engine.prefill_batch(**work)
-        return [self._hold(prefix, result, waiting)]
+        reading = self.engine.begin_prefill(self._params, work)
+        return self._read_on(LongRead(reading, deque(enumerate(attempts))))
 
     def _read_on(self, long_read: LongRead) -> list[Prefilled]:
-        """One more chunk, or all of them where nothing decodes meanwhile."""
+        """The next chunk, or all that is left where nothing decodes meanwhile."""
         reading, waiting = long_read
         while reading.num_left > 0:
-            reading = self.engine.read_chunk(self._params, reading)
-            if self.active_slots:
+            reading = self.engine.prefill_chunk(self._params, reading)
+            if reading.num_left > 0 and self.active_slots:
                 self._counts["chunks_between_blocks"] += 1
-                break
-        if reading.num_left > 0:
-            self._room.long_read = LongRead(reading, waiting)
-            return []
-        self._room.long_read = None
-        return [self._hold(*self.engine.end_reading(reading), waiting)]
+                self._waiting.long_read = LongRead(reading, waiting)
+                return []
+        prefix, result = self.engine.end_prefill(self._params, reading)
+        self._waiting.held.append(Held(prefix, waiting))
+        return [Prefilled(result, tuple(waiting))]
 
-    def _hold(self, prefix: Any, result: ResultTokens, waiting: Waiting) -> Prefilled:
-        self._room.held.append(Held(prefix, waiting))
-        return Prefilled(result, tuple(waiting))
-
-    def _park(self, slot: int, attempt: Attempt) -> bool:
-        """Whether the attempt has called tools; it has left its slot then."""
+    def _pause_on_tools(self, slot: int, attempt: Attempt) -> bool:
+        """True where the attempt has called tools; it has left its slot then."""
         end = self._tools.asks(attempt)
         if end is None:
             return False
         cache = jax.device_get(self._slots.extract(slot))
         self._slots.leave(slot, self.version)
-        self._tools.park(attempt, end, cache)
+        self._tools.pause(attempt, end, cache)
         return True
 
     def _take_back(self, now_s: float) -> list[Group]:
@@ -464,13 +451,12 @@ class Replica:
     def _queue(self, attempt: Attempt) -> None:
         """With its cache, where it has one that can be used here."""
         if attempt.cache is not None and self.engine.accepts(attempt.cache):
-            num_new = len(attempt.sequence) - parking.num_read(attempt)
-            self._room.queue_returned(attempt, num_new)
+            self._waiting.queue_returned(attempt)
         elif attempt.cache is not None:
             attempt.cache = None
             self._read_again(attempt)
         else:
-            self._room.queue(attempt)
+            self._waiting.queue(attempt)
 
     def _remove(
         self, ticket_numbers: Iterable[int], *, extract: bool
@@ -479,7 +465,7 @@ class Replica:
         numbers = [number for number in ticket_numbers if number in self._jobs]
         jobs = [self._jobs.pop(number) for number in dict.fromkeys(numbers)]
         gone = set(jobs)
-        held, queued = self._room.remove(gone)
+        held, queued = self._waiting.remove(gone)
         ended = self._slots.of(gone)
         if extract:
             held += [
@@ -493,12 +479,12 @@ class Replica:
         if attempt.length and self._finish_reason(attempt):  # its end is drawn, and found, again
             attempt.cut(1)
         try:
-            self.engine.prefill_length(len(attempt.sequence))
+            self.engine.config.prefill_length(len(attempt.sequence))
         except ValueError:  # too long to be read in this engine
             attempt.forget()
         self._counts["restarts"] += 1
         self._counts["tokens_reprefilled"] += len(attempt.sequence)
-        self._room.queue(attempt)
+        self._waiting.queue(attempt)
 
     def _finish_reason(self, attempt: Attempt) -> FinishReason | None:
         last, sampling = attempt.tokens[-1][-1], attempt.job.sampling

@@ -16,10 +16,9 @@ import numpy as np
 from loong_jax.errors import LoongError
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout.attempts import Attempt
-from loong_jax.rollout.clocks import monotonic_clock_name
-from loong_jax.rollout.drafts import Begun, Written
-from loong_jax.rollout.host_messages import HostSetup
+from loong_jax.rollout.host_messages import HostSetup, monotonic_clock_name
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.partial import PartialReport, PartialRollout
 from loong_jax.rollout.publishing import Staging
 from loong_jax.rollout.records import Rollout
 from loong_jax.rollout.replica import Replica
@@ -63,8 +62,7 @@ class ReplicaHost:
 
     def start(self) -> None:
         self._group.start(lambda event: self._send(messages.Happened(event)))
-        slots, clock = self._group.slots_per_replica, monotonic_clock_name()
-        self._send(messages.Ready(os.getpid(), slots, clock))
+        self._send(messages.Ready(os.getpid(), monotonic_clock_name()))
         self._beat_once()
         self._heart.start()
 
@@ -72,33 +70,17 @@ class ReplicaHost:
         """Carries out one command; False after `Close`. `data` are bytes that came beside it."""
         group = self._group
         match message:
-            case messages.Assign(replica, version):
-                group.assign(replica, version)
-            case messages.Swap(replica, version, keep_cache):
-                group.swap(replica, version, keep_cache=keep_cache)
-            case messages.Dispatch(replica, tickets, version, drafts):
-                group.dispatch(replica, tickets, version, drafts)
-            case messages.Cancel(replica, numbers):
-                group.cancel(replica, numbers)
-            case messages.Pause(replica):
-                group.pause(replica)
-            case messages.Resume(replica):
-                group.resume(replica)
-            case messages.Migrate(source, target, numbers):
-                group.migrate(source, target, numbers)
+            case messages.Call(method, arguments):
+                getattr(group, method)(**arguments)
             case messages.Give(move, replica, numbers):
-                give = lambda luggage: self._send(  # noqa: E731
-                    messages.Given(move, luggage and luggage.on_host())
+                give = lambda payload: self._send(  # noqa: E731
+                    messages.Given(move, payload and payload.on_host())
                 )
                 group.give(replica, numbers, give)
-            case messages.Take(replica, source, luggage):
-                group.take(replica, luggage, source)
             case messages.Score(number, replica, groups):
                 group.score(
                     replica, groups, lambda scored: self._send(messages.Scored(number, scored))
                 )
-            case messages.Mend(replica):
-                group.mend(replica)
             case messages.Retire(version):
                 self._versions.retire(version)
             case messages.Ask(number, asked):
@@ -136,7 +118,7 @@ class ReplicaHost:
 
 
 class Reporter:
-    """What a replica has written since it was last looked at, at most every `report_s`."""
+    """News of a replica since it was last looked at, at most every `report_s`."""
 
     def __init__(self, report_s: float):
         self._report_s = report_s
@@ -144,12 +126,12 @@ class Reporter:
         # calls of each attempt that were reported, and tokens in them; 0 ended, for rollouts
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def look(self, replica: Replica, now_s: float) -> tuple[Written | Rollout, ...]:
+    def look(self, replica: Replica, now_s: float) -> tuple[PartialReport | Rollout, ...]:
         if now_s < self._due_s:
             return ()
         self._due_s = now_s + self._report_s
         seen, self._seen = self._seen, {}
-        reports: list[Written | Rollout] = []
+        reports: list[PartialReport | Rollout] = []
         for attempt in replica.under_way():
             key = attempt.job.ticket.number, attempt.number
             written = _news(attempt, seen.get(key, (0, 0)), replica.version)
@@ -167,14 +149,14 @@ class Reporter:
 _ENDED = (-1, -1)
 
 
-def _news(attempt: Attempt, seen: tuple[int, int], version: int | None) -> Written | None:
+def _news(attempt: Attempt, seen: tuple[int, int], version: int | None) -> PartialReport | None:
     """None where nothing was written; all of it where the attempt began again."""
     num_calls, num_tokens = seen
     if sum(map(len, attempt.tokens[:num_calls])) != num_tokens:
         num_calls = num_tokens = 0
     tokens, log_probs = attempt.written(num_calls)
-    is_mixed = len(attempt.versions) > 1  # a draft has one version
+    is_mixed = len(attempt.versions) > 1  # a partial has one version
     if not len(tokens) or version is None or is_mixed or attempt.tool_turns:
         return None
-    new = Begun(tokens, log_probs, attempt.started_s)
-    return Written(attempt.job.ticket.number, version, attempt.number, num_tokens, new)
+    new = PartialRollout(tokens, log_probs, attempt.started_s)
+    return PartialReport(attempt.job.ticket.number, version, attempt.number, num_tokens, new)

@@ -1,21 +1,22 @@
 """Sampling many problems to the end with one set of weights, as evaluation needs it."""
 
+import functools
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from loong_jax.environments.problem import Problem
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine, Params
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
 
 Progress = Callable[[int, int], None]  # finished groups, all groups
-
-JOIN_TIMEOUT_S = 60.0  # a block, at most
 
 
 def generate_all(
@@ -81,40 +82,29 @@ def _finish(replica: Replica, tickets: Sequence[Ticket], stop: threading.Event) 
 def _in_threads(
     make_replica: Callable[[], Replica], shares: Sequence[Sequence[Ticket]]
 ) -> Iterator[Group]:
-    """Groups of all shares as they come; the first error of a thread is raised here."""
-    found: queue.Queue[Group | Exception | None] = queue.Queue()
+    """Groups of all shares as they come; the first error of a thread is raised once all ended."""
+    found: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
     stop = threading.Event()
 
     def work(share: Sequence[Ticket]) -> None:
         try:
             for group in _finish(make_replica(), share, stop):
                 found.put(group)
+        except Exception:
+            stop.set()
+            raise
+        finally:
             found.put(None)
-        except Exception as error:
-            found.put(error)
 
-    threads = [threading.Thread(target=work, args=(share,), daemon=True) for share in shares]
-    for thread in threads:
-        thread.start()
-    num_running = len(threads)
-    try:
-        while num_running:
-            try:
-                item = found.get(timeout=1.0)
-            except queue.Empty:
-                if not any(thread.is_alive() for thread in threads) and found.empty():
-                    raise LoongError("sampling threads vanished before they were done.") from None
-                continue
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                num_running -= 1
-            else:
-                yield item
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(JOIN_TIMEOUT_S)
+    with ThreadPoolExecutor(len(shares)) as pool:
+        futures = [pool.submit(work, share) for share in shares]
+        try:
+            for _ in shares:
+                yield from iter(found.get, None)
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
 
 
 class ProblemSampler:
@@ -124,21 +114,9 @@ class ProblemSampler:
     sequence, so two policies meet the same random numbers.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        params: Params,
-        *,
-        seed: int,
-        version: int = 0,
-        num_threads: int = 1,
-        encode_prompt: EncodePrompt | None = None,
-        agent: Agent | None = None,
-        progress: Progress | None = None,
-    ):
-        self._engine, self._params = engine, params
-        self._seed, self._version, self._num_threads = seed, version, num_threads
-        self._encode, self._agent, self._progress = encode_prompt, agent, progress
+    def __init__(self, engine: Engine, params: Params, *, seed: int, **settings: Any):
+        """`settings` are further ones of `generate_all`."""
+        self._generate = functools.partial(generate_all, engine, params, seed=seed, **settings)
         self._issued: Counter[str] = Counter()
 
     def __call__(
@@ -149,19 +127,8 @@ class ProblemSampler:
             issues.append(self._issued[problem.uid])
             self._issued[problem.uid] += 1
         rollouts: list[list[Rollout]] = [[] for _ in problems]
-        for group in generate_all(
-            self._engine,
-            self._params,
-            problems,
-            num_samples=num_samples,
-            sampling=sampling,
-            seed=self._seed,
-            version=self._version,
-            issues=issues,
-            num_threads=self._num_threads,
-            encode_prompt=self._encode,
-            agent=self._agent,
-            progress=self._progress,
+        for group in self._generate(
+            problems, num_samples=num_samples, sampling=sampling, issues=issues
         ):
             rollouts[group.ticket.number] = list(group.rollouts)
         return rollouts

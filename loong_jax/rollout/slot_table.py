@@ -1,4 +1,4 @@
-"""Who sits in which slot of an engine, together with the engine's decode state.
+"""Which sample has which slot of an engine, together with the engine's decode state.
 
 A replica decides who comes and goes; here is what that asks of the engine. The state can be given
 up for a while, so that somebody else has the devices.
@@ -21,8 +21,8 @@ class SlotTable:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._state: Any = engine.init_decode_state()  # None while given up
-        self._attempts: list[Attempt | None] = [None] * engine.max_concurrent_decodes
-        self._free = deque(range(engine.max_concurrent_decodes))
+        self._attempts: list[Attempt | None] = [None] * engine.config.slots_per_replica
+        self._free = deque(range(engine.config.slots_per_replica))
         self._past_counts: Counter[str] = Counter()  # of states that were given up
 
     def __getitem__(self, slot: int) -> Attempt:
@@ -60,11 +60,11 @@ class SlotTable:
     # ---- coming and going -----------------------------------------------------------------------
 
     def find(self, prompts: Sequence[np.ndarray], version: int) -> Any:
-        """What is kept of the beginnings of these prompts, or None."""
+        """The kept beginnings of these prompts, or None."""
         return self._engine.find(self._state, prompts, version)
 
     def place(self, held: Held) -> int:
-        """Seats as many of those who wait for the prefix as find a slot and room for their cache;
+        """Inserts as many of those who wait for the prefix as find a slot and room for their cache;
         they leave the queue. Returns how many.
         """
         most = min(len(held.waiting), len(self._free))
@@ -83,7 +83,7 @@ class SlotTable:
 
     def decode(self, params: Params, occupied: list[int]) -> tuple[ResultTokens, list[int]]:
         """One block; returns its result and the row of each occupied slot in it."""
-        if len(occupied) <= self._engine.max_narrow_slots:
+        if len(occupied) <= max(self._engine.config.narrow_slots, default=0):
             slots = np.array(occupied, np.int32)
             self._state, result = self._engine.generate(params, self._state, slots=slots)
             return result, list(range(len(occupied)))
@@ -114,7 +114,7 @@ class SlotTable:
         for slot in slots:
             self.leave(slot, version)
 
-    def step_aside(self, slot: int, version: int | None) -> Held:
+    def preempt(self, slot: int, version: int | None) -> Held:
         """Takes a running attempt off its slot, with its cache in host memory."""
         attempt, prefix = self[slot], jax.device_get(self.extract(slot))
         self.stop([slot], version)
@@ -128,20 +128,20 @@ class SlotTable:
         occupied = sorted(self.occupied(), key=lambda slot: self[slot].order)
         aside: list[Held] = []
         while not self._engine.reserve(self._state, occupied):
-            aside.insert(0, self.step_aside(occupied.pop(), version))
+            aside.insert(0, self.preempt(occupied.pop(), version))
         return aside
 
     # ---- the state as a whole -------------------------------------------------------------------
 
     def forget(self, version: int) -> None:
-        """What ended under `version` is not found any more."""
+        """Drops what was kept under `version`."""
         if self._state is not None:
             self._state = self._engine.forget(self._state, version)
 
     def give_up(self, version: int | None) -> list[Held]:
         """Without the state from now on; what ran is returned, the oldest first."""
         running = sorted(self.occupied(), key=lambda slot: self[slot].order)
-        aside = [self.step_aside(slot, version) for slot in running]
+        aside = [self.preempt(slot, version) for slot in running]
         counts = self._engine.statistics(self._state)
         self._past_counts.update({k: v for k, v in counts.items() if not k.endswith("_held")})
         self._state = None

@@ -34,7 +34,7 @@ class SlotState(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """What goes into slots: caches of prompts, and samples that each continue one of them."""
+    """Caches of prompts, and samples that each continue one of them, for slots."""
 
     cache: Cache
     row: Int[Array, "members"]  # whose cache a member continues

@@ -53,7 +53,7 @@ class DraftedCache(NamedTuple):
 
 
 class Drafting(NamedTuple):
-    """What the next draft is made from, beside the token in hand at position p."""
+    """The inputs of the next draft beside the token in hand at position p."""
 
     previous: Int[Array, "B"]  # the token at p - 1
     hidden: Float[Array, "B 2 D"]  # the model's states after tokens p - 2 and p - 1

@@ -1,11 +1,13 @@
-"""What a set of groups looked like, in the field's usual metric names."""
+"""Rollouts for people: figures of many in the field's usual metric names, and one line of each."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from loong_jax.data.response import FORMS, ResponseForm, read
+from loong_jax.environments.problem import Problem
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -46,3 +48,30 @@ def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[s
 
 def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([bool(flag) for flag in flags]))
+
+
+def readable(
+    problem: Problem, rollout: Rollout, form: ResponseForm = FORMS["tagged"]
+) -> dict[str, Any]:
+    """A line of a `rollouts/*.jsonl` file as JSON values.
+
+    `thinking` and `answer` are null where the form of the response is broken.
+    """
+    found, verdict = read(rollout.text, form), rollout.verdict
+    return {
+        "uid": problem.uid,
+        "domain": problem.domain,
+        "level": problem.level,
+        "prompt": problem.prompt,
+        "text": rollout.text,
+        "thinking": found.thinking if found.is_well_formed else None,
+        "answer": found.answer if found.is_well_formed else None,
+        "outcome": verdict.outcome if verdict else None,
+        "reason": verdict.reason if verdict else "",
+        "evidence": verdict.evidence if verdict else "",
+        "isolation": verdict.isolation if verdict else "none",
+        "version": rollout.version,
+        "reward": rollout.reward,
+        "num_tokens": len(rollout.tokens),
+        "finish_reason": rollout.finish_reason,
+    }

@@ -128,7 +128,7 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     has_file = value_of("--problems", arguments) is not None
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
-            if name not in environments.ENVIRONMENTS:
+            if name not in environments.ENVIRONMENTS and not name.startswith(environments.GYM):
                 known = ", ".join(sorted(environments.ENVIRONMENTS))
                 raise ConfigError(f"--environments {name} is unknown. Choose of: {known}.")
         domains = {name: DomainProblems(environment=name) for name in found}

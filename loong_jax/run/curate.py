@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loong_jax import options
 from loong_jax.data import json_files, problem_files, sources
-from loong_jax.data.curation import chain, datasheet, funnel, recipes, records
+from loong_jax.data.curation import chain, datasheet, recipes, records
 from loong_jax.data.curation.chain import Chain
 from loong_jax.errors import ConfigError
 from loong_jax.run import curation_chart
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     text = f"{inspect.cleandoc(recipe.__doc__ or '')}\n\n{inspect.cleandoc(Options.__doc__ or '')}"
     chosen = options.parse(Options, f"loong curate {name}", rest, description=text)
     counts = curate(name, chosen)
-    print(funnel.as_text(counts))
+    print(counts.as_text())
     print(f"{counts.num_kept:,} of {counts.num_records:,} records kept: {chosen.output}/kept.jsonl")
     return 0
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from loong_jax.data.curation import funnel
 from loong_jax.data.curation.chain import Funnel
 from loong_jax.report import theme
 from loong_jax.report.theme import LIGHT
@@ -23,7 +22,7 @@ def write_png(path: Path, counts: Funnel) -> None:
         for place, stage in enumerate(counts.stages):
             text = f"{stage.num_kept:,}"
             if stage.reasons:
-                text += f"   ({funnel.reasons_of(stage)})"
+                text += f"   ({stage.shown_reasons})"
             axes.annotate(text, (stage.num_seen, place), (5, 0), textcoords="offset points",
                           va="center", fontsize=8)  # fmt: skip
         axes.invert_yaxis()

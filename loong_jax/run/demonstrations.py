@@ -20,6 +20,7 @@ from loong_jax.recipes import (
     Recipe,
     SftStage,
     packaged,
+    styles,
 )
 from loong_jax.run import own_problems, tools
 from loong_jax.run.own_problems import FileStream, Pairs
@@ -140,10 +141,11 @@ class Demonstrations:
         problem = stream.problem_at(number)
         is_first = number < self.settings.first_pairs
         share = self.settings.first_careful_share if is_first else self.settings.careful_share
-        style = "careful" if rng.random() < share else "hurried"
-        solution = stream.environment.solve(problem, rng, style)
+        is_careful = rng.random() < share
+        steps, answer = stream.environment.solve(problem)
+        thinking = styles.thinking(steps, rng, is_careful=is_careful)
         asked = _turns_before(stream.environment, problem)
-        return problem.prompt, asked + self.texts.render(solution.thinking, solution.answer)
+        return problem.prompt, asked + self.texts.render(thinking, answer)
 
     @functools.cached_property
     def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -56,7 +56,9 @@ class EvalOptions:
     temperature: float = 1.0
     max_new_tokens: int | None = None  # of an answer; the recipe's, or 256
     seed: int = 0  # of samples and of the bootstrap
-    num_slots: int = 32  # samples that are written at the same time
+    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = (
+        32  # samples that are written at the same time
+    )
     num_verifiers: int = 2  # processes that judge
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     tokenizer: AnyPath | None = None  # as of `loong serve`
@@ -251,7 +253,9 @@ def settings_of(
 def serve_options(options: EvalOptions) -> serve.ServeOptions:
     """What finds weights and tokenizer, and shapes the engine, as for `loong serve`."""
     return serve.ServeOptions(
-        run_dir=options.run_dir, tokenizer=options.tokenizer, num_slots=options.num_slots
+        run_dir=options.run_dir,
+        tokenizer=options.tokenizer,
+        slots_per_replica=options.slots_per_replica,
     )
 
 

@@ -259,7 +259,7 @@ def _cache_bytes(recipe: Recipe, rules: ShardingRules) -> float:
     make: Any = family.make_cache
     if shapes.speculation and family.drafts(recipe.model):
         make = DraftedCache.zeros
-    size = shapes.num_slots, shapes.cache_length
+    size = shapes.slots_per_replica, shapes.cache_length
     if shapes.pages is not None:
         size = shapes.pages.num_pages, shapes.pages.page_size
     whole = _bytes(jax.eval_shape(lambda: make(recipe.model, *size)), NO_MESH)

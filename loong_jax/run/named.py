@@ -11,23 +11,11 @@ from typing import Any, get_args
 
 from loong_jax import recipes
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import baselines
-from loong_jax.orchestrator.dora import MultiVersionPolicy
-from loong_jax.orchestrator.policy import DoraPolicy
-from loong_jax.recipes import Recipe, RlStage, Scheduler
+from loong_jax.recipes import SCHEDULERS, Recipe, RlStage, Scheduler
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run.choosing import value_of
 
-SCHEDULERS: dict[str, type] = {
-    "dora": DoraPolicy,
-    "multi-version": MultiVersionPolicy,
-    "synchronous": baselines.SynchronousPolicy,
-    "tail-batching": baselines.TailBatchingPolicy,
-    "one-step-off": baselines.OneStepOffPolicy,
-    "partial-rollout": baselines.PartialRolloutPolicy,
-    "drop-and-replace": baselines.DropAndReplacePolicy,
-}
 OPTIMIZERS: dict[str, type] = {"adamw": AdamW, "muon": Muon}
 NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be named there
     "objective": OBJECTIVES,

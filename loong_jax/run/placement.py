@@ -16,11 +16,10 @@ from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.host_messages import HostSetup
+from loong_jax.rollout.host_messages import HostLauncher, HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
-from loong_jax.rollout.hosts import Placement
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
-from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessPlacement
+from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessLauncher
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices
 from loong_jax.run.texts import RecipePrompts, agent_of, texts_of
@@ -82,20 +81,20 @@ def start_replicas(
     return HostedReplicaGroup(place, versions, setup, num_hosts=num_hosts)
 
 
-def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) -> Placement:
+def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) -> HostLauncher:
     """`first_device` is the first one that is not the trainer's."""
     match placement:
         case ProcessReplicas():
-            return ProcessPlacement(
+            return ProcessLauncher(
                 environment=SINGLE_THREADED if placement.single_threaded else {},
                 cores=placement.cores or None,
                 devices_per_host=placement.devices_per_process,
                 first_device=first_device,
             )
         case RayReplicas():
-            from loong_jax.rollout.ray_hosts import RayPlacement
+            from loong_jax.rollout.ray_hosts import RayLauncher
 
-            return RayPlacement(
+            return RayLauncher(
                 num_cpus=placement.num_cpus,
                 num_gpus=placement.num_gpus,
                 resources={"TPU": placement.num_tpus} if placement.num_tpus else {},

@@ -12,13 +12,6 @@ from rich.console import Console
 from loong_jax import configs
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import pipeline
-from loong_jax.orchestrator.pipeline import (
-    StageDirectories,
-    is_done,
-    refuse_missing,
-    run_stages,
-)
 from loong_jax.recipes import (
     START,
     EvaluationStage,
@@ -41,6 +34,7 @@ from loong_jax.run import (
     model_files,
     own_admission,
     own_problems,
+    pipeline,
     places,
     run_lock,
     samples,
@@ -50,6 +44,12 @@ from loong_jax.run import (
     starting,
 )
 from loong_jax.run.judging import Judge
+from loong_jax.run.pipeline import (
+    StageDirectories,
+    is_done,
+    refuse_missing,
+    run_stages,
+)
 from loong_jax.run.session import Session
 from loong_jax.run.texts import texts_of
 

@@ -13,13 +13,13 @@ from typing import Any
 from loong_jax.data import json_files
 from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.recipes import SampleStage
 from loong_jax.report.progress import Progress
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import serve, sources
 from loong_jax.run.own_problems import Pairs
+from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
 from loong_jax.run.texts import Sampled, Texts
 

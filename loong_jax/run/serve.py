@@ -5,6 +5,7 @@ import dataclasses
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -16,7 +17,7 @@ from loong_jax.remote import AnyPath
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.serving import prompts
-from loong_jax.rollout.serving.limits import Limits
+from loong_jax.rollout.serving.request import Limits
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.run import devices, sources, starting
 from loong_jax.sharding import NO_MESH, ShardingRules
@@ -45,12 +46,16 @@ class ServeOptions:
     chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key
-    num_slots: int = 16  # samples that are written at the same time
+    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = (
+        16  # samples that are written at the same time
+    )
     context_tokens: int = 1024  # of prompt and answer together
     num_pages: int | None = None  # of the cache; for half of the slots at full length unless given
     page_size: int = 16  # tokens
     prefill_lengths: tuple[int, ...] = (64, 256)  # buckets; longer prompts are read in pieces
-    block_steps: int = 8  # tokens per sample between two looks at the queue
+    decode_steps: Annotated[int, tyro.conf.arg(aliases=["--block-steps"])] = (
+        8  # tokens per sample between two looks at the queue
+    )
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     limits: Limits = Limits()
 
@@ -68,17 +73,17 @@ class ServeOptions:
         per_slot = self.context_tokens // self.page_size
         lengths = tuple(n for n in self.prefill_lengths if n <= self.context_tokens)
         return EngineConfig(
-            num_slots=self.num_slots,
+            slots_per_replica=self.slots_per_replica,
             cache_length=self.context_tokens,
             prefill_lengths=lengths or (self.context_tokens,),
-            prefill_batch=min(4, self.num_slots),
-            prefill_members=min(16, self.num_slots),
-            block_steps=self.block_steps,
-            narrow_slots=(self.num_slots // 4,) if self.num_slots >= 8 else (),
+            prefill_prompts=min(4, self.slots_per_replica),
+            prefill_members=min(16, self.slots_per_replica),
+            decode_steps=self.decode_steps,
+            narrow_slots=(self.slots_per_replica // 4,) if self.slots_per_replica >= 8 else (),
             chunked_prefill=True,
             truncation=True,
             pages=PageConfig(
-                num_pages=self.num_pages or max(per_slot, per_slot * self.num_slots // 2),
+                num_pages=self.num_pages or max(per_slot, per_slot * self.slots_per_replica // 2),
                 page_size=self.page_size,
             ),
         )

@@ -13,7 +13,8 @@ from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
-from loong_jax.orchestrator.policy import refuse_idle_loans, refuse_unable
+from loong_jax.orchestrator.dora import refuse_idle_loans
+from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,

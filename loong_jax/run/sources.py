@@ -13,9 +13,8 @@ from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer, load_tokenizer
 from loong_jax.errors import CheckpointError
 from loong_jax.merge import published
 from loong_jax.models.families import ModelConfig
-from loong_jax.orchestrator import pipeline
 from loong_jax.remote import AnyPath, RemotePath
-from loong_jax.run import convert, model_files
+from loong_jax.run import convert, model_files, pipeline
 
 
 class Source(NamedTuple):

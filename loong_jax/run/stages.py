@@ -26,7 +26,6 @@ from loong_jax.models.hf import publication
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.pipeline import StageDirectories
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
@@ -41,6 +40,7 @@ from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import placement, samples, starting
+from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.profiling import StepProfile
 from loong_jax.run.session import Session, Weights
 

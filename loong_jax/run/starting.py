@@ -1,7 +1,7 @@
 """Weights that a run starts from: an import, or a finished stage.
 
 Over many devices every process reads what its own devices hold, straight into the sharding of the
-model, so no host ever holds more. Layers may be stacked on the way: `loong_jax.models.moe.growth`.
+model, so no host ever holds more. Layers may be stacked on the way: `loong_jax.models.moe.scaling`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from loong_jax.merge import checkpoints
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
-from loong_jax.models.moe import MoEConfig, growth
+from loong_jax.models.moe import MoEConfig, scaling
 from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
@@ -62,7 +62,7 @@ def load(
                 f"stack_start={stack} repeats layers of LongCat-Flash, and {directory} holds a "
                 f"{type(found).__name__}. Leave it out."
             )
-        found = growth.stack_config(found, stack)
+        found = scaling.stack_config(found, stack)
     refuse_other_model(directory, found, config)
     wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}
     unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
@@ -72,7 +72,7 @@ def load(
     else:
         flat = _read(directory, unstacked)
         weights = parameters.as_tree({n.removeprefix("weights/"): a for n, a in flat.items()})
-    return weights if stack == 1 else growth.stack_layers(weights, stack)
+    return weights if stack == 1 else scaling.stack_layers(weights, stack)
 
 
 def load_on(

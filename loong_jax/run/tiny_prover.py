@@ -90,7 +90,7 @@ class ProverSettings:
 
     def shapes(self) -> EngineConfig:
         return EngineConfig(
-            num_slots=self.num_slots,
+            slots_per_replica=self.num_slots,
             cache_length=self.prompt_length + self.max_new_tokens,
             prefill_lengths=(self.prompt_length,),
         )

@@ -17,11 +17,11 @@ VERIFIERS: dict[str, str] = {
     "environment": "loong_jax.verifiers.environment:EnvironmentVerifier",
     "judge": "loong_jax.verifiers.judge.verifier:JudgeVerifier",
     "lean": "loong_jax.verifiers.formal.lean:LeanVerifier",
-    "logic": "loong_jax.verifiers.logic:LogicVerifier",
+    "logic": "loong_jax.verifiers.environment:EnvironmentVerifier",
     "loongbench": "loong_jax.verifiers.loongbench.verifier:LoongBenchVerifier",
     "math": "loong_jax.verifiers.maths.verifier:MathVerifier",
     "metamath": "loong_jax.verifiers.formal.metamath:MetamathVerifier",
-    "resyn": "loong_jax.verifiers.environment:ResynVerifier",
+    "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]

@@ -275,7 +275,7 @@ def environment_cases(environment: Any, levels: Iterable[int], per_level: int = 
     return [
         Case(
             problem=problem,
-            answer=environment.gold(problem),
+            answer=environment.solve(problem).answer,
             render=in_tags,
             has_others=True,
         )

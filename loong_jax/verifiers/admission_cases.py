@@ -31,18 +31,12 @@ def names() -> list[str]:
 
 def cases_of(name: str) -> Sequence[Case]:
     """Cases of a registered verifier; VerifierError where nobody wrote any."""
-    if name == "environment":
+    if name in ("environment", "logic"):
         from loong_jax import environments
 
-        found = map(environments.get_environment, environments.ENVIRONMENTS)
-        return [case for one in found for case in environment_cases(one, (1, 5), 1)]
-    if name == "logic":
-        from loong_jax.environments import tasks  # pyright: ignore[reportAttributeAccessIssue]
-
-        drawn = [
-            tasks.generate(task, 2, 0) for task in ("sudoku", "knights_and_knaves", "sequence")
-        ]
-        return [Case(problem=one, answer=tasks.solve(one), has_others=True) for one in drawn]
+        drawn, levels = (environments.WORKED, (1, 5)) if name == "environment" else (_LOGIC, (2,))
+        found = map(environments.get_environment, drawn)
+        return [case for one in found for case in environment_cases(one, levels, 1)]
     if name not in _table():
         raise VerifierError(
             f"verifier {name!r} is not admitted: it has no cases. Write some in "

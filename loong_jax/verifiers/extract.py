@@ -1,10 +1,14 @@
 """The answer of a response, as data/response.py reads it."""
 
+import re
+
 from loong_jax.data import response
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
 MAX_RESPONSE_CHARS = 1_000_000
+_MARK = re.compile(r"(?im)^[ \t]*(?:\*\*)?(?:final )?answer(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*")
+_FENCE = re.compile(r"```[a-z]*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 
 
 def answer_of(text: str) -> str | Verdict:
@@ -31,3 +35,22 @@ def extract_answer(text: str) -> str | Verdict:
     if is_marked and found.is_well_formed:
         return found.answer
     return verdict.wrong("format", "not one thinking part, then one answer part, and no more")
+
+
+def answer_span(text: str) -> str | Verdict:
+    """The final answer of a response, or why it has none.
+
+    Of what stands between the answer's tags, or follows the thinking, it is all that follows the
+    only line that starts with `Answer:` (or `Final answer:`), or the whole where there is no such
+    line. A code fence around all of it is taken off. Two such lines are two answers, and wrong.
+    """
+    found = answer_of(text)
+    if isinstance(found, Verdict):
+        return found
+    parts = _MARK.split(found)
+    if len(parts) > 2:
+        return verdict.wrong("format", f"{len(parts) - 1} answers are marked, not one")
+    span = parts[-1].strip()
+    if fenced := _FENCE.fullmatch(span):
+        span = fenced[1]
+    return span if span.strip() else verdict.wrong("no answer", "the answer is empty")

@@ -6,8 +6,7 @@ import pytest
 
 from loong_jax.bench import asynchronous, schedulers
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.simulation.cost import CostModel
-from loong_jax.orchestrator.simulation.trace import TRACES
+from loong_jax.orchestrator.simulation.model import TRACES, CostModel
 
 SMALL = schedulers.Case(
     num_accelerators=16,

@@ -12,7 +12,7 @@ LOAD = decode.Load(
     num_requests=3,
     prompt_length=4,
     num_new_tokens=4,
-    block_steps=2,
+    decode_steps=2,
     page_size=4,
 )
 

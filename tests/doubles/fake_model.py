@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.problem import Problem
 from loong_jax.rollout.devices import OneDevice
+from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import PagedEngine
-from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
+from loong_jax.rollout.slot_engine import SlotEngine
 
 
 class FakeOutput(NamedTuple):
@@ -75,12 +76,12 @@ def fake_engine(**shapes: Any) -> SlotEngine:
     """An engine over `FakeModel`; `shapes` are fields of `EngineConfig`."""
     config = EngineConfig(
         **{
-            "num_slots": 8,
+            "slots_per_replica": 8,
             "cache_length": 48,
             "prefill_lengths": (16, 24),
-            "prefill_batch": 4,
+            "prefill_prompts": 4,
             "prefill_members": 8,
-            "block_steps": 4,
+            "decode_steps": 4,
         }
         | shapes
     )

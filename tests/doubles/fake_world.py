@@ -5,8 +5,6 @@ generator, so a seed is a schedule; nothing sleeps and nothing runs in a thread.
 """
 
 import dataclasses
-import heapq
-import queue
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from loong_jax.environments.problem import Problem
+from loong_jax.orchestrator.simulation.world import VirtualTime
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
@@ -32,7 +32,7 @@ class FakeTimes:
     straggler_share: float = 0.05  # groups that take 20 times as long
 
 
-class FakeWorld:
+class FakeWorld(VirtualTime):
     """ReplicaGroup, TrainerGroup, VerifierPool, event queue and clock in one."""
 
     def __init__(
@@ -45,6 +45,7 @@ class FakeWorld:
         times: FakeTimes | None = None,
         outcome_of: Callable[[str, int, int], str] | None = None,
     ):
+        super().__init__()
         self.num_replicas = num_replicas
         self.groups_per_replica = groups_per_replica
         self.hosted: list[int | None] = [None] * num_replicas
@@ -52,45 +53,18 @@ class FakeWorld:
         self.versions_seen: list[tuple[int, int]] = []  # ticket, version it was written under
         self.trained: list[tuple[int, tuple[tuple[int, int], ...]]] = []  # step, (ticket, version)
         self.saved: list[tuple[int, Mapping[str, Any]]] = []
-        self.now = 0.0
         self._group_size = group_size
         self._times = times or FakeTimes()
         self._random = random.Random(seed)
         self._outcome_of = outcome_of or (lambda uid, attempt, version: "mixed")
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = 0
-        self._trainer_free_s = 0.0
-        self._delivered: list[Any] = []
-
-    # ---- clock and event queue -----------------------------------------------------------------
-
-    def clock(self) -> float:
-        return self.now
-
-    def put(self, event: Any) -> None:
-        self._delivered.append(event)
-
-    def get(self, *, timeout: float) -> Any:
-        deadline = self.now + timeout
-        while not self._delivered:
-            if not self._heap or self._heap[0][0] > deadline:
-                self.now = deadline
-                raise queue.Empty
-            self.now, _, happen = heapq.heappop(self._heap)
-            happen()
-        return self._delivered.pop(0)
 
     def _after(self, seconds: float, happen: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._sequence, happen))
+        self._at(self.now + seconds, happen)
 
     def _draw(self, mean_s: float) -> float:
         return mean_s * self._random.uniform(0.1, 1.9)
 
     # ---- ReplicaGroup --------------------------------------------------------------------------
-
-    def start(self, emit: Callable[[Any], None]) -> None:
-        del emit  # events go through `put`
 
     def assign(self, replica: int, version: int) -> None:
         assert not self.decoding[replica], "a replica changes version only when empty"
@@ -122,35 +96,18 @@ class FakeWorld:
 
     # ---- TrainerGroup --------------------------------------------------------------------------
 
-    def _command(self, mean_s: float, make_event: Callable[[float, float], Any]) -> None:
-        start_s = max(self.now, self._trainer_free_s)
-        end_s = start_s + self._draw(mean_s)
-        self._trainer_free_s = end_s
-        self._after(end_s - self.now, lambda: self.put(make_event(start_s, end_s)))
-
     def score(self, groups: Sequence[Group]) -> None:
-        scored = tuple(groups)
-        self._command(
-            self._times.score_s,
-            lambda start, end: rl_events.GroupsScored(groups=scored, start_s=start, end_s=end),
-        )
+        scored, seconds = tuple(groups), self._draw(self._times.score_s)
+        self._command(seconds, lambda s, e: rl_events.GroupsScored(scored, s, e))
 
     def train(self, step: int, groups: Sequence[Group]) -> None:
         self.trained.append((step, tuple((g.ticket.number, g.version) for g in groups)))
-        self._command(
-            self._times.train_s,
-            lambda start, end: rl_events.StepTrained(
-                step=step, metrics={}, start_s=start, end_s=end
-            ),
-        )
+        seconds = self._draw(self._times.train_s)
+        self._command(seconds, lambda s, e: rl_events.StepTrained(step, {}, s, e))
 
     def publish(self, version: int) -> None:
-        self._command(
-            self._times.publish_s,
-            lambda start, end: rl_events.VersionPublished(
-                version=version, start_s=start, end_s=end
-            ),
-        )
+        seconds = self._draw(self._times.publish_s)
+        self._command(seconds, lambda s, e: rl_events.VersionPublished(version, s, e))
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
         self.saved.append((step, control))
@@ -176,9 +133,6 @@ class FakeWorld:
             )
             futures.append(future)
         return futures
-
-    def close(self, timeout_s: float) -> None:
-        del timeout_s
 
 
 def fake_rollout(ticket: Ticket, attempt: int, version: int) -> Rollout:

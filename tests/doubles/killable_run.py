@@ -20,8 +20,8 @@ import numpy as np
 
 from loong_jax.data import disk, response
 from loong_jax.environments.problem import Problem
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.protocols import Emit
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, grading

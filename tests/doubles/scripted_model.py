@@ -83,12 +83,12 @@ def scripted_engine(**shapes: Any) -> SlotEngine:
     """An engine over `ScriptedModel`; `shapes` are fields of `EngineConfig`."""
     config = EngineConfig(
         **{
-            "num_slots": 4,
+            "slots_per_replica": 4,
             "cache_length": 320,
             "prefill_lengths": (16, 32),
-            "prefill_batch": 3,
+            "prefill_prompts": 3,
             "prefill_members": 8,
-            "block_steps": 8,
+            "decode_steps": 8,
             "chunked_prefill": True,
         }
         | shapes

@@ -42,9 +42,9 @@ def test_golds_pass_and_perturbed_golds_fail(dataset):
     problems = [judge.problem(level, seed) for level in LEVELS for seed in range(2)]
     tried = accepted = 0
     for posed in problems:
-        assert judge.verify(posed, judge.gold(posed)).is_correct
-        assert judge.verify(posed, f"\n {judge.gold(posed)} ").is_correct
-        for answer in attacks.perturbed(judge.gold(posed)):
+        assert judge.verify(posed, judge.solve(posed).answer).is_correct
+        assert judge.verify(posed, f"\n {judge.solve(posed).answer} ").is_correct
+        for answer in attacks.perturbed(judge.solve(posed).answer):
             tried += 1
             accepted += judge.verify(posed, answer).is_correct
     assert tried >= len(problems)
@@ -62,7 +62,7 @@ def test_levels_and_seeds_make_other_problems(dataset):
     assert len({posed.canonical for posed in problems.values()}) >= 6
     assert len({posed.uid for posed in problems.values()}) == 8
     again = environments.Problem.from_json(json.loads(json.dumps(problems[5, 0].to_json())))
-    assert judge.verify(again, judge.gold(again)).is_correct
+    assert judge.verify(again, judge.solve(again).answer).is_correct
 
 
 @pytest.mark.peers

@@ -35,7 +35,7 @@ def test_gold_does_what_the_prompt_says(judge, level):
     for seed in range(60):
         problem = judge.problem(level, seed)
         assert re.fullmatch(rf"xxxx([&|^][01]{{4}}){{{NUM_STATEMENTS[level]}}}", problem.prompt)
-        assert table(judge.gold(problem)) == table_of(problem.prompt)
+        assert table(judge.solve(problem).answer) == table_of(problem.prompt)
 
 
 def test_every_step_says_what_became_of_each_bit(judge):
@@ -43,8 +43,7 @@ def test_every_step_says_what_became_of_each_bit(judge):
     of_ends = {("0", "1"): "x", ("1", "0"): "n", ("0", "0"): "0", ("1", "1"): "1"}
     for seed in range(20):
         problem = judge.problem(2, seed)
-        thinking = judge.solve(problem, np.random.default_rng(0), "careful").thinking
-        for count, step in enumerate(thinking.split("=")[1:], start=1):
+        for count, step in enumerate(judge.solve(problem).steps, start=1):
             low, *_, high = table_of(problem.prompt[: 4 + 5 * count])
             ends = zip(f"{low:04b}", f"{high:04b}", strict=True)
             assert step == "".join(map(of_ends.get, ends))
@@ -69,10 +68,10 @@ def test_an_answer_that_is_shorter_than_the_gold_is_accepted(judge):
     plain = next(
         problem
         for problem in (judge.problem(1, seed) for seed in range(500))
-        if judge.gold(problem).endswith("^0b0000")
+        if judge.solve(problem).answer.endswith("^0b0000")
     )
-    assert judge.verify(plain, judge.gold(plain).partition("^")[0]).is_correct
-    assert judge.verify(plain, f"({judge.gold(plain)[:8]})").is_correct
+    assert judge.verify(plain, judge.solve(plain).answer.partition("^")[0]).is_correct
+    assert judge.verify(plain, f"({judge.solve(plain).answer[:8]})").is_correct
 
 
 def test_a_copy_of_the_specification_does_not_fit(judge):
@@ -94,6 +93,6 @@ def test_a_boolean_is_no_number():
     judge = environments.get_environment("masks", run=lambda runs: [[True] * 16])
     problem = next(
         p for p in (judge.problem(5, seed) for seed in range(999))
-        if judge.gold(p) == "x&0b0000^0b0001"
+        if judge.solve(p).answer == "x&0b0000^0b0001"
     )  # fmt: skip
     assert judge.verify(problem, "1").reason == "value"

@@ -5,14 +5,15 @@ import re
 
 import pytest
 
-from loong_jax.environments import tasks
+from loong_jax.environments import get_environment
 
 SEEDS = range(6)
 
 
 def posed(name, level, seed):
-    problem = tasks.generate(name, level, seed)
-    return problem.prompt, tasks.solve(problem)
+    puzzle = get_environment(name)
+    problem = puzzle.problem(level, seed)
+    return problem.prompt, puzzle.solve(problem).answer
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from loong_jax import environments
-from loong_jax.environments import ENVIRONMENTS, LEVELS, ProblemStream, vector_sum
+from loong_jax.environments import LEVELS, WORKED, ProblemStream, chains
 from loong_jax.environments.problem import split_of
 
 SPLITS = ("train", "validation", "test")
@@ -25,7 +25,7 @@ def canonical_forms(source, count):
     return {source.problem_at(cursor).canonical for cursor in range(count)}
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", WORKED)
 def test_splits_never_meet(name):
     drawn = {s: canonical_forms(stream(name, levels=LEVELS, split=s), 150) for s in SPLITS}
     for one, other in itertools.combinations(SPLITS, 2):
@@ -35,8 +35,8 @@ def test_splits_never_meet(name):
 
 def test_splits_never_meet_where_problems_come_up_again(monkeypatch):
     """In a space of 1458 problems, which would show a split that leaks."""
-    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
-    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 3)
+    monkeypatch.setattr(chains, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(chains, "NUM_COORDINATES", 3)
     drawn = {s: canonical_forms(stream(split=s), 600) for s in SPLITS}
     for one, other in itertools.combinations(SPLITS, 2):
         assert not drawn[one] & drawn[other]
@@ -83,8 +83,8 @@ def test_take_distinct_repeats_nothing_and_keeps_the_order():
 
 
 def test_take_distinct_ends_where_there_are_too_few(monkeypatch):
-    monkeypatch.setattr(vector_sum, "NUM_OPERATIONS", {1: 1})
-    monkeypatch.setattr(vector_sum, "NUM_COORDINATES", 1)  # 18 problems, on three sides
+    monkeypatch.setattr(chains, "NUM_OPERATIONS", {1: 1})
+    monkeypatch.setattr(chains, "NUM_COORDINATES", 1)  # 18 problems, on three sides
     with pytest.raises(ValueError, match=r"only \d+ of 19 distinct problems found"):
         stream().take_distinct(19)
 

@@ -23,14 +23,51 @@ def posed(name, levels=LEVELS, seeds=SEEDS):
     judge = environments.get_environment(name)
     for level, seed in itertools.product(levels, seeds):
         problem = judge.problem(level, seed)
-        yield level, problem.prompt, judge.gold(problem)
+        yield level, problem.prompt, judge.solve(problem).answer
 
 
 def steps(name, level, seed):
     judge = environments.get_environment(name)
     problem = judge.problem(level, seed)
-    thinking = judge.solve(problem, np.random.default_rng(0), "careful").thinking
-    return problem.prompt, thinking.split("=")[1:]
+    return problem.prompt, judge.solve(problem).steps
+
+
+def sum_of(prompt):
+    """The answer of `2012+2010-1201`."""
+    terms = re.findall(r"([+-]?)([0-2]{4})", prompt)
+    signs = np.array([-1 if sign == "-" else 1 for sign, _ in terms])
+    vectors = np.array([list(map(int, vector)) for _, vector in terms])
+    return "".join(map(str, (signs @ vectors) % 3))
+
+
+def row_of(prompt):
+    """The answer of `9274&3816|2250`, from the first gate to the last."""
+    row = np.array(list(map(int, prompt[:4])))
+    for symbol, operands in re.findall("([&|])([0-9]{4})", prompt):
+        combine = np.minimum if symbol == "&" else np.maximum
+        row = combine(row, list(map(int, operands)))
+    return "".join(map(str, row))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "read"),
+    [
+        ("vector_sum", "[0-2]{{4}}([+-][0-2]{{4}}){{{}}}", sum_of),
+        ("gates", "[0-9]{{4}}([&|][0-9]{{4}}){{{}}}", row_of),
+    ],
+)
+def test_every_step_of_a_chain_is_the_row_so_far(name, form, read):
+    for level, prompt, gold in posed(name, seeds=range(60)):
+        assert re.fullmatch(form.format(level + 3), prompt)
+        assert gold == read(prompt)
+    for level in LEVELS:
+        prompt, written = steps(name, level, 3)
+        assert written == [read(prompt[: 4 + 5 * n]) for n in range(1, level + 4)]
+    judge = environments.get_environment(name)
+    problem = judge.problem(1, 0)
+    gold = judge.solve(problem).answer
+    for answer in (gold[:3], gold + gold[0], " ".join(gold), f"+{gold}"):
+        assert judge.verify(problem, answer).reason == "format"
 
 
 def test_equation_has_this_solution_and_no_other():
@@ -138,11 +175,11 @@ def test_programs_print_what_python_prints():
 
 
 def test_a_statement_of_another_kind_is_not_run():
-    from loong_jax.environments.code import program
+    from loong_jax.environments import machines
 
     for statement in ("a=7", "__import__('os')", "a**=2", "if a>b:c+=1", "a+=b;a+=b", "a+=b\n"):
         with pytest.raises(ValueError, match="no statement of this environment"):
-            program.after_statement((1, 2), statement)
+            machines.after_statement((1, 2), statement)
 
 
 def test_registers_count_as_python_counts():
@@ -214,12 +251,12 @@ def test_integers_and_fractions_have_one_form():
     for name, forms in (("equation", "+{0} 0{0} {0}.0 {0}/1"), ("fractions", "+{0} {0}/1 0{0}")):
         judge = environments.get_environment(name)
         problem = judge.problem(1, 0)
-        gold = judge.gold(problem)
+        gold = judge.solve(problem).answer
         assert judge.verify(problem, f" {gold}\n").is_correct
         for form in forms.split():
             assert judge.verify(problem, form.format(gold)).reason == "format"
     judge = environments.get_environment("fractions")
     problem = judge.problem(1, 0)
-    top, bottom = map(int, judge.gold(problem).split("/"))
+    top, bottom = map(int, judge.solve(problem).answer.split("/"))
     judged = judge.verify(problem, f"{2 * top}/{2 * bottom}")
     assert (judged.reason, judged.evidence) == ("value", "not in lowest terms")

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from experiments.real_engine import real, real_process, regimes
-from loong_jax.orchestrator.simulation.trace import LengthTrace
+from loong_jax.orchestrator.simulation.model import LengthTrace
 from loong_jax.rollout.events import BlockDecoded
 from tests.doubles import tiny
 
@@ -17,10 +17,10 @@ SETTING = regimes.Setting(
     trace=LengthTrace(
         median_tokens=40, sigma=0.5, cap_tokens=56, group_size=2, prompt_tokens=8, seed=1
     ),
-    block_steps=1,
+    decode_steps=1,
     groups_per_step=2,
     max_staleness=2,
-    num_slots=2,
+    slots_per_replica=2,
     prefill_lengths=(8, 64),
     num_steps=4,
     warm_up=3,
@@ -35,7 +35,7 @@ def test_every_policy_has_the_batches_and_the_staleness_it_says(regime):
         assert placement.policy.groups_per_step == setting.groups_per_step, name
         assert placement.policy.max_staleness <= setting.max_staleness, name
         in_reach = placement.num_replicas * placement.groups * setting.trace.group_size
-        assert in_reach >= min(setting.num_slots, setting.groups_per_step), name
+        assert in_reach >= min(setting.slots_per_replica, setting.groups_per_step), name
 
 
 def test_full_blocks_are_told_apart_by_whether_the_trainer_works():
@@ -46,7 +46,10 @@ def test_full_blocks_are_told_apart_by_whether_the_trainer_works():
         {"kind": "generate", "start_s": 0.0, "end_s": 10.0},
         {"kind": "score", "start_s": 4.0, "end_s": 4.5},
     ]
-    full, times = SETTING.num_slots, [(0.5, 0.9), (2.0, 2.1), (4.4, 4.6), (5.9, 6.2), (7.0, 7.4)]
+    full, times = (
+        SETTING.slots_per_replica,
+        [(0.5, 0.9), (2.0, 2.1), (4.4, 4.6), (5.9, 6.2), (7.0, 7.4)],
+    )
     blocks = [BlockDecoded(0, 0, start_s, end_s, 1, full) for start_s, end_s in times]
     blocks.append(BlockDecoded(0, 0, 8.0, 9.0, 1, full - 1))
     replicas = types.SimpleNamespace(blocks=blocks)
@@ -57,7 +60,7 @@ def test_full_blocks_are_told_apart_by_whether_the_trainer_works():
 
 @pytest.fixture(scope="module")
 def made():
-    narrow = dataclasses.replace(SETTING, num_slots=4, narrow_slots=(1, 2), rounds=1)
+    narrow = dataclasses.replace(SETTING, slots_per_replica=4, narrow_slots=(1, 2), rounds=1)
     return real_process.run({"wide": SETTING, "narrow": narrow}, say=lambda text: None)
 
 

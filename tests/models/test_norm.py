@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import rms_norm
 
 EPS = 1e-3
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.policy import Policy
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import orchestrator_for
-from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
 from tests.orchestrator.sleeping import SleepingWorld
 

@@ -96,7 +96,7 @@ class CrashWorld(FakeWorld):
             self.disk.checkpoints[step] = saved
             return rl_events.Saved(step, "", start_s, end_s)
 
-        self._command(self.save_s, finish)
+        self._command(self._draw(self.save_s), finish)
 
     def numbers(self):
         return tuple(self.store)

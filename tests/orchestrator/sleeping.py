@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel
 from loong_jax.orchestrator.simulation.replica import Running
 from loong_jax.orchestrator.simulation.world import SimulatedWorld
 

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import DoraPolicy
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
-from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
 from loong_jax.rollout import codec
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
@@ -121,6 +121,7 @@ def any_schedule(seed, policy, kills, num_replicas, save_s, reuse):
             save_s=save_s, reuse=reuse,
         )  # fmt: skip
     check(*found, policy=policy)
+    assert (found[0].ledger.trained.num_reads > 0) == bool(reuse.share)
     if policy.deterministic:
         straight, world, disk = whole(policy, seed=seed + 1000, reuse=reuse)
         assert (found[2].history, found[1].weights) == (disk.history, world.weights)

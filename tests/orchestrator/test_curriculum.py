@@ -13,7 +13,7 @@ from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import curriculum
 from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState, GrowingContext, PassRates
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from loong_jax.environments.problem import Problem
 from loong_jax.models import moe
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import grading, local_trainer, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -21,12 +21,13 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import correct, wrong
 from tests.doubles.fake_world import KeptLog
@@ -78,12 +79,12 @@ class Parts:
 
 
 SHAPES = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=16,
     prefill_lengths=(8,),
-    prefill_batch=2,
+    prefill_prompts=2,
     prefill_members=8,
-    block_steps=2,
+    decode_steps=2,
 )
 
 
@@ -266,14 +267,14 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(parts, tmp_path, s
 
 
 def on_ray():
-    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayPlacement(num_cpus=0.1)
+    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayLauncher(num_cpus=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # two runs that compile, and processes that start beside other tests
 @pytest.mark.parametrize(
     "place",
-    thinned([ProcessPlacement, pytest.param(on_ray, marks=pytest.mark.ray)], 0),
+    thinned([ProcessLauncher, pytest.param(on_ray, marks=pytest.mark.ray)], 0),
     ids=["process", "ray"],
 )
 def test_replicas_elsewhere_train_the_same_weights_even_when_killed(parts, tmp_path, place):

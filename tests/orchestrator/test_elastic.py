@@ -10,9 +10,15 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.baselines import SynchronousPolicy
 from loong_jax.orchestrator.changes import Assign
-from loong_jax.orchestrator.dora import ElasticGate, MultiVersionPolicy, Triggers
+from loong_jax.orchestrator.dora import (
+    DoraPolicy,
+    ElasticGate,
+    MultiVersionPolicy,
+    Triggers,
+    refuse_idle_loans,
+)
 from loong_jax.orchestrator.ledger import Balance, ReplicaState
-from loong_jax.orchestrator.policy import DoraPolicy, decide, refuse_idle_loans
+from loong_jax.orchestrator.policy import decide
 from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.local_replicas import LocalReplicaGroup

@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 
 from loong_jax.orchestrator import changes
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.ledger import LedgerError, StaleError
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.rollout import codec
 from loong_jax.rollout.records import TICKET_ENDS
 from loong_jax.rollout.reuse import GroupReuse

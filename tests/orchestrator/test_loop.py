@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax import interrupts
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.simulation.run import CountedVersions
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.rl import grading

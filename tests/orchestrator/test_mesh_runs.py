@@ -18,7 +18,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.run import devices
 from tests.doubles.tiny import tokenizer
 from tests.orchestrator import straight_line, test_deterministic
@@ -38,12 +38,12 @@ from tests.orchestrator.test_deterministic import (
 from tests.sweeps import thinned
 
 SHAPES = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=16,
     prefill_lengths=(8,),
-    prefill_batch=4,
+    prefill_prompts=4,
     prefill_members=8,
-    block_steps=2,
+    decode_steps=2,
     pages=PageConfig(num_pages=32, page_size=4, reuse_prefixes=False),
 )
 LONGCAT = MoEConfig.tiny(num_layers=1, hidden_size=32, num_experts=4, num_zero_experts=2)
@@ -173,7 +173,7 @@ def engine_of_a_process():
 @pytest.mark.timeout(1200)
 def test_replicas_in_processes_have_devices_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(test_deterministic, "make_engine", engine_of_a_process)
-    place = functools.partial(ProcessPlacement, devices_per_host=2, first_device=4)
+    place = functools.partial(ProcessLauncher, devices_per_host=2, first_device=4)
     whole, log = orchestrated(
         parts_of("qwen2", "qwen2 split"), tmp_path / "a", staleness=1, num_replicas=2
     )

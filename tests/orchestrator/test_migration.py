@@ -7,7 +7,7 @@ from loong_jax.rollout.events import GroupsMigrated
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_weights
 from tests.rollout import real_loop
@@ -44,7 +44,7 @@ def in_processes(store):
         max_staleness=POLICY.max_staleness,
         heartbeat_s=0.2,
     )
-    return HostedReplicaGroup(ProcessPlacement(), store, setup, num_hosts=NUM_REPLICAS)
+    return HostedReplicaGroup(ProcessLauncher(), store, setup, num_hosts=NUM_REPLICAS)
 
 
 class Enough(Exception):

@@ -3,7 +3,7 @@
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import baselines, dora, policy
+from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.changes import (
     Assign,
     Dispatch,
@@ -15,8 +15,9 @@ from loong_jax.orchestrator.changes import (
     SetIssueLimit,
     Train,
 )
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.ledger import ReplicaState
-from loong_jax.orchestrator.policy import DoraPolicy, decide
+from loong_jax.orchestrator.policy import decide
 from tests.orchestrator.ledgers import ledger_of
 
 P2 = DoraPolicy(groups_per_step=2, max_staleness=2, score_at_least=2, max_ahead=3.0)
@@ -92,10 +93,10 @@ def test_groups_past_the_bound_end_stale_and_those_at_it_do_not():
 def test_deterministic_batches_follow_the_order_of_issue():
     in_order = DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True)
     waiting = ledger_of(("decoding", 0, 0), ("judged", 0), ("judged", 0), replicas=(0,))
-    assert policy.next_batch(waiting, in_order) is None
+    assert dora.next_batch(waiting, in_order) is None
     there = ledger_of(("judged", 0), ("decoding", 0, 0), ("judged", 0), replicas=(0,))
     there.enter(Ended((1,), "filtered"))
-    assert policy.next_batch(there, in_order) == (0, 2)
+    assert dora.next_batch(there, in_order) == (0, 2)
 
 
 def test_deterministic_mode_adds_exactly_what_filtering_took_away():

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.simulation.run import orchestrator_for
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 from tests.doubles.fake_world import KeptLog

@@ -14,8 +14,8 @@ import pytest
 
 from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.orchestrator import journal
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.policy import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, grading
 from loong_jax.rl.rewards import RewardRule

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import load_hf, parameters, save_hf
-from loong_jax.models.dense import KeyValueCache, convert
+from loong_jax.models.dense import KeyValueCache, hf
 from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers
@@ -105,7 +105,7 @@ def test_gradients(pair):
     gradient = jax.jit(jax.grad(loss))(nnx.to_pure_dict(state))
     leaves = parameters.by_path(gradient)
     found = {}
-    for place in convert.PUBLICATION.places(ours.config, leaves):
+    for place in hf.PUBLICATION.places(ours.config, leaves):
         index = tuple(slice(*bounds) for bounds in place.region)
         found[place.name] = place.turn_back(np.asarray(leaves[place.leaf])[index])
     assert found.keys() == expected.keys()

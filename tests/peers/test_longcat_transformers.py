@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.convert import names
+from loong_jax.models.moe.hf import names
 from tests.models.moe.test_model import call
 from tests.peers import longcat_models
 from tests.sweeps import thinned

@@ -10,7 +10,7 @@ from rich.console import Console
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.sizes import num_active_params
+from loong_jax.models.moe.scaling import num_active_params
 from loong_jax.plan import (
     advice,
     analytic,

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from loong_jax.orchestrator.baselines import PartialRolloutPolicy
-from loong_jax.orchestrator.dora import MultiVersionPolicy
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
 from loong_jax.recipes import EngineSettings, LocalVerifiers, ProcessReplicas, get_recipe
 from loong_jax.rl import local_trainer
 from loong_jax.rl.collapse import CollapseError, CollapseRules, Limits

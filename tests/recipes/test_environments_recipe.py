@@ -10,7 +10,7 @@ from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.policy import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.recipes import EngineSettings, PackagedProblems, get_recipe, packaged
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant

@@ -26,7 +26,7 @@ def test_it_says_how_to_run_it_and_judges_the_answers_of_its_form(name):
     asked = recipe.form.prompt_of(problem.prompt)
     assert asked.endswith(problem.prompt)
     judge = get_environment(problem.environment)
-    said = judge.gold(problem) + (recipe.form.stop[0] if recipe.form.stop else "")
+    said = judge.solve(problem).answer + (recipe.form.stop[0] if recipe.form.stop else "")
     answer = read(said, recipe.form).answer
     assert judge.verify(problem, answer).is_correct
     assert not judge.verify(problem, answer + "1").is_correct

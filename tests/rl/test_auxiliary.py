@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe.balance import DeviceBalance
-from loong_jax.models.moe.controller import BiasController
+from loong_jax.models.moe.balance import BiasController, DeviceBalance
 from loong_jax.rl import auxiliary, checkpoint, logprobs, optimizers, sft, trainer
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.policy_model import longcat_policy
@@ -72,6 +72,28 @@ def test_the_loss_is_the_models_own_and_the_weighted_terms():
     assert float(total) == pytest.approx(float(plain + added), rel=1e-6)
     assert min(float(metrics[name]) for name in ("balance_loss", "hidden_z_loss")) > 0
     assert abs(float(metrics["mtp/loss"]) - np.log(CONFIG.vocab_size)) < 1
+
+
+def test_the_loss_of_drafts_is_the_mean_nll_of_the_token_after_the_next():
+    graph, weights = fresh()
+    model, rows = nnx.merge(graph, nnx.State(weights)), batch()
+    where = {name: rows[name] for name in ("positions", "segment_ids")}
+    output = model(rows["tokens"], **where)
+    logits, _ = model.draft(
+        output.hidden, jnp.pad(rows["tokens"], ((0, 0), (0, 1)))[:, 1:], **where
+    )
+    log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1))
+    tokens, segments, mask = (
+        np.asarray(rows[name]) for name in ("tokens", "segment_ids", "loss_mask")
+    )
+    found = [
+        log_p[b, i, tokens[b, i + 2]]
+        for b, i in np.ndindex(len(tokens), tokens.shape[1] - 2)
+        if segments[b, i] > 0 and len({*segments[b, i : i + 3]}) == 1 and mask[b, i + 2]
+    ]
+    assert found
+    loss, _ = auxiliary.draft_loss(model, output, rows)
+    assert float(loss) == pytest.approx(-np.mean(found), rel=1e-5)
 
 
 def test_each_gradient_reaches_what_its_term_is_about():

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.convert import names
+from loong_jax.models.moe.hf import names
 from loong_jax.rl import local_trainer, lora, optimizers, sft, trainer
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import longcat_policy

@@ -34,12 +34,12 @@ def model():
 def engine(*, pages: bool = False, drafts: bool = False):
     graphdef, _ = model()
     shapes = EngineConfig(
-        num_slots=32,
+        slots_per_replica=32,
         cache_length=LENGTH,
         prefill_lengths=(8,),
-        prefill_batch=4,
+        prefill_prompts=4,
         prefill_members=32,
-        block_steps=4,
+        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         max_stop_ids=1,

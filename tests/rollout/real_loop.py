@@ -32,7 +32,7 @@ def slowed(engine, block_s):
 
 
 def slow_engine():
-    return slowed(fake_engine(block_steps=2, num_slots=6, cache_length=56), 0.02)
+    return slowed(fake_engine(decode_steps=2, slots_per_replica=6, cache_length=56), 0.02)
 
 
 class Trainer:

@@ -16,7 +16,7 @@ from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_problem
-from tests.rollout import drafting_model, slot_books
+from tests.rollout import drafting_model, engine_checks
 
 SEED, GROUP, NUM_TICKETS = 5, 3, 6
 SAMPLED = SamplingSettings(max_new_tokens=12, temperature=0.8)
@@ -82,7 +82,7 @@ def play(engine, moves):
 
     def step(replica):
         groups.update({g.ticket.number: g for g in replica.step()[0]})
-        slot_books.check(replica)
+        engine_checks.check(replica)
 
     replicas[0].submit(tickets(0)[::2])
     replicas[0].submit(tickets(0)[1::2], sampling=GREEDY)

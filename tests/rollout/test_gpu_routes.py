@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.models.moe import latent_split
+from loong_jax.models.moe.kernels import latent_split
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules
@@ -49,11 +49,9 @@ def sample(engine, weights):
         results.append(result.convert_to_numpy())
     tokens, log_probs = [], []
     for row in range(2):
-        slots = [result.get_result_at_slot(row) for result in results]
-        valid = [slot.valid[0].astype(bool) for slot in slots]
-        pairs = list(zip(slots, valid, strict=True))
-        tokens.append(np.concatenate([slot.tokens[0][where] for slot, where in pairs]))
-        log_probs.append(np.concatenate([slot.log_prob[0][where] for slot, where in pairs]))
+        columns = zip(*(result.written(row) for result in results), strict=True)
+        for found, column in zip((tokens, log_probs), columns, strict=True):
+            found.append(np.concatenate(column))
     return tokens, log_probs
 
 
@@ -61,12 +59,12 @@ def sample(engine, weights):
 @pytest.mark.parametrize("cache", thinned(CACHES, 1))
 def test_the_tokens_and_their_log_probabilities_are_those_of_the_cpu(monkeypatch, cache):
     config = EngineConfig(
-        num_slots=2,
+        slots_per_replica=2,
         cache_length=64,
         prefill_lengths=(32,),
-        prefill_batch=2,
+        prefill_prompts=2,
         prefill_members=2,
-        block_steps=4,
+        decode_steps=4,
         **CACHES[cache],
     )
     graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))

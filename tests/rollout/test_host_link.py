@@ -8,12 +8,11 @@ import pytest
 
 from loong_jax.rollout import host_messages as messages
 from loong_jax.rollout import publishing
-from loong_jax.rollout.clocks import monotonic_clock_name
 from loong_jax.rollout.events import BlockDecoded
 from loong_jax.rollout.host_link import HostLink
-from loong_jax.rollout.host_messages import HostSetup
+from loong_jax.rollout.host_messages import HostSetup, monotonic_clock_name
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
@@ -37,7 +36,7 @@ class SilentHost:
 def test_times_are_those_of_our_clock(host_is_ahead_s):
     host, heard = SilentHost(), []
     link = HostLink("host 0", host, lambda link, report: heard.append(report), lambda *_: None)
-    link._receive(messages.Ready(1, 4, clock_of(host_is_ahead_s)))
+    link._receive(messages.Ready(1, clock_of(host_is_ahead_s)))
     sent_s = time.monotonic() - SLOW_S
     link._receive(messages.Heartbeat(sent_s + host_is_ahead_s, {}))
     block = BlockDecoded(
@@ -110,23 +109,19 @@ def test_a_host_that_starts_slowly_is_spared_what_is_over_by_then():
     group.assign(0, 1)
     group.dispatch(0, [Ticket(number=1, problem=fake_problem(1))], 1)
     assert store.retire(0)
-    host.receive(messages.Ready(1, 4, monotonic_clock_name()))
+    host.receive(messages.Ready(1, monotonic_clock_name()))
     heard = [host.heard.get(timeout=30) for _ in range(4)]
-    assert [type(command).__name__ for command in heard] == [
-        "Cancel",
-        "Assign",
-        "Dispatch",
-        "Retire",
-    ]
-    assert heard[1].version == 1
-    assert [ticket.number for ticket in heard[2].tickets] == [1]
+    assert [type(command).__name__ for command in heard] == ["Call"] * 3 + ["Retire"]
+    assert [call.method for call in heard[:3]] == ["cancel", "assign", "dispatch"]
+    assert heard[1].arguments["version"] == 1
+    assert [ticket.number for ticket in heard[2].arguments["tickets"]] == [1]
     assert events.empty(), "nothing was lost"
     group.close(1.0)
 
 
 def test_a_process_that_is_killed_before_it_has_started_never_starts():
     reasons = []
-    host = ProcessPlacement().new(0, SETUP)
+    host = ProcessLauncher().new(0, SETUP)
     link = HostLink("host 0", host, lambda *_: None, lambda _, why: reasons.append(why))
     link.close(1.0)  # its thread comes to it too late
     link.start()

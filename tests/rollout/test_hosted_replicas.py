@@ -19,7 +19,7 @@ from loong_jax.rollout.events import (
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessPlacement
+from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.publisher import Publisher
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
@@ -44,13 +44,13 @@ SETUP = HostSetup(
 
 def slow_engine():
     """Takes a second for a response."""
-    return slowed(fake_engine(block_steps=1), 0.05)
+    return slowed(fake_engine(decode_steps=1), 0.05)
 
 
 class Harness:
     """A started group, its store with versions 0 and 1, and its events in order."""
 
-    def __init__(self, num_hosts=1, publisher=None, place: Any = ProcessPlacement, **setup):
+    def __init__(self, num_hosts=1, publisher=None, place: Any = ProcessLauncher, **setup):
         self.store = VersionStore(1)
         self.store.put(0, fake_weights(0))
         self.group = HostedReplicaGroup(
@@ -127,12 +127,12 @@ def expected():
 
 
 def on_ray():
-    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayPlacement(num_cpus=0.1)
+    return pytest.importorskip("loong_jax.rollout.ray_hosts").RayLauncher(num_cpus=0.1)
 
 
 places = pytest.mark.parametrize(
     "place",
-    [ProcessPlacement, pytest.param(on_ray, marks=[pytest.mark.ray, pytest.mark.slow])],
+    [ProcessLauncher, pytest.param(on_ray, marks=[pytest.mark.ray, pytest.mark.slow])],
     ids=["processes", "ray"],
 )
 
@@ -198,7 +198,7 @@ def test_killed_processes_cost_what_they_had_not_told_and_groups_move_between_ho
         kill(h.group, 1)
         seen += h.until(ReplicaFailed, allowed=[ReplicaFailed])
         assert seen[-1].replica == 1
-        assert ("SIGKILL" if place is ProcessPlacement else "ActorDied") in seen[-1].error
+        assert ("SIGKILL" if place is ProcessLauncher else "ActorDied") in seen[-1].error
         done = {number for number, _ in content(seen)}
         h.group.mend(1)
         h.group.assign(1, 0)
@@ -295,8 +295,8 @@ def test_an_error_in_a_replica_leaves_its_process_alone(expected):
 def test_misuse_is_refused():
     store = VersionStore(1)
     with pytest.raises(ConfigError, match="num_hosts=0"):
-        HostedReplicaGroup(ProcessPlacement(), store, SETUP, num_hosts=0)
+        HostedReplicaGroup(ProcessLauncher(), store, SETUP, num_hosts=0)
     with pytest.raises(ConfigError, match="three times heartbeat_s"):
-        HostedReplicaGroup(ProcessPlacement(), store, SETUP, num_hosts=1, silence_timeout_s=0.3)
+        HostedReplicaGroup(ProcessLauncher(), store, SETUP, num_hosts=1, silence_timeout_s=0.3)
     with pytest.raises(ConfigError, match="cores"):
-        ProcessPlacement(cores=(4096,))
+        ProcessLauncher(cores=(4096,))

@@ -22,12 +22,12 @@ from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
 from tests.doubles.fake_model import fake_problem
 
 SLOTS = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=32,
     prefill_lengths=(8, 16),
-    prefill_batch=8,
+    prefill_prompts=8,
     prefill_members=8,
-    block_steps=4,
+    decode_steps=4,
     chunked_prefill=True,
 )
 PAGES = dataclasses.replace(SLOTS, pages=PageConfig(num_pages=32, page_size=8))
@@ -104,19 +104,18 @@ class Run:
         for _ in range(blocks):
             chosen = None if slots is None else np.array(slots, np.int32)
             self.state, result = self.engine.generate(self.weights, self.state, slots=chosen)
-            order = range(self.engine.max_concurrent_decodes) if slots is None else slots
+            order = range(self.engine.config.slots_per_replica) if slots is None else slots
             self._note(result, {slot: row for row, slot in enumerate(order)})
         return self
 
     def _note(self, result, row_of: dict[int, int]) -> None:
         result = result.convert_to_numpy()
         for slot, row in row_of.items():
-            part = result.get_result_at_slot(row)
-            wrote = part.valid[0].astype(bool)
-            self.tokens.setdefault(slot, []).extend(part.tokens[0][wrote].tolist())
-            self.log_probs.setdefault(slot, []).extend(part.log_prob[0][wrote].tolist())
-            if part.target is not None:
-                self.targets.setdefault(slot, []).append(part.target[0])
+            tokens, log_probs = result.written(row)
+            self.tokens.setdefault(slot, []).extend(tokens.tolist())
+            self.log_probs.setdefault(slot, []).extend(log_probs.tolist())
+            if result.target is not None:
+                self.targets.setdefault(slot, []).append(result.target[row])
 
     def refuse_difference(self, other: "Run") -> None:
         assert {s: t for s, t in self.tokens.items() if t} == {
@@ -159,7 +158,7 @@ def test_pages_of_an_earlier_prompt_are_found_again(name):
 
 
 def test_few_slots_are_decoded_alone():
-    narrow = dataclasses.replace(SLOTS, narrow_slots=(4,), num_slots=16)
+    narrow = dataclasses.replace(SLOTS, narrow_slots=(4,), slots_per_replica=16)
     one, mesh = (run.read([6, 0, 3, 5]).decode(slots=[0, 3, 5, 6]) for run in two("qwen2", narrow))
     mesh.refuse_difference(one)
 
@@ -205,9 +204,9 @@ def test_a_running_sample_moves_and_writes_the_same_tokens(config, way):
 
 
 def test_what_the_devices_cannot_share_is_refused():
-    wanted = "num_slots=6 cannot be shared evenly among the 4 parts .*fsdp=4.* Use multiples of 4"
+    wanted = "slots_per_replica=6 cannot be shared evenly .* 4 parts .*fsdp=4.* Use multiples of 4"
     with pytest.raises(ConfigError, match=wanted):
-        made("qwen2", dataclasses.replace(SLOTS, num_slots=6), True)
+        made("qwen2", dataclasses.replace(SLOTS, slots_per_replica=6), True)
 
 
 def test_a_replica_that_lends_its_devices_goes_on_where_it_was():

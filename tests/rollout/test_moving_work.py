@@ -17,8 +17,8 @@ from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
-from tests.rollout import slot_books
-from tests.rollout.compiled import num_compiled
+from tests.rollout import engine_checks
+from tests.rollout.engine_checks import num_compiled
 
 SAMPLING = SamplingSettings(max_new_tokens=20)
 WEIGHTS = [fake_weights(version) for version in range(2)]
@@ -54,7 +54,7 @@ def finish(*replicas):
             return groups
         for replica in replicas:
             groups |= {group.ticket.number: group for group in replica.step()[0]}
-            slot_books.check(replica)
+            engine_checks.check(replica)
     raise AssertionError("replicas do not come to an end")
 
 
@@ -123,14 +123,14 @@ def test_running_groups_move_between_replicas(source, target, moves):
     for _ in range(2):
         groups |= {g.ticket.number: g for r in (one, two) for g in r.step()[0]}
     numbers = [0, 1, 2, 6, 77]
-    luggage = one.give(numbers)
-    slot_books.check(one)
-    moved = two.take(luggage)
+    payload = one.give(numbers)
+    engine_checks.check(one)
+    moved = two.take(payload)
     assert set(moved.ticket_numbers) == {0, 1, 2, 6} - set(groups)
     assert (moved.num_tokens_moved > 0) == moves
     assert (moved.num_tokens_reprefilled > 0) == (not moves)
     assert two.statistics()["num_tickets_taken"] == len(moved.ticket_numbers)
-    assert two.statistics()["num_restarts"] == (0 if moves else len(luggage.held))
+    assert two.statistics()["num_restarts"] == (0 if moves else len(payload.held))
     groups |= finish(one, two)
     assert content(groups) == expected()
     assert one.give([0]).jobs == ()
@@ -140,12 +140,12 @@ def test_only_a_replica_of_the_same_version_takes_work():
     one, two = make_replica("roomy"), make_replica("roomy", version=1)
     one.submit(tickets([0]))
     one.step()
-    luggage = one.give([0])
+    payload = one.give([0])
     with pytest.raises(RuntimeError, match="hosts 1"):
-        two.take(luggage)
-    one.take(luggage)
+        two.take(payload)
+    one.take(payload)
     with pytest.raises(ValueError, match="here already"):
-        one.take(luggage)
+        one.take(payload)
     assert content(finish(one)).items() <= expected().items()
 
 
@@ -168,7 +168,7 @@ def test_cancelling_twice_is_cancelling_once():
     replica.step()
     for _ in range(2):
         replica.cancel([0, 3, 5])
-        slot_books.check(replica)
+        engine_checks.check(replica)
     assert sorted(finish(replica)) == [1, 2, 4]
     assert replica.statistics()["num_pages_held"] == 0
 
@@ -205,9 +205,8 @@ def test_each_request_has_its_own_settings():
         results.append(result.convert_to_numpy())
     num_cut = 0
     for i, sampling in enumerate(settings):
-        slots = [result.get_result_at_slot(i) for result in results]
         tokens, log_probs, raws = (
-            np.concatenate([getattr(slot, name)[0][slot.valid[0] > 0] for slot in slots])
+            np.concatenate([getattr(r, name)[i, : r.num_valid[i]] for r in results])
             for name in ("tokens", "log_prob", "raw_log_prob")
         )
         assert len(tokens) == 16 or tokens[-1] in (AsciiTokenizer.eos_id, *sampling.stop_ids)
@@ -232,13 +231,13 @@ def test_each_request_has_its_own_settings():
             total += int(token)
     assert num_cut > 10
     with pytest.raises(ConfigError, match="max_stop_ids"):
-        engine.check_sampling(SamplingSettings(stop_ids=(1, 2, 3)))
+        engine.config.check_sampling(SamplingSettings(stop_ids=(1, 2, 3)))
 
 
 @pytest.mark.slow
 def test_warming_up_compiles_what_decoding_needs():
     engine = fake_engine(
-        num_slots=4,
+        slots_per_replica=4,
         narrow_slots=(2,),
         pages=PageConfig(num_pages=60, page_size=4, view_lengths=(24,)),
     )

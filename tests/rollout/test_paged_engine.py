@@ -21,16 +21,16 @@ from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles.fake_model import fake_problem
-from tests.rollout.compiled import num_compiled
+from tests.rollout.engine_checks import check_pages, num_compiled
 
 PAGES = PageConfig(num_pages=40, page_size=4)
 SHAPES = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=32,
     prefill_lengths=(8, 16),
-    prefill_batch=4,
+    prefill_prompts=4,
     prefill_members=8,
-    block_steps=4,
+    decode_steps=4,
     narrow_slots=(4,),
     chunked_prefill=True,
 )
@@ -100,11 +100,10 @@ class Run:
             self.state, result = self.engine.generate(weights, self.state, slots=slots)
             result = result.convert_to_numpy()
             for row, slot in enumerate(range(8) if slots is None else slots):
-                data = result.get_result_at_slot(row)
-                valid = data.valid[0].astype(bool)
-                if valid.any():
-                    self.tokens[self.names[slot]] += data.tokens[0][valid].tolist()
-                    self.log_probs[self.names[slot]] += data.log_prob[0][valid].tolist()
+                tokens, log_probs = result.written(row)
+                if len(tokens):
+                    self.tokens[self.names[slot]] += tokens.tolist()
+                    self.log_probs[self.names[slot]] += log_probs.tolist()
 
     def end(self, slots, *, sequences=None, version=0):
         self.state = self.engine.cancel(self.state, slots)
@@ -138,13 +137,13 @@ def test_pages_change_no_bit():
     run = Run(paged)
     run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
     run.decode(weights)
-    run.state.book.check()
+    check_pages(run.state.allocator)
     run.decode(weights, blocks=2)
     assert_equal(run, [0, 1, 2, 3])
     run.end([6, 0, 3, 5])
-    run.state.book.check()
-    assert run.state.book.num_available == PAGES.num_pages
-    assert not run.state.seats
+    check_pages(run.state.allocator)
+    assert run.state.allocator.num_available == PAGES.num_pages
+    assert not run.state.samples
 
 
 @pytest.mark.slow
@@ -172,14 +171,14 @@ def test_a_group_shares_its_prompt():
         run.decode(weights, blocks=3)
     assert len({tuple(tokens) for tokens in runs[1].tokens.values()}) == 5
     assert_equal(runs[1], range(5), against=runs[0])
-    book = runs[1].state.book
-    assert book.counts.num_pages_shared == 4 * 2
+    allocator = runs[1].state.allocator
+    assert allocator.counts.num_pages_shared == 4 * 2
     # 11 + 11 positions are 6 pages a sample, of which 2 are one and the same.
-    assert book.num_held == 2 + 5 * 4
+    assert allocator.num_held == 2 + 5 * 4
     for slot in (4, 1, 7, 0, 2):
-        book.check()
+        check_pages(allocator)
         runs[1].end([slot])
-    assert book.num_available == PAGES.num_pages
+    assert allocator.num_available == PAGES.num_pages
 
 
 def test_a_later_turn_reads_only_what_is_new():
@@ -200,8 +199,8 @@ def test_a_later_turn_reads_only_what_is_new():
     first.fill(weights, [longer], [0], [7], [1], find=True)
     first.decode(weights, blocks=3)
     assert_equal(first, [7], exactly=False, against=plain)
-    assert first.state.book.counts.num_prefix_hits == 2
-    assert first.state.book.counts.num_prefix_tokens == 32
+    assert first.state.allocator.counts.num_prefix_hits == 2
+    assert first.state.allocator.counts.num_prefix_tokens == 32
     # Were pages found across versions, these tokens would be those of the old cache.
     plain.fill(other, [longer], [0], [8], [2])
     plain.decode(other, np.array([2]), blocks=3)
@@ -209,7 +208,7 @@ def test_a_later_turn_reads_only_what_is_new():
     first.decode(other, np.array([2]), blocks=3)
     assert_equal(first, [8], exactly=False, against=plain)
     first.end([1, 2])
-    first.state.book.check()
+    check_pages(first.state.allocator)
 
 
 @pytest.mark.slow
@@ -250,7 +249,9 @@ def test_two_versions_decode_in_one_pool_without_compiling_again():
 def test_a_sample_moves_to_another_slot_and_to_another_engine():
     _, paged, weights, _ = setup()
     graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    shapes = dataclasses.replace(SHAPES, num_slots=8, pages=PageConfig(num_pages=9, page_size=8))
+    shapes = dataclasses.replace(
+        SHAPES, slots_per_replica=8, pages=PageConfig(num_pages=9, page_size=8)
+    )
     second = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
     run, target = Run(paged), Run(second)
     run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
@@ -269,7 +270,7 @@ def test_a_sample_moves_to_another_slot_and_to_another_engine():
     tiny = dataclasses.replace(SHAPES, cache_length=16, pages=PageConfig(num_pages=9, page_size=8))
     assert not PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), tiny).accepts(moved[1])
     run.end([0, 1, 6])
-    assert run.state.book.num_available == PAGES.num_pages
+    assert run.state.allocator.num_available == PAGES.num_pages
 
 
 def test_short_pages_are_told_before_they_hurt():
@@ -295,7 +296,7 @@ def test_short_pages_are_told_before_they_hurt():
     state = engine.release(engine.cancel(state, [1]), 1)
     assert engine.reserve(state, [0])
     state, _ = engine.generate(weights, state)
-    state.book.check()
+    check_pages(state.allocator)
 
 
 @pytest.mark.parametrize(
@@ -343,17 +344,15 @@ def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
             version=0,
         )
         state, second = engine.generate(weights, engine.bulk_insert(prefix, state, [1]))
-        one, two = (
-            r.convert_to_numpy().get_result_at_slot(i) for r, i in ((first, 0), (second, 1))
-        )
-        tokens = np.concatenate([prompt, one.tokens[0], two.tokens[0]])
+        one, two = first.convert_to_numpy(), second.convert_to_numpy()
+        tokens = np.concatenate([prompt, one.tokens[0], two.tokens[1]])
         full = forward(weights, np.pad(tokens, (0, 32 - len(tokens)))[None])
         wanted = np.moveaxis(np.asarray(full), 0, 2)[0]  # [T, L, K]
         assert one.target[0].shape == (32, *wanted.shape[1:])
         np.testing.assert_array_equal(one.target[0][found:11], wanted[found:11])
         assert (one.target[0][:found] == -1).all()
         assert (one.target[0][11:] == -1).all()
-        np.testing.assert_array_equal(two.target[0], wanted[11:15])
+        np.testing.assert_array_equal(two.target[1], wanted[11:15])
         assert (wanted >= MODEL.num_experts).any()  # zero-computation experts are among them
         return engine.release(engine.cancel(state, [1]), 1, tokens=tokens, version=0)
 

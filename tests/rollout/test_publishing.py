@@ -5,6 +5,7 @@ versions, and no version is put together from two.
 import concurrent.futures
 from concurrent.futures import Future
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax.rollout import publishing
-from loong_jax.rollout.publisher import HostLost, Parcel, Publisher, PublishRefused
+from loong_jax.rollout.publisher import HostLost, OutgoingVersion, Publisher, PublishRefused
 from loong_jax.rollout.publishing import Reply, Staging, checksums_of
 from loong_jax.rollout.versions import VersionError, VersionStore, manifest_of
 
@@ -26,9 +27,9 @@ def weights(value):
     }
 
 
-def parcel_of(version, **changes):
+def outgoing(version, **changes):
     tree = weights(version) | changes
-    return Parcel(version, tree, manifest_of(tree), checksums_of(tree))
+    return OutgoingVersion(version, tree, manifest_of(tree), checksums_of(tree))
 
 
 class Now(Future):
@@ -107,14 +108,14 @@ scripts = st.lists(
 def test_every_living_host_is_on_the_old_or_the_new_version(scripts, chunk_bytes, window):
     hosts = [FakeHost(f"host {i}") for i in range(len(scripts))]
     publisher = Publisher(chunk_bytes=chunk_bytes, window=window, answer_timeout_s=0.01, tries=3)
-    publisher.publish(parcel_of(0), hosts)
+    publisher.publish(outgoing(0), hosts)
     for host, script in zip(hosts, scripts, strict=True):
         host.fates = script
     published = {0}
     for version in (1, 2):  # the second one after whatever became of the first
         alive = [host for host in hosts if host.is_alive]
         try:
-            served = publisher.publish(parcel_of(version), alive)
+            served = publisher.publish(outgoing(version), alive)
             published.add(version)
             assert served == [host for host in alive if host.is_alive]
         except PublishRefused:
@@ -123,36 +124,36 @@ def test_every_living_host_is_on_the_old_or_the_new_version(scripts, chunk_bytes
     for host in hosts:  # and once everything goes well again, it goes well
         host.fates = []
     alive = [host for host in hosts if host.is_alive]
-    assert publisher.publish(parcel_of(3), alive) == alive
+    assert publisher.publish(outgoing(3), alive) == alive
     check_same(hosts, published | {3})
 
 
 def test_a_damaged_leaf_is_sent_again_and_a_stubborn_one_is_named():
     good, bad = FakeHost("host 0"), FakeHost("host 1", [None, "damaged"])
     publisher = Publisher(answer_timeout_s=0.01)
-    assert publisher.publish(parcel_of(0), [good, bad]) == [good, bad]
+    assert publisher.publish(outgoing(0), [good, bad]) == [good, bad]
     bad.fates = [None, None, "damaged"] * 50
     with pytest.raises(PublishRefused, match=r"version 1 .* host 1: a/b: its checksum"):
-        publisher.publish(parcel_of(1), [good, bad])
+        publisher.publish(outgoing(1), [good, bad])
     check_same([good, bad], {0})
 
 
 def test_another_model_is_refused_by_the_host_and_silence_loses_it():
     host = FakeHost("host 0")
     publisher = Publisher(answer_timeout_s=0.01, tries=2)
-    publisher.publish(parcel_of(0), [host])
+    publisher.publish(outgoing(0), [host])
     with pytest.raises(PublishRefused, match=r"number of arrays|expected"):
-        publisher.publish(parcel_of(1, scalar=np.zeros(3)), [host])
+        publisher.publish(outgoing(1, scalar=np.zeros(3)), [host])
     check_same([host], {0})
     silent, well = FakeHost("host 1", ["lost"] * 9), FakeHost("host 2")
-    assert publisher.publish(parcel_of(2), [silent, well]) == [well]
+    assert publisher.publish(outgoing(2), [silent, well]) == [well]
     assert silent.why == "no answer to Begin within 0 s"
 
 
 def test_a_commit_without_a_prepare_changes_nothing():
     host = FakeHost("host 0")
-    parcel = parcel_of(4)
-    begin = publishing.Begin(7, 4, parcel.manifest, parcel.checksums, weights(0))
+    version = outgoing(4)
+    begin = publishing.Begin(7, 4, version.manifest, version.checksums, weights(0))
     assert host.staging.handle(begin) == Reply()
     assert "not prepared" in host.staging.handle(publishing.Commit(7)).refusal
     prepared = host.staging.handle(publishing.Prepare(7))
@@ -168,7 +169,7 @@ def test_a_commit_without_a_prepare_changes_nothing():
 def test_one_chunk_at_a_time_is_shared_by_all_hosts():
     shared = []
     publisher = Publisher(share=lambda data: shared.append(len(data)) or data, chunk_bytes=16)
-    publisher.publish(parcel_of(1), [FakeHost(f"host {i}") for i in range(3)])
+    publisher.publish(outgoing(1), [FakeHost(f"host {i}") for i in range(3)])
     assert max(shared) == 16
     assert sum(shared) == publisher.num_bytes == 5 * 3 * 4 + 7 * 2 + 4
     with pytest.raises(ValueError, match="chunk_bytes=0"):
@@ -202,7 +203,7 @@ def test_to_prepare_sums_nothing_again(monkeypatch):
             summed.append(len(data))
             return crc32(data, *start)
 
-    parcel = parcel_of(1)
+    version = outgoing(1)
     monkeypatch.setattr(publishing, "zlib", Counted)
     host, when = FakeHost("host 0", [None, "twice"]), []
 
@@ -212,9 +213,8 @@ def test_to_prepare_sums_nothing_again(monkeypatch):
         return ask(message, data)
 
     host.ask = ask
-    assert Publisher(chunk_bytes=16, answer_timeout_s=0.01).publish(parcel, [host]) == [host]
-    assert when == [sum(leaf.nbytes for leaf in (parcel.weights["a"]["0"], parcel.weights["a"]["b"],
-                                                 parcel.weights["scalar"]))]  # fmt: skip
+    assert Publisher(chunk_bytes=16, answer_timeout_s=0.01).publish(version, [host]) == [host]
+    assert when == [sum(leaf.nbytes for leaf in jax.tree.leaves(version.weights))]
     assert sum(summed) == when[0]
 
 
@@ -230,7 +230,7 @@ def test_a_prepare_that_takes_longer_than_an_answer_may_loses_nobody():
         return asked[-1]
 
     host.ask = ask
-    assert Publisher(answer_timeout_s=0.01, tries=3).publish(parcel_of(1), [host]) == [host]
+    assert Publisher(answer_timeout_s=0.01, tries=3).publish(outgoing(1), [host]) == [host]
     check_same([host], {1})
 
 
@@ -250,7 +250,7 @@ def test_time_to_prepare_grows_with_the_version():
 
     host.ask = ask
     tree = {"a": np.zeros(2**20, np.float32)}
-    parcel = Parcel(1, tree, manifest_of(tree), checksums_of(tree))
-    Publisher(answer_timeout_s=30.0).publish(parcel, [host])
+    version = OutgoingVersion(1, tree, manifest_of(tree), checksums_of(tree))
+    Publisher(answer_timeout_s=30.0).publish(version, [host])
     assert given["Begin"] == given["Commit"] == 30.0
     assert given["Prepare"] == pytest.approx(30.0 + 4 / 100)

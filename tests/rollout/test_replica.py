@@ -94,7 +94,7 @@ def test_samples_follow_the_table_of_the_model(reference):
 
 
 def test_every_end_token_of_the_tokenizer_ends_a_sample(reference):
-    engine = fake_engine(block_steps=3, max_stop_ids=1)
+    engine = fake_engine(decode_steps=3, max_stop_ids=1)
     ends = engine.get_tokenizer().end_ids = (2, ord("a"), ord("7"))
     replica = make_replica(engine, sampling=dataclasses.replace(SAMPLING, stop_ids=(ord("k"),)))
     replica.submit(tickets(range(10)))
@@ -106,7 +106,9 @@ def test_every_end_token_of_the_tokenizer_ends_a_sample(reference):
     assert {tokens[-1] for tokens, _ in cut.values()} >= {*ends, ord("k")}
 
 
-@pytest.mark.parametrize("shapes", [{"block_steps": 1}, {"block_steps": 8, "num_slots": 3}])
+@pytest.mark.parametrize(
+    "shapes", [{"decode_steps": 1}, {"decode_steps": 8, "slots_per_replica": 3}]
+)
 def test_a_text_ends_a_sample_with_the_token_that_completes_it(reference, shapes):
     decode = AsciiTokenizer().decode
     texts = [decode(tokens) for tokens, _ in content(reference[0]).values()]
@@ -151,7 +153,7 @@ def test_a_sample_does_not_depend_on_order_slots_or_company(reference):
     left = content(finish(shuffled)[0])
     assert left
     assert left.items() <= expected.items()
-    small = make_replica(fake_engine(num_slots=2, prefill_batch=1, prefill_members=2))
+    small = make_replica(fake_engine(slots_per_replica=2, prefill_prompts=1, prefill_members=2))
     small.submit(tickets([5, 2]))
     assert content(finish(small)[0]).items() <= expected.items()
     narrow = make_replica(fake_engine(narrow_slots=(2, 5)))
@@ -273,9 +275,9 @@ class Recorded:
     def __getattr__(self, name):
         return getattr(self._engine, name)
 
-    def read_chunk(self, params, reading):
+    def prefill_chunk(self, params, reading):
         self.calls.append("chunk")
-        return self._engine.read_chunk(params, reading)
+        return self._engine.prefill_chunk(params, reading)
 
     def generate(self, params, state, **slots):
         self.calls.append("block")
@@ -318,9 +320,9 @@ def test_a_long_prompt_that_is_not_wanted_any_more_is_not_read_on():
     replica.step()
     replica.submit(long)
     replica.step()
-    luggage = replica.give([2])  # it was being read, so nothing is lost but the reading
-    assert [attempt.job.ticket.number for attempt in luggage.queued] == [2, 2]
-    other.take(luggage)
+    payload = replica.give([2])  # it was being read, so nothing is lost but the reading
+    assert [attempt.job.ticket.number for attempt in payload.queued] == [2, 2]
+    other.take(payload)
     replica.cancel([1])
     engine.calls.clear()
     finish(replica)

@@ -14,17 +14,18 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
-from tests.rollout.compiled import num_compiled
+from loong_jax.rollout.slot_engine import SlotEngine
+from tests.rollout.engine_checks import num_compiled
 
 SHAPES = EngineConfig(
-    num_slots=8,
+    slots_per_replica=8,
     cache_length=32,
     prefill_lengths=(8, 16),
-    prefill_batch=4,
+    prefill_prompts=4,
     prefill_members=8,
-    block_steps=4,
+    decode_steps=4,
     narrow_slots=(4,),
 )
 MODEL = moe.MoEConfig.tiny(
@@ -64,10 +65,8 @@ def decode(engine, weights, state, num_blocks, slots=None):
         state, result = engine.generate(weights, state, slots=slots)
         result = result.convert_to_numpy()
         for row in range(result.data.shape[0]):
-            slot = result.get_result_at_slot(row)
-            valid = slot.valid[0].astype(bool)
-            tokens.setdefault(row, []).extend(slot.tokens[0][valid])
-            log_probs.setdefault(row, []).extend(slot.log_prob[0][valid])
+            for found, column in zip((tokens, log_probs), result.written(row), strict=True):
+                found.setdefault(row, []).extend(column)
     return state, tokens, log_probs
 
 
@@ -142,7 +141,7 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     state = engine.bulk_insert(prefix, engine.init_decode_state(), [6, 0, 3])
     state, before, log_probs = decode(engine, weights, state, 1)
     moved = engine.extract(state, 3)
-    state = engine.insert(moved, engine.cancel(state, [3]), 5)
+    state = engine.bulk_insert(moved, engine.cancel(state, [3]), [5])
     state, after, more = decode(engine, weights, state, 1, np.array([5, 0, 6], np.int32))
     forward = jax.jit(lambda w, x: nnx.merge(graphdef, nnx.State(w))(x).logits)
     for member, (slot, row) in enumerate(((6, 2), (0, 1), (3, 0))):
@@ -183,17 +182,17 @@ def test_extract_and_insert_continue_the_sample_identically():
     engine, weights, _ = setup()
     expected = samples(0.8, False)[2]
     state = engine.init_decode_state()
-    prefix, first = engine.prefill(
+    prefix, first = engine.prefill_batch(
         params=weights,
-        padded_tokens=np.pad(PROMPTS[2], (0, 5)),
-        true_length=len(PROMPTS[2]),
-        request=request(2, temperature=0.8),
+        prompts=[PROMPTS[2]],
+        rows=[0],
+        requests=[request(2, temperature=0.8)],
     )
-    state = engine.insert(prefix, state, 1)
+    state = engine.bulk_insert(prefix, state, [1])
     state, before, _ = decode(engine, weights, state, 1)
     moved = engine.extract(state, 1)
     state = engine.cancel(state, [1])
-    state = engine.insert(moved, state, 6)
+    state = engine.bulk_insert(moved, state, [6])
     state, after, log_probs = decode(engine, weights, state, 2)
     assert not after[1]
     assert [int(first.data[0, 0]), *before[1], *after[6]] == expected[0]
@@ -244,13 +243,13 @@ def test_slots_that_are_not_in_use_meet_no_expert():
 
 def test_lengths_count_the_response():
     engine, weights, _ = setup()
-    prefix, first = engine.prefill(
-        params=weights, padded_tokens=PROMPTS[0], true_length=3, request=request(0)
+    prefix, first = engine.prefill_batch(
+        params=weights, prompts=PROMPTS[:1], rows=[0], requests=[request(0)]
     )
-    assert first.get_result_at_slot(0).lengths == 1
-    state = engine.insert(prefix, engine.init_decode_state(), 2)
+    assert first.length[0] == 1
+    state = engine.bulk_insert(prefix, engine.init_decode_state(), [2])
     _, result = engine.generate(weights, state)
-    assert result.get_result_at_slot(2).lengths == 5
+    assert result.length[2] == 5
 
 
 def test_versions_share_compiled_code():
@@ -292,11 +291,6 @@ def test_what_does_not_fit_is_refused():
         prefill(prompts=[np.zeros(0, np.int32)], rows=[0], requests=[request(0)])
     with pytest.raises(ConfigError, match="top_p"):
         prefill(prompts=PROMPTS, rows=[0], requests=[request(0, top_p=0.9)])
-    prefix, _ = prefill(prompts=[PROMPTS[0]], rows=[0], requests=[request(0)])
-    with pytest.raises(ConfigError, match="existing_prefix"):
-        engine.prefill(
-            params=weights, existing_prefix=prefix, padded_tokens=PROMPTS[0], true_length=3
-        )
     with pytest.raises(ValueError, match="narrow_slots"):
         engine.generate(weights, engine.init_decode_state(), slots=np.arange(5))
 
@@ -304,7 +298,7 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_slots": 0},
+        {"slots_per_replica": 0},
         {"prefill_lengths": ()},
         {"prefill_lengths": (16, 8)},
         {"prefill_lengths": (8, 40)},
@@ -312,16 +306,6 @@ def test_what_does_not_fit_is_refused():
     ],
 )
 def test_bad_shapes_are_refused(changes):
-    fields = {"num_slots": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
+    fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
     with pytest.raises(ConfigError):
         EngineConfig(**fields)
-
-
-def test_without_a_request_decodes_greedily():
-    engine, weights, _ = setup()
-    prefix, first = engine.prefill(params=weights, padded_tokens=PROMPTS[3], true_length=16)
-    state = engine.insert(prefix, engine.init_decode_state(), 0)
-    _, tokens, _ = decode(engine, weights, state, 2)
-    greedy = [int(first.data[0, 0]), *tokens[0]]
-    assert greedy == full_log_probs(PROMPTS[3], greedy, 1.0).argmax(axis=-1).tolist()
-    assert jnp.all(prefix.slot.greedy[:1])

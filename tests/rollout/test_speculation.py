@@ -44,12 +44,12 @@ def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
         state, result = engine.generate(weights, state)
         result = result.convert_to_numpy()
         for sample, slot in zip(samples, slots, strict=True):
-            data = result.get_result_at_slot(slot)
-            count = int(data.valid[0].sum())
-            assert data.valid[0][:count].all()  # what was written stands together
-            columns = data.tokens, data.log_prob, data.raw_log_prob
-            sample += zip(*(column[0][:count] for column in columns), strict=True)
-            assert data.lengths[0] == len(sample)
+            count = result.num_valid[slot]
+            valid = result.data[slot, result.tokens.shape[1] : -1]
+            assert valid[:count].all()  # what was written stands together
+            columns = result.tokens, result.log_prob, result.raw_log_prob
+            sample += zip(*(column[slot, :count] for column in columns), strict=True)
+            assert result.length[slot] == len(sample)
     return [np.array(sample, np.float64).T for sample in samples], engine.statistics(state)
 
 
@@ -140,5 +140,4 @@ def test_every_length_of_what_is_written_is_reached():
     )
     state = engine.bulk_insert(prefix, engine.init_decode_state(), range(20))
     _, result = engine.generate(weights, state)
-    written = result.convert_to_numpy().data[:20, slice(*result.valid_idx)].sum(axis=1)
-    np.testing.assert_array_equal(written, [n - 1 for n in lengths])
+    np.testing.assert_array_equal(result.num_valid[:20], [n - 1 for n in lengths])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from loong_jax.environments import tasks
+from loong_jax.environments import PUZZLES, get_environment
 from loong_jax.verifiers import get_verifier
 from tests.bounds import EXPLODES_S
 
@@ -63,8 +63,8 @@ def test_a_payload_is_wrong_and_nothing_runs(payload, tmp_path):
     canary = tmp_path / "canary"
     text = payload.format(canary=canary)
     verifier = get_verifier("logic")
-    for name in tasks.TASKS:
-        problem = tasks.generate(name, 1, 0)
+    for name in PUZZLES:
+        problem = get_environment(name).problem(1, 0)
         for answer in (text, f"Answer: {text}"):
             judged = verifier.verify(problem, answer)
             assert judged.outcome == "wrong", (name, judged)

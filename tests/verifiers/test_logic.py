@@ -7,13 +7,13 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.data.response import render_response
-from loong_jax.environments import tasks
+from loong_jax.environments import PUZZLES, get_environment
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.logic import answer_span
+from loong_jax.verifiers.extract import answer_span
 from tests.bounds import EXPLODES_S
 
-PROBLEM = tasks.generate("sudoku", 2, 5)
-GOLD = tasks.solve(PROBLEM)
+PROBLEM = get_environment("sudoku").problem(2, 5)
+GOLD = get_environment("sudoku").solve(PROBLEM).answer
 WRONG = GOLD.replace("1", "2", 1)
 RECORD = {"task": "sudoku", "level": 2, "seed": 5}
 
@@ -91,9 +91,10 @@ def test_broken_records_are_ungradable(verifier, record, reason):
     assert (judged.outcome, judged.reason) == ("ungradable", reason)
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", PUZZLES)
 def test_every_task_through_the_command(name, tmp_path):
-    gold = tasks.solve(tasks.generate(name, 1, 3))
+    judge = get_environment(name)
+    gold = judge.solve(judge.problem(1, 3)).answer
     record = {"task": name, "level": 1, "seed": 3}
     answers = [gold, f"Answer: {gold}", f"{gold}\n{gold}", "__import__('os').system('true')", ""]
     source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

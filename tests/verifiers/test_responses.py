@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.data import problem_files
-from loong_jax.environments import tasks
+from loong_jax.environments import get_environment
 from loong_jax.environments.problem import Problem
 from loong_jax.verifiers import extract, get_verifier
 from loong_jax.verifiers.judge import gate
@@ -34,8 +34,9 @@ def code_problem(arguments):
 
 def judged(made, case, directory):
     if case["verifier"] == "logic":
-        problem = tasks.generate(case["task"], case["level"], case["seed"])
-        text = case["wrap"].replace("%s", tasks.solve(problem))
+        puzzle = get_environment(case["task"])
+        problem = puzzle.problem(case["level"], case["seed"])
+        text = case["wrap"].replace("%s", puzzle.solve(problem).answer)
         return made["logic"].verify(problem, text)
     if case["verifier"] == "own_problems":
         path = directory / "problems.jsonl"

@@ -26,6 +26,7 @@ from loong_jax.data.curation.stages import CorpusFilter, Outcome, Sketch, Stage
 from loong_jax.errors import ConfigError
 
 READ, UNREADABLE = "read", "no JSON object"  # the stage before the first, and its one reason
+_MAX_REASONS = 3  # of a stage, in the table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,14 @@ class StageCount:
         if self.num_seen != self.num_kept + sum(self.reasons.values()):
             raise AssertionError(f"stage {self.name} lost records: {self}")
 
+    @property
+    def shown_reasons(self) -> str:
+        """The most frequent reasons with their counts."""
+        shown = list(self.reasons.items())[:_MAX_REASONS]
+        others = sum(self.reasons.values()) - sum(count for _, count in shown)
+        parts = [f"{reason} {count:,}" for reason, count in shown]
+        return ", ".join([*parts, f"others {others:,}"] if others else parts)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Funnel:
@@ -81,6 +90,16 @@ class Funnel:
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
             "sources": [dataclasses.asdict(source) for source in self.sources],
         }
+
+    def as_text(self) -> str:
+        """The table for people; the last column is records per CPU second."""
+        lines = [f"{'stage':22}{'seen':>10}{'dropped':>10}{'kept':>10}{'per s':>10}  reasons"]
+        for stage in self.stages:
+            dropped = stage.num_seen - stage.num_kept
+            speed = f"{stage.num_seen / stage.cpu_s:,.0f}" if stage.cpu_s > 0 else "-"
+            counts = f"{stage.num_seen:>10,}{dropped:>10,}{stage.num_kept:>10,}{speed:>10}"
+            lines.append(f"{stage.name:22}{counts}  {stage.shown_reasons}".rstrip())
+        return "\n".join(lines)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Funnel":
@@ -120,7 +139,7 @@ def run(
         names = ", ".join(stage.name for stage in members)
         progress(names, 0, len(chunks))
         if isinstance(members[0], CorpusFilter):
-            advance = functools.partial(_advance, progress, names, len(chunks))
+            advance = functools.partial(progress, names)
             _corpus_pass(members[0], number, chunks, work, advance)
             continue
         for index, chunk in enumerate(chunks):
@@ -158,10 +177,6 @@ def _passes(all_stages: Sequence[Stage]) -> list[list[Any]]:
     return [members for members in found if members]
 
 
-def _advance(progress: Progress, names: str, total: int, done: int) -> None:
-    progress(names, done, total)
-
-
 def _chunk_pass(members: Sequence[Any], number: int, index: int, chunk: Chunk, work: Path) -> None:
     alive = _alive(chunk, index, number, work)
     said = _Said()
@@ -178,7 +193,7 @@ def _corpus_pass(
     number: int,
     chunks: Sequence[Chunk],
     work: Path,
-    progress: Callable[[int], None],
+    progress: Callable[[int, int], None],
 ) -> None:
     """Sketches chunk by chunk, one decision, then what it says of each chunk."""
     if all(_said_path(work, number, index).exists() for index in range(len(chunks))):
@@ -191,7 +206,7 @@ def _corpus_pass(
             sketch = stage.sketch(list(alive.values()))
             cpu_s = time.thread_time() - start
             _write_sketch(path, sketch | {"_index": np.array(list(alive), np.int64)}, cpu_s)
-        progress(index + 1)
+        progress(index + 1, len(chunks))
     sketch, places, sketch_s = _read_sketches(work / f"sketch-{number:02d}", len(chunks))
     start = time.process_time()
     outcome = stage.decide(sketch) if any(map(len, places)) else Outcome()

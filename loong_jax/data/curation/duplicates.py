@@ -18,6 +18,8 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from loong_jax.data.curation import shingles
 from loong_jax.data.curation.shingles import Ragged
@@ -102,8 +104,8 @@ def first_alike(
     work grows with N and not with the square of a bucket.
     """
     num = len(signatures)
-    parent = np.arange(num)
     rows = signatures.shape[1] // similarity.num_bands
+    edges = [np.zeros((2, 0), np.int64)]
     for band in range(similarity.num_bands):
         keys = _band_keys(signatures[:, band * rows : (band + 1) * rows])
         if groups is not None:
@@ -113,19 +115,17 @@ def first_alike(
         same = np.concatenate([[False], ordered[1:] == ordered[:-1]])
         leader = np.maximum.accumulate(np.where(same, 0, np.arange(num)))
         later = np.flatnonzero(same)
-        pairs = np.concatenate(
-            [
-                np.stack([order[leader[later]], order[later]]),
-                np.stack([order[later - 1], order[later]]),
-            ],
-            axis=1,
-        )
-        pairs = pairs[:, _roots(parent, pairs[0]) != _roots(parent, pairs[1])]
+        of_leader = np.stack([order[leader[later]], order[later]])
+        of_neighbour = np.stack([order[later - 1], order[later]])
+        pairs = np.unique(np.concatenate([of_leader, of_neighbour], axis=1), axis=1)
         if groups is not None:
             pairs = pairs[:, groups[pairs[0]] == groups[pairs[1]]]
-        alike = _similarities(signatures, pairs) >= similarity.threshold
-        _join(parent, pairs[:, alike])
-    return _roots(parent, np.arange(num))
+        edges.append(pairs[:, _similarities(signatures, pairs) >= similarity.threshold])
+    left, right = np.concatenate(edges, axis=1)
+    alike = sparse.coo_array((np.ones(len(left), bool), (left, right)), (num, num))
+    _, component = csgraph.connected_components(alike, directed=False)
+    _, first = np.unique(component, return_index=True)
+    return first[component]
 
 
 def _similarities(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -135,26 +135,6 @@ def _similarities(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         equal = signatures[pairs[0, block]] == signatures[pairs[1, block]]
         found[block] = equal.mean(axis=1)
     return found
-
-
-def _roots(parent: np.ndarray, of: np.ndarray) -> np.ndarray:
-    root = parent[of]
-    while True:
-        above = parent[root]
-        if np.array_equal(above, root):
-            return root
-        root = above
-
-
-def _join(parent: np.ndarray, pairs: np.ndarray) -> None:
-    """Unites the two sides of each pair; the smaller index leads. Changes `parent`."""
-    left, right = pairs
-    while len(left):
-        left, right = _roots(parent, left), _roots(parent, right)
-        low, high = np.minimum(left, right), np.maximum(left, right)
-        apart = low != high
-        left, right = low[apart], high[apart]
-        np.minimum.at(parent, right, left)  # of several leaders the smallest; the rest go round
 
 
 def _band_keys(band: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of, text_of
-from loong_jax.errors import ConfigError
 from loong_jax.verifiers import constraints as checks
 
 Constraint = Mapping[str, Any]
@@ -110,28 +109,6 @@ class KeepsConstraints:
         return Outcome(reasons, notes)
 
 
-def at_complexity(
-    records: Sequence[Record], shares: Mapping[int, float], *, seed: int = 0
-) -> list[dict[str, Any]]:
-    """Reverse prompts of all records with numbers of constraints drawn by `shares`.
-
-    A record that keeps fewer than were drawn gets as many as it keeps; one that keeps none is left
-    out. Raises ConfigError for shares that are no weights.
-    """
-    if not shares or any(n < 1 or share < 0 for n, share in shares.items()):
-        raise ConfigError(f"shares={dict(shares)} are no weights of numbers of at least 1.")
-    rng = random.Random(seed)
-    made = []
-    for record in records:
-        wanted = rng.choices(list(shares), weights=list(shares.values()))[0]
-        for number in range(wanted, 0, -1):
-            one = reverse_prompt(record, num_constraints=number, seed=seed)
-            if one is not None:
-                made.append(one)
-                break
-    return made
-
-
 # ---- kinds
 
 
@@ -216,32 +193,12 @@ def _json(response: str, rng: random.Random) -> Asked | None:
 
 
 _MAKERS: tuple[Callable[[str, random.Random], Asked | None], ...] = (
-    _num_words,
-    _num_parts,
-    _keywords,
-    _forbidden,
-    _first_words,
-    _last_words,
-    _case,
-    _json,
-)
+    _num_words, _num_parts, _keywords, _forbidden, _first_words, _last_words, _case, _json,
+)  # fmt: skip
 _COMMON = (
-    "actually",
-    "basically",
-    "certainly",
-    "however",
-    "important",
-    "simply",
-    "overall",
-    "therefore",
-    "because",
-    "various",
-    "several",
-    "together",
-    "without",
-    "another",
-    "perhaps",
-)
+    "actually", "basically", "certainly", "however", "important", "simply", "overall", "therefore",
+    "because", "various", "several", "together", "without", "another", "perhaps",
+)  # fmt: skip
 
 
 def _count(response: str, of: str) -> int:

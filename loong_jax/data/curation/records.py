@@ -16,7 +16,6 @@ from typing import Any
 from loong_jax.errors import ConfigError
 
 JSONL, ARRAY_RECORD = (".jsonl", ".ndjson"), (".array_record",)
-_BLOCK = 1 << 20
 _MAX_DEPTH = 100  # of objects and arrays in one another, so that a record can be written again
 
 
@@ -148,11 +147,8 @@ def _chunk(file: Path, start: int, size: int, num_records: int) -> Chunk:
 
 
 def _cut_array_record(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
-    digest, num_bytes = hashlib.sha256(), 0
     with open(file, "rb") as data:
-        while block := data.read(_BLOCK):
-            digest.update(block)
-            num_bytes += len(block)
+        digest = hashlib.file_digest(data, "sha256")
     with contextlib.closing(_reader(file)) as reader:
         total = reader.num_records()
     chunks = [
@@ -160,7 +156,10 @@ def _cut_array_record(file: Path, chunk_records: int) -> tuple[Source, list[Chun
         for start in range(0, total, chunk_records)
     ]
     source = Source(
-        file=str(file), sha256=digest.hexdigest(), num_bytes=num_bytes, num_records=total
+        file=str(file),
+        sha256=digest.hexdigest(),
+        num_bytes=file.stat().st_size,
+        num_records=total,
     )
     return source, chunks
 

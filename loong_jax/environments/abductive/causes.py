@@ -1,6 +1,5 @@
 """Abduction over rules: the fewest causes that explain every symptom and no absent one."""
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,7 @@ from typing import Any
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State, canonical_json
 
 SHAPES = {1: (5, 4), 2: (6, 5), 3: (7, 6), 4: (9, 7), 5: (11, 8)}
 """Level: causes, effects."""
@@ -43,15 +42,10 @@ def _smallest(state: State) -> frozenset[str]:
     return next(found for size in sizes for found in _explanations(state, size))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Causes:
-    """State: {"causes", "rules": [[body, head], ...], "seen", "absent"}.
+class Causes(Puzzle):
+    """State: {"causes", "rules": [[body, head], ...], "seen", "absent"}."""
 
-    Effort: sets of causes, 2^causes.
-    """
-
-    name: str = "causal_abduction"
-    family: Family = "abductive"
+    name = "causal_abduction"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_causes, num_effects = SHAPES[level]
@@ -101,8 +95,5 @@ class Causes:
         smallest = len(_smallest(state))
         return f"{smallest} causes are enough" if len(found) > smallest else None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         return ", ".join(sorted(_smallest(state), key=lambda cause: int(cause[1:])))
-
-    def effort(self, state: State) -> int:
-        return 2 ** state["causes"]

@@ -1,6 +1,5 @@
 """Circuit diagnosis: the smallest set of stuck gates that explains the outputs. It is unique."""
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from typing import Any
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State, canonical_json
 
 SHAPES = {1: (5, 1, 4), 2: (8, 1, 5), 3: (7, 2, 7), 4: (9, 2, 8), 5: (11, 2, 10)}
 """Level: gates, faults, tests."""
@@ -42,15 +41,10 @@ def _wire(index: int) -> str:
     return f"x{index + 1}" if index < NUM_INPUTS else f"g{index - NUM_INPUTS + 1}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CircuitDiagnosis:
-    """State: {"gates": [[kind, wire, wire], ...], "tests": [[inputs, outputs], ...], "faults"}.
+class CircuitDiagnosis(Puzzle):
+    """State: {"gates": [[kind, wire, wire], ...], "tests": [[inputs, outputs], ...], "faults"}."""
 
-    Effort: sets of faults of the smallest size that explains the outputs.
-    """
-
-    name: str = "circuit_diagnosis"
-    family: Family = "abductive"
+    name = "circuit_diagnosis"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_gates, num_faults, num_tests = SHAPES[level]
@@ -105,11 +99,6 @@ class CircuitDiagnosis:
                 return f"the inputs {given} would give {found}, not {seen}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         stuck = next(_explanations(state, state["faults"]))
         return ", ".join(f"g{gate}={value}" for gate, value in sorted(stuck.items()))
-
-    def effort(self, state: State) -> int:
-        return sum(
-            2 ** state["faults"] for _ in itertools.combinations(state["gates"], state["faults"])
-        )

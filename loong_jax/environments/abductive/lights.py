@@ -1,10 +1,9 @@
 """Lights out, backwards: switches pressed to make the lights seen. Any such set counts."""
 
-import dataclasses
 import random
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SIZE = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 
@@ -30,12 +29,10 @@ def _rows(mask: int, size: int) -> list[str]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LightsOut:
-    """State: {"lights": rows of 0 and 1}. Effort: switches."""
+class LightsOut(Puzzle):
+    """State: {"lights": rows of 0 and 1}."""
 
-    name: str = "lights_out"
-    family: Family = "abductive"
+    name = "lights_out"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         size, lights = SIZE[level], 0
@@ -55,9 +52,6 @@ class LightsOut:
             f"with {size} lines of {size} symbols: 1 for a pressed switch, 0 for the others."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         size = len(state["lights"])
         pressed = _mask(answers.grid(answer, size, size, "01"))
@@ -71,7 +65,7 @@ class LightsOut:
         row, column = divmod((wrong & -wrong).bit_length() - 1, size)
         return f"the light in row {row + 1}, column {column + 1} would be another"
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         """Elimination over GF(2): each basis vector carries the presses that make it."""
         size = len(state["lights"])
         basis: dict[int, tuple[int, int]] = {}  # highest bit: lights, presses
@@ -89,6 +83,3 @@ class LightsOut:
         rest, presses = reduced(_mask(state["lights"]), 0)
         assert not rest
         return "\n".join(_rows(presses, size))
-
-    def effort(self, state: State) -> int:
-        return len(state["lights"]) ** 2

@@ -1,11 +1,10 @@
 """Cryptarithms: a sum in letters, each letter one digit. The solution is unique."""
 
-import dataclasses
 import random
 from collections.abc import Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (5, 5), 2: (5, 6), 3: (6, 7), 4: (6, 8), 5: (7, 9)}
 """Level: digits of the summands, different letters."""
@@ -50,12 +49,10 @@ def solutions(words: Sequence[str], limit: int) -> list[dict[str, int]]:
     return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cryptarithm:
-    """State: {"words": [first, second, sum]}. Effort: 100 * letters + length of the sum."""
+class Cryptarithm(Puzzle):
+    """State: {"words": [first, second, sum]}."""
 
-    name: str = "cryptarithm"
-    family: Family = "deductive"
+    name = "cryptarithm"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         length, num_letters = SHAPES[level]
@@ -102,9 +99,6 @@ class Cryptarithm:
         first, second, total = map(int, numbers)
         return None if first + second == total else f"{first} + {second} is not {total}"
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         (digits,) = solutions(state["words"], 1)
         return ", ".join(f"{letter}={digits[letter]}" for letter in sorted(digits))
-
-    def effort(self, state: State) -> int:
-        return 100 * len(self._letters(state)) + len(state["words"][2])

@@ -4,7 +4,6 @@ Premises are facts and universally quantified rules without functions (Horn clau
 is not entailed has a countermodel over the named constants (Herbrand).
 """
 
-import dataclasses
 import itertools
 import random
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (3, 3, 1), 2: (3, 4, 2), 3: (4, 5, 3), 4: (4, 6, 4), 5: (5, 7, 5)}
 """Level: constants, rules, longest derivation."""
@@ -48,7 +47,7 @@ def _instances(
             yield number, values, body, head
 
 
-def _closure(state: State) -> dict[Atom, tuple[int, int, dict[str, str], list[Atom]]]:
+def closure(state: State) -> dict[Atom, tuple[int, int, dict[str, str], list[Atom]]]:
     """Every entailed atom: rounds it takes to derive, rule (0: a fact), values, body."""
     known = {tuple(fact): (0, 0, {}, []) for fact in state["facts"]}
     instances = list(_instances(state["rules"], CONSTANTS[: state["constants"]]))
@@ -63,15 +62,10 @@ def _closure(state: State) -> dict[Atom, tuple[int, int, dict[str, str], list[At
     raise AssertionError("an endless count ended")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FirstOrder:
-    """State: {"constants", "facts", "rules": [[body atom, ..., head], ...], "goal"}.
+class FirstOrder(Puzzle):
+    """State: {"constants", "facts", "rules": [[body atom, ..., head], ...], "goal"}."""
 
-    Effort: the longest derivation, in rounds.
-    """
-
-    name: str = "first_order_entailment"
-    family: Family = "deductive"
+    name = "first_order_entailment"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         count, num_rules, depth = SHAPES[level]
@@ -90,7 +84,7 @@ class FirstOrder:
                 rules.append(rule)
         facts = sorted({tuple(atom(constants)) for _ in range(count + 1)})
         state = {"constants": count, "facts": list(map(list, facts)), "rules": rules}
-        known = _closure(state)
+        known = closure(state)
         if max(entry[0] for entry in known.values()) != depth:
             return None
         if rng.random() < 0.5:
@@ -124,9 +118,6 @@ class FirstOrder:
             "the form P(a); R(a,b)"
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         found = answers.lines(answer)
         if not found or found[0] not in ("entailed", "not entailed"):
@@ -146,8 +137,8 @@ class FirstOrder:
             facts.add(head)
         return None if head == goal else f"the last line derives {_text(head)}"
 
-    def solve(self, state: State) -> str:
-        known, goal = _closure(state), tuple(state["goal"])
+    def answer(self, state: State) -> str:
+        known, goal = closure(state), tuple(state["goal"])
         if goal not in known:
             return "not entailed\n" + "; ".join(map(_text, sorted(known)))
         rows: dict[Atom, str] = {}
@@ -162,9 +153,6 @@ class FirstOrder:
 
         derive(goal)
         return "\n".join(["entailed", *rows.values()])
-
-    def effort(self, state: State) -> int:
-        return max(entry[0] for entry in _closure(state).values())
 
 
 def _read_step(state: State, line: str) -> tuple[list[list[str]], dict[str, str]]:

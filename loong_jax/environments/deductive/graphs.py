@@ -1,11 +1,10 @@
 """Graph puzzles: colour a graph with three colours; visit every node once. Any solution counts."""
 
-import dataclasses
 import itertools
 import random
 
 from loong_jax.environments import answers, csp
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 NUM_COLOURED = {1: 7, 2: 10, 3: 13, 4: 16, 5: 20}
 NUM_VISITED = {1: 7, 2: 9, 3: 11, 4: 13, 5: 16}
@@ -16,12 +15,10 @@ def _edge_text(state: State) -> str:
     return ", ".join(f"{a}-{b}" for a, b in state["edges"])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GraphColouring:
-    """State: {"nodes", "edges"}. Effort: nodes; there are about 2.2 edges for each."""
+class GraphColouring(Puzzle):
+    """State: {"nodes", "edges"}. There are about 2.2 edges for each node."""
 
-    name: str = "graph_colouring"
-    family: Family = "deductive"
+    name = "graph_colouring"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         nodes = NUM_COLOURED[level]
@@ -45,9 +42,6 @@ class GraphColouring:
             "Any such colouring is right. Answer with one line in the form 1=red, 2=green, ..."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         nodes = [str(node) for node in range(1, state["nodes"] + 1)]
         colour = answers.assignment(answer, nodes, COLOURS)
@@ -56,23 +50,18 @@ class GraphColouring:
                 return f"{a} and {b} are both {colour[str(a)]}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         network = csp.Network(state["nodes"], 3)
         for a, b in state["edges"]:
             network.relate(a - 1, b - 1, csp.differ)
         colours = network.solutions([7] * state["nodes"], 1)[0]
         return ", ".join(f"{node}={COLOURS[colour]}" for node, colour in enumerate(colours, 1))
 
-    def effort(self, state: State) -> int:
-        return state["nodes"]
 
+class HamiltonianPath(Puzzle):
+    """State: {"nodes", "edges"}. There are 1.6 edges for each node."""
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HamiltonianPath:
-    """State: {"nodes", "edges"}. Effort: nodes; there are 1.6 edges for each."""
-
-    name: str = "hamiltonian_path"
-    family: Family = "deductive"
+    name = "hamiltonian_path"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         nodes = NUM_VISITED[level]
@@ -91,9 +80,6 @@ class HamiltonianPath:
             "them."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         path = answers.integers(answer, state["nodes"])
         if sorted(path) != list(range(1, state["nodes"] + 1)):
@@ -104,7 +90,7 @@ class HamiltonianPath:
                 return f"there is no edge {a}-{b}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         """Depth first, to the neighbour with fewest ways on (Warnsdorff)."""
         neighbours: dict[int, set[int]] = {n: set() for n in range(1, state["nodes"] + 1)}
         for a, b in state["edges"]:
@@ -123,6 +109,3 @@ class HamiltonianPath:
         starts = sorted(neighbours, key=lambda n: (len(neighbours[n]), n))
         path = next(path for start in starts if (path := extend([start])) is not None)
         return ", ".join(map(str, path))
-
-    def effort(self, state: State) -> int:
-        return state["nodes"]

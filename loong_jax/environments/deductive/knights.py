@@ -1,13 +1,12 @@
 """Knights and knaves: knights say what is true, knaves what is false. The solution is unique."""
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 NUM_PEOPLE = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NAMES = "ABCDEFGH"
@@ -47,12 +46,10 @@ def _fits(statements: Sequence[Sequence[Any]]) -> list[tuple[bool, ...]]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Knights:
-    """State: {"statements": one of each person}. Effort: people; 2^people cases."""
+class Knights(Puzzle):
+    """State: {"statements": one of each person}."""
 
-    name: str = "knights_and_knaves"
-    family: Family = "deductive"
+    name = "knights_and_knaves"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         count = NUM_PEOPLE[level]
@@ -81,9 +78,6 @@ class Knights:
             "answer fits. Write one line with everyone's kind in the form A=knight, B=knave, ..."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         statements = state["statements"]
         kinds = answers.assignment(answer, NAMES[: len(statements)], KINDS)
@@ -93,9 +87,6 @@ class Knights:
                 return f"{NAMES[place]}, a {KINDS[is_knight[place]]}, could not say so"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         is_knight = _fits(state["statements"])[0]
         return ", ".join(f"{NAMES[i]}={KINDS[kind]}" for i, kind in enumerate(is_knight))
-
-    def effort(self, state: State) -> int:
-        return len(state["statements"])

@@ -1,12 +1,12 @@
 """Nonograms: fill cells so that the runs of every row and column are as told. Any fit counts."""
 
-import dataclasses
 import functools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SIZE = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 
@@ -18,37 +18,16 @@ def runs(cells: Sequence[int]) -> list[int]:
 
 
 @functools.cache
-def _rows(size: int, clue: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every row of this size with these runs."""
-    found = []
-    for bits in range(1 << size):
-        cells = tuple(bits >> place & 1 for place in range(size))
-        if tuple(runs(cells)) == clue:
-            found.append(cells)
-    return found
+def _lines(size: int, clue: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Every line of this size with these runs."""
+    every = (tuple(bits >> place & 1 for place in range(size)) for bits in range(1 << size))
+    return [cells for cells in every if tuple(runs(cells)) == clue]
 
 
-def _may_continue(cells: Sequence[int], clue: Sequence[int], size: int) -> bool:
-    """Whether the first cells of a line can become a line with these runs."""
-    found = runs(cells) if any(cells) else []
-    is_open = bool(cells) and cells[-1] == 1
-    closed = found[:-1] if is_open else found
-    wanted = [run for run in clue if run]
-    if len(found) > len(wanted) or closed != wanted[: len(closed)]:
-        return False
-    if is_open and found[-1] > wanted[len(closed)]:
-        return False
-    rest = wanted[len(closed) :]
-    needed = sum(rest) + max(0, len(rest) - 1) - (found[-1] if is_open else 0)
-    return needed <= size - len(cells)
+class Nonogram(Puzzle):
+    """State: {"rows": runs of each row, "columns": runs of each column}."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Nonogram:
-    """State: {"rows": runs of each row, "columns": runs of each column}. Effort: cells."""
-
-    name: str = "nonogram"
-    family: Family = "deductive"
+    name = "nonogram"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         size = SIZE[level]
@@ -72,39 +51,30 @@ class Nonogram:
             "and . for an empty one."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         size = len(state["rows"])
         cells = [[cell == "#" for cell in row] for row in answers.grid(answer, size, size, "#.")]
-        for number, (row, clue) in enumerate(zip(cells, state["rows"], strict=True), 1):
-            if runs(row) != clue:
-                return f"the runs of row {number} are {runs(row)}"
-        columns = zip(*cells, strict=True)
-        for number, (column, clue) in enumerate(zip(columns, state["columns"], strict=True), 1):
-            if runs(column) != clue:
-                return f"the runs of column {number} are {runs(column)}"
+        for side, lines in (("row", cells), ("column", zip(*cells, strict=True))):
+            for number, (line, clue) in enumerate(zip(lines, state[f"{side}s"], strict=True), 1):
+                if runs(line) != clue:
+                    return f"the runs of {side} {number} are {runs(line)}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         size = len(state["rows"])
 
-        def extend(rows: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+        def extend(rows: list[tuple[int, ...]], columns: list[list[tuple[int, ...]]]) -> Any:
+            """`columns` are the lines that each column may still be."""
             if len(rows) == size:
                 return rows
-            for row in _rows(size, tuple(state["rows"][len(rows)])):
-                columns = zip(*rows, row, strict=True)
-                if all(
-                    _may_continue(column, clue, size)
-                    for column, clue in zip(columns, state["columns"], strict=True)
-                ) and (found := extend([*rows, row])):
+            for row in _lines(size, tuple(state["rows"][len(rows)])):
+                left = [
+                    [line for line in lines if line[len(rows)] == cell]
+                    for lines, cell in zip(columns, row, strict=True)
+                ]
+                if all(left) and (found := extend([*rows, row], left)):
                     return found
             return None
 
-        found = extend([])
-        assert found is not None
+        found = extend([], [_lines(size, tuple(clue)) for clue in state["columns"]])
         return "\n".join("".join("#" if cell else "." for cell in row) for row in found)
-
-    def effort(self, state: State) -> int:
-        return len(state["rows"]) ** 2

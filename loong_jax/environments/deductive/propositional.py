@@ -1,13 +1,12 @@
 """Propositional entailment with a certificate: a refutation by resolution, or a countermodel."""
 
-import dataclasses
 import random
 import re
 from collections.abc import Sequence
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 NUM_VARIABLES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NAMES = "pqrstuvw"
@@ -62,12 +61,10 @@ def refutation(
     return steps, None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Propositional:
-    """State: {"variables", "premises": clauses, "goal": a clause}. Effort: variables."""
+class Propositional(Puzzle):
+    """State: {"variables", "premises": clauses, "goal": a clause}."""
 
-    name: str = "propositional_entailment"
-    family: Family = "deductive"
+    name = "propositional_entailment"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         count = NUM_VARIABLES[level]
@@ -109,9 +106,6 @@ class Propositional:
             f"hold and the conclusion does not, in the form {example}, ..."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         found = answers.lines(answer)
         if not found or found[0] not in ("entailed", "not entailed"):
@@ -136,7 +130,7 @@ class Propositional:
                 return flaw
         return None if not clauses[-1] else "the last clause is not empty"
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         clauses = _clauses(state)
         steps, model = refutation(clauses, state["variables"])
         if steps is None:
@@ -148,9 +142,6 @@ class Propositional:
             for number, (a, b, clause) in enumerate(steps, len(clauses) + 1)
         ]
         return "\n".join(["entailed", *rows])
-
-    def effort(self, state: State) -> int:
-        return state["variables"]
 
 
 def _clauses(state: State) -> list[Clause]:

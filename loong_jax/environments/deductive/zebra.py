@@ -1,6 +1,5 @@
 """Zebra puzzles: who lives where, from clues about houses in a row. The solution is unique."""
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from typing import Any
 
 from loong_jax.environments import answers, csp
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 SIZES = {1: (3, 2), 2: (3, 3), 3: (4, 3), 4: (4, 4), 5: (5, 4)}
 """Level: houses, attributes."""
@@ -66,15 +65,13 @@ def _houses(state: State, clues: Sequence[Sequence[Any]], limit: int) -> list[li
     return network.solutions(domains, limit)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Zebra:
+class Zebra(Puzzle):
     """State: {"houses", "attributes": [[name, values], ...], "clues": [[kind, a, b], ...]}.
 
-    Effort: values to be placed. No clue can be left out.
+    No clue can be left out.
     """
 
-    name: str = "zebra"
-    family: Family = "deductive"
+    name = "zebra"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_houses, num_attributes = SIZES[level]
@@ -161,13 +158,10 @@ class Zebra:
                 return f"against the clue: {_clue_text(clue)}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         places = iter(_houses(state, state["clues"], 1)[0])
         rows: list[list[str]] = [[] for _ in range(state["houses"])]
         for _, values in state["attributes"]:
             for value in values:
                 rows[next(places)].append(value)
         return "\n".join(f"{place}: {', '.join(row)}" for place, row in enumerate(rows, 1))
-
-    def effort(self, state: State) -> int:
-        return state["houses"] * len(state["attributes"])

@@ -1,13 +1,12 @@
 """Automata from examples: a small deterministic automaton that sorts every word as shown."""
 
-import dataclasses
 import itertools
 import random
 import re
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (2, 8), 2: (2, 12), 3: (3, 12), 4: (3, 18), 5: (4, 20)}
 """Level: states allowed, words shown."""
@@ -54,15 +53,13 @@ def _search(words: dict[str, bool], num_states: int) -> dict[tuple[int, str], in
     return extend(0, {}, 1, {})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Automaton:
+class Automaton(Puzzle):
     """State: {"states", "accepted": words, "rejected": words}.
 
-    Effort: ways to choose the transitions, times words. No automaton with one state less fits.
+    No automaton with one state less fits.
     """
 
-    name: str = "automaton_induction"
-    family: Family = "inductive"
+    name = "automaton_induction"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_states, num_words = SHAPES[level]
@@ -99,9 +96,6 @@ class Automaton:
             "0: a=1 b=0\naccept: 0, 1"
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         count, found = state["states"], answers.lines(answer)
         if len(found) != count + 1:
@@ -126,7 +120,7 @@ class Automaton:
                     return f"{word} is not {kind}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         words = dict.fromkeys(state["accepted"], True) | dict.fromkeys(state["rejected"], False)
         table = _search(words, state["states"])
         assert table is not None
@@ -136,7 +130,3 @@ class Automaton:
             rows.append(f"{number}: a={a} b={b}")
         accepting = sorted({_final(table, word) for word in state["accepted"]})
         return "\n".join([*rows, f"accept: {', '.join(map(str, accepting))}"])
-
-    def effort(self, state: State) -> int:
-        num_words = len(state["accepted"]) + len(state["rejected"])
-        return state["states"] ** (2 * state["states"]) * num_words

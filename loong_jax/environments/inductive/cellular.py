@@ -3,12 +3,11 @@
 Every neighbourhood that the continuation meets occurs in the rows shown, so it is unique.
 """
 
-import dataclasses
 import itertools
 import random
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (2, 1, 10, 4, 1), 2: (2, 1, 12, 5, 2), 3: (2, 2, 14, 6, 1), 4: (2, 2, 16, 7, 2),
           5: (2, 2, 18, 8, 3)}  # fmt: skip
@@ -35,12 +34,10 @@ def _seen(rows: list[str], radius: int) -> dict[str, str]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CellularRule:
-    """State: {"rows", "radius", "asked"}. Effort: entries of the rule times cells asked."""
+class CellularRule(Puzzle):
+    """State: {"rows", "radius", "asked"}."""
 
-    name: str = "cellular_rule"
-    family: Family = "inductive"
+    name = "cellular_rule"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_symbols, radius, width, num_shown, num_asked = SHAPES[level]
@@ -87,14 +84,7 @@ class CellularRule:
     def flaw(self, state: State, answer: str) -> str | None:
         width = len(state["rows"][0])
         given = answers.grid(answer, state["asked"], width, SYMBOLS)
-        for number, (a, b) in enumerate(zip(given, self._continuation(state), strict=True), 1):
-            if a != b:
-                return f"row {number} of the continuation is not {a}"
-        return None
+        return answers.difference(given, self._continuation(state), "row")
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         return "\n".join(self._continuation(state))
-
-    def effort(self, state: State) -> int:
-        entries = 2 ** (2 * state["radius"] + 1)
-        return entries * state["asked"] * len(state["rows"][0])

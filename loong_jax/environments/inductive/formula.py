@@ -1,12 +1,11 @@
 """Formulas from examples: a short formula over p, q, r, s that agrees with every row shown."""
 
-import dataclasses
 import itertools
 import random
 import re
 
 from loong_jax.environments.answers import Malformed, one_line
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (2, 7), 2: (3, 8), 3: (4, 9), 4: (5, 10), 5: (6, 11)}
 """Level: operators, rows shown."""
@@ -95,15 +94,13 @@ class _Parser:
         return self._columns[token]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FormulaInduction:
+class FormulaInduction(Puzzle):
     """State: {"rows": ["1010", ...], "values": "01...", "operators"}.
 
-    Effort: operators allowed; no formula with fewer agrees with the rows.
+    No formula with fewer operators agrees with the rows.
     """
 
-    name: str = "formula_induction"
-    family: Family = "inductive"
+    name = "formula_induction"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_operators, num_rows = SHAPES[level]
@@ -129,9 +126,6 @@ class FormulaInduction:
             "such formula is right. Answer with the formula on one line, as in\n(p and not q) or r"
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         rows = state["rows"]
         parser = _Parser(one_line(answer), _columns(rows), (1 << len(rows)) - 1)
@@ -143,10 +137,7 @@ class FormulaInduction:
                 return f"row {rows[place]} is not {value}"
         return None
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         mask = sum(1 << place for place, value in enumerate(state["values"]) if value == "1")
         sizes = _shortest(state["rows"], state["operators"])
         return next(found[mask] for found in sizes if mask in found)
-
-    def effort(self, state: State) -> int:
-        return state["operators"]

@@ -4,12 +4,11 @@ All programs of the stated length that fit the examples give the same output on 
 search over all of them shows when the problem is drawn.
 """
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State, canonical_json
 
 Grid = tuple[str, ...]
 SHAPES = {1: (1, 3), 2: (2, 3), 3: (2, 4), 4: (3, 4), 5: (3, 5)}
@@ -84,16 +83,14 @@ def _reached(grids: tuple[Grid, ...], length: int) -> list[dict[tuple[Grid, ...]
     return rounds
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GridTransformation:
+class GridTransformation(Puzzle):
     """State: {"program": names of steps, "examples": [[input, output], ...], "test"}.
 
-    Answers are checked by running the program; `solve` searches for it in the examples. Effort:
-    programs of the stated length times cells of a grid. No shorter program fits.
+    Answers are checked by running the program; `answer` searches for it in the examples. No
+    shorter program fits.
     """
 
-    name: str = "grid_transformation"
-    family: Family = "inductive"
+    name = "grid_transformation"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         length, size = SHAPES[level]
@@ -132,7 +129,7 @@ class GridTransformation:
         shown = {"examples": sorted(state["examples"]), "test": state["test"]}
         return canonical_json(shown | {"length": len(state["program"])})
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         inputs = tuple(tuple(a) for a, _ in state["examples"])
         outputs = tuple(tuple(b) for _, b in state["examples"])
         rounds = _reached((*inputs, tuple(state["test"])), len(state["program"]))
@@ -142,11 +139,4 @@ class GridTransformation:
     def flaw(self, state: State, answer: str) -> str | None:
         size = len(state["test"])
         given = answers.grid(answer, size, size, SYMBOLS)
-        output = _run(state["program"], tuple(state["test"]))
-        for number, (row, wanted) in enumerate(zip(given, output, strict=True), 1):
-            if row != wanted:
-                return f"row {number} is not {row}"
-        return None
-
-    def effort(self, state: State) -> int:
-        return len(STEPS) ** len(state["program"]) * len(state["test"]) ** 2
+        return answers.difference(given, _run(state["program"], tuple(state["test"])), "row")

@@ -1,11 +1,10 @@
 """Matrices in the manner of Raven: the missing cell under every rule of a stated list that fits."""
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State
+from loong_jax.environments.environment import Puzzle, State
 
 NUM_ATTRIBUTES = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
 BASE = 10
@@ -46,12 +45,10 @@ def _thirds(column: Sequence[Triple]) -> set[int]:
     return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MissingCell:
-    """State: {"cells": eight cells of digits in reading order}. Effort: digits of a cell."""
+class MissingCell(Puzzle):
+    """State: {"cells": eight cells of digits in reading order}."""
 
-    name: str = "matrix_completion"
-    family: Family = "inductive"
+    name = "matrix_completion"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         columns: list[list[list[int]]] = []
@@ -95,7 +92,7 @@ class MissingCell:
         """Places in sorted order: their order does not matter."""
         return "/".join(sorted("".join(place) for place in zip(*state["cells"], strict=True)))
 
-    def _missing(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         missing = []
         for place in range(len(state["cells"][0])):
             digits = [int(cell[place]) for cell in state["cells"]]
@@ -104,15 +101,6 @@ class MissingCell:
         return "".join(missing)
 
     def flaw(self, state: State, answer: str) -> str | None:
-        missing = self._missing(state)
+        missing = self.answer(state)
         (given,) = answers.grid(answer, 1, len(missing), "0123456789")
-        for place, (a, b) in enumerate(zip(given, missing, strict=True), 1):
-            if a != b:
-                return f"digit {place} is not {a}"
-        return None
-
-    def solve(self, state: State) -> str:
-        return self._missing(state)
-
-    def effort(self, state: State) -> int:
-        return len(state["cells"][0])
+        return answers.difference(given, missing, "digit")

@@ -1,12 +1,11 @@
 """Sequences: the next terms under every rule of a stated class that gives the terms shown."""
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Iterator, Sequence
 
 from loong_jax.environments import answers
-from loong_jax.environments.task import Family, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 CLASSES = {1: "sn", 2: "ps", 3: "pqs", 4: "pqsn", 5: "pqsn"}
 """Level: coefficients that may differ from their default."""
@@ -43,12 +42,10 @@ def _predictions(state: State) -> set[tuple[int, ...]]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NextTerms:
-    """State: {"names", "largest", "terms"}. Effort: rules in the class."""
+class NextTerms(Puzzle):
+    """State: {"names", "largest", "terms"}."""
 
-    name: str = "sequence"
-    family: Family = "inductive"
+    name = "sequence"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         names, largest = CLASSES[level], LARGEST[level]
@@ -59,7 +56,7 @@ class NextTerms:
         state = {"names": names, "largest": largest, "terms": terms}
         if len(set(terms)) <= 5 or len(_predictions(state)) > 1:
             return None  # too regular, or its rule is still open
-        return state if self.solve(state) not in ", ".join(map(str, terms)) else None
+        return state if self.answer(state) not in ", ".join(map(str, terms)) else None
 
     def prompt(self, state: State) -> str:
         terms = ["a(i-1)" if "p" not in state["names"] else ""]
@@ -73,20 +70,11 @@ class NextTerms:
             "terms on one line, with commas between them."
         )
 
-    def canonical(self, state: State) -> str:
-        return canonical_json(state)
-
     def flaw(self, state: State, answer: str) -> str | None:
         given = answers.integers(answer, NUM_ASKED)
         (wanted,) = _predictions(state)
-        for place, (a, b) in enumerate(zip(given, wanted, strict=True), 1):
-            if a != b:
-                return f"term {place} of the continuation is not {a}"
-        return None
+        return answers.difference(given, wanted, "term")
 
-    def solve(self, state: State) -> str:
+    def answer(self, state: State) -> str:
         (found,) = _predictions(state)
         return ", ".join(map(str, found))
-
-    def effort(self, state: State) -> int:
-        return (state["largest"] + 1) ** len(state["names"])

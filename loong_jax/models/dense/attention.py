@@ -14,8 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import parameters
 from loong_jax.models.dense.config import DenseConfig
-from loong_jax.models.norm import rms_norm
-from loong_jax.models.products import accumulate, project
+from loong_jax.models.products import accumulate, project, rms_norm
 from loong_jax.models.rope import Turn, turned
 from loong_jax.sharding import ShardingRules
 

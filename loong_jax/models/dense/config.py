@@ -51,9 +51,7 @@ class DenseConfig:
         for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
             object.__setattr__(self, name, checking.floating(name, getattr(self, name)))
         checking.whole_numbers(self)
-        for name in ("rms_norm_eps", "rope_theta", "residual_gain"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+        checking.positive(self, "rms_norm_eps", "rope_theta", "residual_gain")
         if self.rope is not None and not isinstance(self.rope, get_args(RopeScaling)):
             names = ", ".join(kind.__name__ for kind in get_args(RopeScaling))
             raise ConfigError(f"rope={self.rope!r} stretches no positions. Pass one of {names}.")
@@ -61,8 +59,7 @@ class DenseConfig:
             raise ConfigError(
                 f"remat={self.remat!r} is none of {', '.join(get_args(RematWord))}. Use one."
             )
-        if self.chunk_tokens is not None and self.chunk_tokens < 1:
-            raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
+        checking.chunk_tokens(self)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}, and "

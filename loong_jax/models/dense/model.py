@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models import making, parameters, stack, vocabulary
+from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import Weights
 from loong_jax.models.dense.attention import GroupedAttention, View
 from loong_jax.models.dense.cache import KeyValueCache
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.entry import entry
 from loong_jax.models.ffn import DenseFFN
-from loong_jax.models.making import Weights
-from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import rms_norm
 from loong_jax.models.rope import Turn, turn
 from loong_jax.sharding import ShardingRules
 
@@ -191,13 +191,13 @@ class DenseDecoder(nnx.Module):
         if self.rules.mesh is not None or self.rules.platform == "tpu":
             return self
         model = nnx.merge(*nnx.split(self, graph=False))
-        model.cut = nnx.data(stack.cut(model.layers, self.config.num_layers))
+        model.cut = nnx.data(decoder.cut(model.layers, self.config.num_layers))
         return model
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `DenseOutput.hidden`."""
         head = self.embedding[...].T if self.config.tied else self.head[...]
-        return vocabulary.logits(hidden, head.astype(self.config.dtype), self.rules)
+        return decoder.logits(hidden, head.astype(self.config.dtype), self.rules)
 
     def _whole(self, tokens, positions, mask, segment_ids, parent_ids):
         rules = self.rules
@@ -210,7 +210,7 @@ class DenseDecoder(nnx.Module):
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
-            positions = stack.restarting_positions(key_segment_BS)
+            positions = decoder.restarting_positions(key_segment_BS)
         if parent_ids is None:
             parent_ids = segment_ids
         tokens, positions, segment_ids, parent_ids, index = (
@@ -264,7 +264,7 @@ class DenseDecoder(nnx.Module):
 
     def _scan(self, step, carry, remat=lambda body: body):
         graph, stacked = nnx.split(self.layers, graph=False)
-        return stack.scan(
+        return decoder.scan(
             lambda carry, weights, index: step(carry, nnx.merge(graph, weights), index),
             carry,
             stacked,
@@ -284,7 +284,7 @@ class DenseDecoder(nnx.Module):
         return turn(positions, c.head_dim, c.rope_theta, c.rope)
 
     def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        return vocabulary.words(self.embedding[...], tokens, self.rules, self.config.dtype)
+        return decoder.words(self.embedding[...], tokens, self.rules, self.config.dtype)
 
     def _output(self, x: Float[Array, "B T D"]) -> DenseOutput:
         hidden = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
@@ -299,11 +299,11 @@ def init_weights(
     Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
     not depend on the mesh.
     """
-    return making.init(functools.partial(DenseDecoder, config), key, rules)
+    return decoder.init(functools.partial(DenseDecoder, config), key, rules)
 
 
 def abstract_weights(
     config: DenseConfig, rules: ShardingRules | None = None
 ) -> tuple[nnx.GraphDef, Weights]:
     """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`."""
-    return making.abstract(functools.partial(DenseDecoder, config), rules)
+    return decoder.abstract(functools.partial(DenseDecoder, config), rules)

@@ -1,7 +1,8 @@
 """From a directory in the published layout to a model, one tensor at a time."""
 
+import collections
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from jax.typing import DTypeLike
 from loong_jax import remote
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
-from loong_jax.models.hf import files, layout, manifest, publication, quantised, unfinished
-from loong_jax.models.hf.files import Opened
-from loong_jax.models.hf.places import Region
+from loong_jax.models.hf import files, publication, quantised, unfinished, writing
+from loong_jax.models.hf.files import CODES, Opened
+from loong_jax.models.hf.publication import Place, Publication, Region, Tensors
+from loong_jax.models.hf.quantised import FLOATS
 from loong_jax.models.hf.reading import Reader
 from loong_jax.remote import AnyPath
 from loong_jax.sharding import ShardingRules
@@ -36,7 +38,7 @@ class HfCheckpoint:
         self.publication = publication.publication_of(record)
         stored = files.stored_tensors(directory)
         found = quantised.dequantised(stored, record)
-        self.layout = layout.read(directory, stored)
+        self.layout = writing.read_layout(directory, stored)
         if quantised.is_quantised(found):
             record, self.layout = quantised.without_quantisation(record), None
             self.config_text = json.dumps(record, indent=2) + "\n"
@@ -56,7 +58,7 @@ class HfCheckpoint:
         _, abstract = self.publication.abstract_weights(self.config)
         self.shapes = parameters.by_path(abstract)
         self.places = list(self.publication.places(self.config, self.shapes))
-        stored_dtypes = manifest.check(self.places, self.found, self.config, self.publication)
+        stored_dtypes = _check(self.places, self.found, self.config, self.publication)
         self.publication.check_values(self.places, self.found, opened, record, self.config)
         self.stored_dtype = self.found[self.publication.embedding].dtype.name
         self.dtypes = {
@@ -69,13 +71,12 @@ class HfCheckpoint:
         """A region of a leaf, put together from the tensors that meet it."""
         return self._reader.read(leaf, region, dtype or self.dtypes[leaf])
 
-    def load(self, template: Mapping[str, Any]) -> dict[str, Any]:
-        """The weights in the dtypes and shardings of a tree of `jax.ShapeDtypeStruct`.
+    def load(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The weights, nested, in the dtypes and shardings of `jax.ShapeDtypeStruct` by path.
 
-        Raises CheckpointError where the tree is of another model.
+        Raises CheckpointError where these are of another model.
         """
-        wanted = parameters.by_path(template)
-        for path in sorted(wanted | self.shapes):
+        for path in sorted({*wanted, *self.shapes}):
             here, there = (
                 tuple(leaves[path].shape) if path in leaves else None
                 for leaves in (self.shapes, wanted)
@@ -124,7 +125,7 @@ def read_weights(
             f"{directory} holds a model of {type(checkpoint.config).__name__}, and the run's is of "
             f"{type(config).__name__}. Take the config of the directory, or another directory."
         )
-    return checkpoint.load(template)
+    return checkpoint.load(parameters.by_path(template))
 
 
 def load_hf(
@@ -155,7 +156,7 @@ def load_hf(
         )
         for leaf, spec in parameters.by_path(abstract).items()
     }
-    model = nnx.merge(graphdef, nnx.State(checkpoint.load(parameters.as_tree(template))))
+    model = nnx.merge(graphdef, nnx.State(checkpoint.load(template)))
     model.imported_config = checkpoint.config_text
     model.imported_dtype = checkpoint.stored_dtype
     model.imported_layout = checkpoint.layout
@@ -175,3 +176,64 @@ def weight_dtype(dtype: DTypeLike) -> np.dtype:
             f"Choose one of {allowed}."
         )
     return found
+
+
+def _check(
+    expected: Sequence[Place], found: Tensors, config: Any, publication: Publication
+) -> dict[str, np.dtype]:
+    """The dtype of every leaf, by path. Raises CheckpointError where `found` is not `expected`.
+
+    All tensors are of one floating dtype, vectors perhaps float32, and leaves that a family keeps
+    in float32 of any.
+    """
+    _check_names({place.name for place in expected}, set(found), config, publication)
+    for place in expected:
+        shape = found[place.name].shape
+        if shape != place.shape:
+            raise CheckpointError(
+                f"{place.name} has the shape {list(shape)}, and by config.json it is "
+                f"{list(place.shape)}. Take config.json and weights from the same checkpoint."
+            )
+    matrices = [place for place in expected if not publication.is_float32(place.leaf)]
+    common, _ = collections.Counter(found[place.name].dtype for place in matrices).most_common(1)[0]
+    dtypes: dict[str, np.dtype] = {}
+    for place in expected:
+        dtype = found[place.name].dtype
+        if publication.is_float32(place.leaf):
+            allowed, kept = FLOATS, FLOATS[0]
+        else:
+            norms = (FLOATS[0],) if len(place.shape) == 1 else ()
+            allowed, kept = (*norms, common if common in FLOATS else FLOATS[0]), dtype
+        if dtype not in allowed or dtypes.setdefault(place.leaf, kept) != kept:
+            wanted = dtypes.get(place.leaf, allowed[-1])
+            raise CheckpointError(
+                f"{place.name} is {CODES[dtype]} and must be {CODES[wanted]}: all tensors are of "
+                "one floating dtype, norms perhaps float32. Take the tensor from the published "
+                "checkpoint, or export the model again in one dtype."
+            )
+    return dtypes
+
+
+def _check_names(
+    expected: set[str], found: set[str], config: Any, publication: Publication
+) -> None:
+    missing, extra = expected - found, found - expected
+    reason = publication.explain(missing, extra, config) if missing or extra else None
+    if reason is not None:
+        raise CheckpointError(reason)
+    if missing:
+        raise CheckpointError(
+            f"{_some(missing)} missing. Fetch the checkpoint again, or correct the sizes in "
+            "config.json."
+        )
+    if extra:
+        raise CheckpointError(
+            f"{_some(extra)} not in the published layout at these sizes. Correct the sizes in "
+            "config.json, or delete what does not belong to the model."
+        )
+
+
+def _some(names: set[str]) -> str:
+    shown = sorted(names)[:3]
+    rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{', '.join(shown)}{rest} {'is' if len(names) == 1 else 'are'}"

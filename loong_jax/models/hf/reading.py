@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.errors import CheckpointError
-from loong_jax.models.hf import places as place_room
+from loong_jax.models.hf import publication
 from loong_jax.models.hf.files import CODES, Opened, StoredTensor
-from loong_jax.models.hf.places import Bounds, Place, Region
+from loong_jax.models.hf.publication import Bounds, Place, Region
 from loong_jax.models.hf.quantised import Tensor
 from loong_jax.remote import RemotePath
 
@@ -45,8 +45,8 @@ class Reader:
         """
         block = np.empty([stop - start for start, stop in region], dtype)
         for place in self._of_leaf[leaf]:
-            if common := place_room.meet(region, place.region):
-                part, where = self._part(place, common), place_room.within(common, region)
+            if common := publication.meet(region, place.region):
+                part, where = self._part(place, common), publication.within(common, region)
                 with np.errstate(over="ignore"):
                     block[where] = part
                 if not is_finite(block[where]):
@@ -67,7 +67,7 @@ class Reader:
                 stored,
             )  # touched in these rows only
             stored[first:last] = rows
-        return place.turn(stored)[place_room.within(region, place.region)]
+        return place.turn(stored)[publication.within(region, place.region)]
 
     def load(self, leaf: str, spec: Any) -> jax.Array:
         """A whole leaf in the shape, dtype and sharding of `spec`; on the default device without.
@@ -79,7 +79,7 @@ class Reader:
             return self._on_device(leaf, tuple((0, size) for size in shape), dtype, None)
         shards, first = [], {}
         for device, index in sharding.addressable_devices_indices_map(shape).items():
-            region = place_room.region_of(index, shape)
+            region = publication.region_of(index, shape)
             if region not in first:
                 first[region] = self._on_device(leaf, region, dtype, device)
             shards.append(jax.device_put(first[region], device))
@@ -91,7 +91,7 @@ class Reader:
         rows = max(1, BLOCK_BYTES // max(1, math.prod(shape[1:]) * dtype.itemsize))
         if rows >= shape[0]:
             return jax.device_put(self.read(leaf, region, dtype), device)
-        with place_room.without_mesh():
+        with publication.without_mesh():
             whole = jnp.zeros(shape, dtype, device=device)
             begin, end = region[0]
             for start in range(begin, end, rows):

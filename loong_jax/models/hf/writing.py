@@ -1,11 +1,17 @@
-"""From a model to a directory in the published layout, one tensor at a time."""
+"""From a model to a directory in the published layout, one tensor at a time.
+
+How the files of a checkpoint were laid out is remembered, so that they can be written again: of
+each file its tensors in their order, its metadata and a digest of its header, which tells whether
+tensors are those of the file; of an index its text.
+"""
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,11 +19,79 @@ from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
-from loong_jax.models.hf import files, layout, publication, unfinished
-from loong_jax.models.hf import places as place_room
-from loong_jax.models.hf.files import Entry
-from loong_jax.models.hf.layout import FilePlan
-from loong_jax.models.hf.places import Place
+from loong_jax.models.hf import files, publication, unfinished
+from loong_jax.models.hf.files import Entry, Metadata, StoredTensor
+from loong_jax.models.hf.publication import Place
+from loong_jax.remote import AnyPath
+
+
+class FilePlan(NamedTuple):
+    """A file that is to be written."""
+
+    name: str
+    tensors: list[Entry]  # in their order
+    metadata: Metadata | None
+
+    def digest(self) -> str:
+        header, _ = files.lay_out(Path(self.name), self.tensors, self.metadata)
+        return hashlib.sha256(header).hexdigest()
+
+
+def read_layout(directory: AnyPath, found: Mapping[str, StoredTensor]) -> str | None:
+    """The layout of the tensors `found` there, as JSON.
+
+    None where files cannot be written again from it: their headers are not as safetensors writes
+    them, or an index spells their names in other ways.
+    """
+    entries: dict[AnyPath, list[Entry]] = {}
+    for name, tensor in found.items():
+        entries.setdefault(tensor.file, []).append((name, tensor.dtype, tensor.shape))
+    record: dict[str, Any] = {}
+    for file, tensors in entries.items():
+        header = files.header_of(file)
+        metadata = json.loads(header[8:]).get("__metadata__")
+        if not (_is_plain(file.name) and (metadata is None or _is_metadata(metadata))):
+            return None
+        plan = FilePlan(file.name, tensors, metadata)
+        digest = hashlib.sha256(header).hexdigest()
+        if plan.digest() != digest:
+            return None
+        names = [name for name, *_ in tensors]
+        record[file.name] = {"metadata": metadata, "tensors": names, "sha256": digest}
+    try:
+        index = files.read_text(directory / files.INDEX)
+    except FileNotFoundError:
+        index = None
+    else:
+        weight_map = {name: tensor.file.name for name, tensor in found.items()}
+        if json.loads(index)["weight_map"] != weight_map:
+            return None
+    return json.dumps({"files": record, "index": index})
+
+
+def _fitted(layout: str, tensors: Mapping[str, Entry]) -> tuple[list[FilePlan], str | None] | None:
+    """The files of a layout and the text of its index; None where it is of other tensors."""
+    record = json.loads(layout)
+    plans, placed = [], 0
+    for file, known in record["files"].items():
+        if not (_is_plain(file) and tensors.keys() >= set(known["tensors"])):
+            return None
+        plan = FilePlan(file, [tensors[name] for name in known["tensors"]], known["metadata"])
+        if plan.digest() != known["sha256"]:
+            return None
+        plans.append(plan)
+        placed += len(plan.tensors)
+    return (plans, record["index"]) if placed == len(tensors) else None
+
+
+def _is_plain(file: str) -> bool:
+    """Whether a loader takes a file of that name for weights, and it lies in no other directory."""
+    return file.endswith(".safetensors") and not file.startswith(".") and "/" not in file
+
+
+def _is_metadata(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
 
 MAX_SHARD_BYTES = 5_000_000_000
 
@@ -147,8 +221,8 @@ def _plan(
         for name, place in places.items()
     }
     known = stored_layout if max_shard_bytes is None else None
-    if known is not None and (fitted := layout.fitted(known, entries)):
-        return fitted
+    if known is not None and (plans := _fitted(known, entries)):
+        return plans
     return divided(entries, max_shard_bytes or MAX_SHARD_BYTES)
 
 
@@ -208,9 +282,9 @@ def _fetch(leaves: Mapping[str, Any], place: Place) -> np.ndarray:
         return place.turn_back(array[index])
     held = np.empty([stop - start for start, stop in place.region], array.dtype)
     for shard in array.addressable_shards:
-        region = place_room.region_of(shard.index, array.shape)
-        if shard.replica_id == 0 and (common := place_room.meet(region, place.region)):
-            with place_room.without_mesh():  # cut on the device, so that no whole shard is copied
-                part = np.asarray(shard.data[place_room.within(common, region)])
-            held[place_room.within(common, place.region)] = part
+        region = publication.region_of(shard.index, array.shape)
+        if shard.replica_id == 0 and (common := publication.meet(region, place.region)):
+            with publication.without_mesh():  # cut on the device, so that no whole shard is copied
+                part = np.asarray(shard.data[publication.within(common, region)])
+            held[publication.within(common, place.region)] = part
     return place.turn_back(held)

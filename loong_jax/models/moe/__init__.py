@@ -2,11 +2,10 @@
 
 from loong_jax.models.hf.checkpoint import load_hf
 from loong_jax.models.hf.writing import save_hf
+from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
-from loong_jax.models.moe.controller import BiasController, ControllerMemory
 from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
-from loong_jax.models.moe.growth import stack_config, stack_layers
 from loong_jax.models.moe.model import (
     LongcatFlash,
     ModelOutput,
@@ -14,9 +13,8 @@ from loong_jax.models.moe.model import (
     abstract_weights,
     init_weights,
 )
-from loong_jax.models.moe.mtp import mtp_loss
 from loong_jax.models.moe.router import update_bias
-from loong_jax.models.moe.sizes import num_active_params, num_params
+from loong_jax.models.moe.scaling import num_active_params, num_params, stack_config, stack_layers
 from loong_jax.models.parameters import is_controller_state
 from loong_jax.models.rope import YarnScaling
 
@@ -37,7 +35,6 @@ __all__ = [
     "init_weights",
     "is_controller_state",
     "load_hf",
-    "mtp_loss",
     "num_active_params",
     "num_params",
     "save_hf",

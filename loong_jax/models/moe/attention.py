@@ -17,12 +17,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.models import parameters
-from loong_jax.models.moe import mixing
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.mixing import MixLatents
-from loong_jax.models.moe.sight import Operands, Sight
-from loong_jax.models.norm import rms_norm, scaled
-from loong_jax.models.products import in_chunks, project, project_weight_first
+from loong_jax.models.moe.core_attention import AttendLatents
+from loong_jax.models.moe.mask import AttentionMask, Operands
+from loong_jax.models.products import in_chunks, project, project_weight_first, rms_norm, scaled
 from loong_jax.models.rope import halves, rotate, rotate_halves
 from loong_jax.sharding import ShardingRules
 
@@ -99,11 +98,11 @@ class LatentAttention(parameters.Gathering, nnx.Module):
             gain=c.residual_gain,
         )
 
-    def resting(self) -> parameters.Matrices:
-        """As elsewhere; no gradient comes back this way: see `having`."""
-        return jax.lax.stop_gradient(super().resting())
+    def sharded_matrices(self) -> parameters.Matrices:
+        """As elsewhere; no gradient comes back this way: see `with_matrices`."""
+        return jax.lax.stop_gradient(super().sharded_matrices())
 
-    def having(self, weights: parameters.Matrices) -> "LatentAttention":
+    def with_matrices(self, weights: parameters.Matrices) -> "LatentAttention":
         """This attention with what `gathered` gave; gradients reach its own matrices."""
         if weights is None:
             return self
@@ -169,20 +168,26 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         return product(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], attention_mask: AttentionMask
     ) -> tuple[Float[Array, "B T D"], Latent]:
         """Expanded form over the tokens of `x` itself; returns what a cache would keep as well."""
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
-        return in_chunks(self._expanded, (x, position, *sight), rows)
+        return in_chunks(self._expanded, (x, position, *attention_mask), rows)
 
-    def _expanded(self, x, position, *sight):
+    def _expanded(self, x, position, *attention_mask):
         new = self.compress(x, position)
         operands = self._operands(x, position, new)
-        mixed_BTNU = mixing.mix(operands, Sight(*sight), self.rules, self.config.mixing)
+        mixed_BTNU = core_attention.whole(
+            operands, AttentionMask(*attention_mask), self.rules, self.config.mixing
+        )
         return self._project_out(mixed_BTNU, x), new
 
     def over_cache(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], sight: Sight, cached: Latent
+        self,
+        x: Float[Array, "B T D"],
+        position: Int[Array, "B T"],
+        attention_mask: AttentionMask,
+        cached: Latent,
     ) -> Float[Array, "B T D"]:
         """The same for tokens that see cached latents, in the form that takes fewer operations."""
         config, num_queries = self.config, x.shape[1]
@@ -190,9 +195,11 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         rope, rank = config.qk_rope_head_dim, config.kv_lora_rank
         expanded = num_queries * (head + rope) + rank * head  # half of those per head and key
         if num_queries * (2 * rank + rope) < expanded:  # 560B: for up to 170 tokens
-            return self.absorbed(x, position, mixing.over_latents(sight.pairs(), *cached))
+            return self.absorbed(
+                x, position, core_attention.over_latents(attention_mask.pairs(), *cached)
+            )
         operands = self._operands(x, position, cached)
-        mixed_BTNU = mixing.mix_cached(operands, sight, self.rules, config.mixing)
+        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.mixing)
         return self._project_out(mixed_BTNU, x)
 
     def _operands(self, x, position, keys: Latent) -> Operands:
@@ -201,7 +208,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())
 
     def absorbed(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], mix_latents: MixLatents
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], attend_latents: AttendLatents
     ) -> Float[Array, "B T D"]:
         """The same function over cached latents, which are never expanded, for few tokens.
 
@@ -211,6 +218,6 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         nope_BTNH, rope_BTNR = self.queries(x, position, cut_weights=False)
         key_up_CNH, value_up_CNU = self._up()
         query_BNTC = jnp.einsum("BTNH,CNH->BNTC", nope_BTNH, key_up_CNH)
-        latent_BNTC = mix_latents(query_BNTC, jnp.moveaxis(rope_BTNR, 2, 1))
+        latent_BNTC = attend_latents(query_BNTC, jnp.moveaxis(rope_BTNR, 2, 1))
         mixed_BTNU = jnp.einsum("BNTC,CNU->BTNU", latent_BNTC, value_up_CNU)
         return self._project_out(mixed_BTNU, x)

@@ -9,9 +9,9 @@ from jax.typing import DTypeLike
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import checking
+from loong_jax.models.moe.core_attention import AttentionKind
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
-from loong_jax.models.moe.expert_gemm import ExpertGemm
-from loong_jax.models.moe.mixing import Mixing
+from loong_jax.models.moe.kernels.expert_gemm import ExpertGemm
 from loong_jax.models.rope import YarnScaling
 
 
@@ -120,7 +120,7 @@ class MoEConfig:
     ngram: NgramEmbedding | None = None  # adds what came before to the input embedding
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     unroll_layers: bool = False  # a straight line instead of a loop
-    mixing: Mixing | None = None  # how attention meets many keys; None: by length and platform
+    mixing: AttentionKind | None = None  # how attention is computed; None: by length and platform
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
@@ -153,8 +153,7 @@ class MoEConfig:
                 f"expert_gemm={self.expert_gemm!r} multiplies nothing. Choose among "
                 f"{', '.join(get_args(ExpertGemm))}."
             )
-        if self.chunk_tokens is not None and self.chunk_tokens < 1:
-            raise ConfigError(f"chunk_tokens={self.chunk_tokens} is below 1. Raise it or use None.")
+        checking.chunk_tokens(self)
         if self.num_chosen > self.num_targets:
             raise ConfigError(
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
@@ -175,9 +174,9 @@ class MoEConfig:
                 f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
                 "Make it even."
             )
-        for name in ("gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} is not positive. Raise it.")
+        checking.positive(
+            self, "gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"
+        )
         if self.yarn is not None and self.rope_theta == 1:
             raise ConfigError(
                 "rope_theta=1 turns all pairs alike, so YaRN cannot tell fast ones from slow ones. "
@@ -313,7 +312,7 @@ class MoEConfig:
 
 _PARTS: dict[str, tuple[type, ...]] = {
     "exchange": get_args(Exchange),
-    "mixing": get_args(Mixing),
+    "mixing": get_args(AttentionKind),
     "yarn": (YarnScaling,),
     "ngram": (NgramEmbedding,),
 }

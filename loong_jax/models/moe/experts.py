@@ -1,23 +1,17 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-A mixture is made in five steps, so that a layer can do other work while rows travel: `dispatch`
-sends tokens to the devices that hold their experts, `receive` waits for them, `compute` runs those
-experts, `combine` sends back what they made, `mix` adds it up. Choices of zero-computation experts
-never become rows: they only add their gates to the weight of the identity.
-
-A device may send its tokens in chunks, so that one chunk travels while another is computed:
-
-    chunk 1   dispatch  compute   combine
-    chunk 2             dispatch  compute   combine
-    beside    FFN_0                         Attention_1, FFN_1
-
-Source: arXiv:2509.01322, section 2.1 and, for chunks, section 5 (training infrastructure).
+A mixture is made in five steps, so that a layer can do other work while rows travel (`overlap`):
+`pack` puts tokens into rows, `send` brings them to the devices that hold their experts, `run`
+computes there, `send_back` returns what those made, `mix` adds it up. Choices of zero-computation
+experts never become rows: they only add their gates to the weight of the identity. A device may
+send its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +19,17 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import parameters, products
-from loong_jax.models.moe import exchange, expert_gemm, hopper, travel
+from loong_jax.models import parameters
+from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.parcels import Rows
+from loong_jax.models.moe.exchange import transport
+from loong_jax.models.moe.exchange.dispatch import Rows, later_rounds
+from loong_jax.models.moe.exchange.transport import InTransit
+from loong_jax.models.moe.kernels import expert_gemm, hopper
 from loong_jax.models.moe.router import Routing
-from loong_jax.models.moe.rows import later_rounds
 from loong_jax.sharding import ShardingRules
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
@@ -41,37 +38,20 @@ DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what
 # there should be. Those of zero-computation experts take none, nor time to copy their rows.
 _SPARE_ROOM = 1.125
 
-Weights = TypeVar("Weights")  # a tree of arrays
-
 
 class Chunk(NamedTuple):
-    """Some tokens of each device on their way. Arrays of rows lie end to end, device by device."""
+    """Some tokens of each device, sent together. Arrays of rows lie end to end, device by device.
 
-    moving: Any  # Rows until `compute`, sealed if they travel; then what the experts made of them
-    parcels: Any  # the choices, sorted for the exchange
-    journey: Any  # which of them travel now
-    num_rounds: Int[Array, ""]  # until all have travelled; 1 unless a buffer is too small
-    num_overflowed: Int[Array, ""]  # choices that do not travel now, over all devices
+    `plan` holds the choices, sorted for the exchange, and `round` says which are sent now
+    (`transport`).
+    """
+
+    rows: Rows | InTransit | Float[Array, "rows D"]  # in transit if sent; after `run` what it made
+    plan: Tree
+    round: Tree
+    num_rounds: Int[Array, ""]  # until all have been sent; 1 unless a buffer is too small
+    num_overflowed: Int[Array, ""]  # choices that are not sent now, over all devices
     rest: Float[Array, "tokens D"] | None = None  # what became of those
-
-
-class Mixture(NamedTuple):
-    """A mixture in the making."""
-
-    x: Float[Array, "B T D"]
-    routing: Routing
-    chunks: tuple[Chunk, ...]
-
-    def having(self, moving: Any) -> "Mixture":
-        """This mixture with `moving` in its last chunk."""
-        *others, last = self.chunks
-        return self._replace(chunks=(*others, last._replace(moving=moving)))
-
-    @property
-    def num_overflowed(self) -> Int[Array, ""]:
-        return sum(
-            (chunk.num_overflowed for chunk in self.chunks[1:]), self.chunks[0].num_overflowed
-        )
 
 
 class Experts(nnx.Module):
@@ -111,139 +91,37 @@ class Experts(nnx.Module):
         self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
-        mixture, x, _ = self.dispatch(x, routing, mask, ())
-        mixture, x, _ = self.receive(mixture, x, (), ())
-        mixture, x, _ = self.compute(mixture, x, ())
-        return self.mix(self.combine(mixture), x)[0]
+        chunks = [self.pack(x, routing, mask, i) for i in range(self.num_chunks(x))]
+        chunks = [self.send(x, chunk) for chunk in chunks]
+        weights = self.gathered_weights(x)
+        chunks = [self.run(x, routing, chunk, i, weights) for i, chunk in enumerate(chunks)]
+        return self.mix(x, routing, [self.send_back(x, chunk) for chunk in chunks])
 
     @property
     def rest_ready(self) -> bool:
-        """Whether a device's weights are whole where they rest, and gathered for no call."""
+        """True where a device's weights are whole in their stack, and gathered for no call."""
         return not any(self.rules.gathers(*axes) for axes in self.AXES.values())
 
-    def after(
-        self, done: Float[Array, "B T D"], weights: Weights
-    ) -> tuple[Float[Array, "B T D"], Weights]:
-        """`done` once `weights` are there, which are gathered meanwhile."""
-        done, weights = self._in_order(done, weights)
-        return done, weights
+    @property
+    def sends_rows(self) -> bool:
+        """False where no row leaves its device."""
+        return self.rules.parts("expert") > 1
 
-    def after_gradient(
-        self, done: Float[Array, "B T D"], weights: Weights
-    ) -> tuple[Float[Array, "B T D"], Weights]:
-        """`done`, whose gradient passes on once that of `weights` is there, scattered meanwhile."""
-        if self.travels:
-            done, weights = products.together_going_back(done, weights)
-        return done, weights
+    def num_chunks(self, x: Float[Array, "B T D"]) -> int:
+        """The largest number that divides both the config's and the tokens of a device."""
+        if not self.sends_rows:
+            return 1
+        return math.gcd(self.config.token_chunks, self._tokens_per_device(x))
 
-    def dispatch(
-        self,
-        x: Float[Array, "B T D"],
-        routing: Routing,
-        mask: Bool[Array, "B T"],
-        weights: Weights,
-    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
-        """Sends the tokens in `mask` to the devices of their experts, those of the first chunk.
-
-        Returns `x` and `weights` as well: what is made of these runs while the rows travel, not
-        before they leave.
-        """
-        packed = (self._pack(x, routing, mask, i) for i in range(self._num_chunks(x)))
-        first, *others = packed
-        first, done, weights = self._in_order(first, x, weights)
-        return Mixture(x, routing, (self._carry(x, first), *others)), done, weights
-
-    def receive(
-        self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights, used: Any
-    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
-        """The rows of the first chunk have arrived, and the work is done that hid it.
-
-        Only then are `weights` there, which the next work needs. Going back, their gradient must
-        be there before the rows' leaves, and so must `used`, the weights that the work before used:
-        what is gathered or scattered for either stays out of the rows' way.
-        """
-        first, *others = mixture.chunks
-        first, done, weights = self._in_order(first, done, weights, before_gradient=used)
-        return mixture._replace(chunks=(first, *others)), done, weights
-
-    def compute(
-        self, mixture: Mixture, done: Float[Array, "B T D"], weights: Weights
-    ) -> tuple[Mixture, Float[Array, "B T D"], Weights]:
-        """Runs each device's experts over the rows it has, between the work before and after.
-
-        The next work starts from `done`, with `weights`, which are gathered while experts run.
-        Chunk i is computed while chunk i + 1 arrives and chunk i - 1 goes back.
-        """
-        chunks = list(mixture.chunks)
-        own_weights = self._gathered_weights(mixture.x)
-        for i in range(len(chunks)):
-            is_last = i + 1 == len(chunks)
-            if not is_last:  # leaves when this chunk is there
-                chunks[i + 1], chunks[i] = self._in_order(chunks[i + 1], chunks[i])
-                chunks[i + 1] = self._carry(mixture.x, chunks[i + 1])
-            chunks[i] = self._run_experts(mixture, chunks[i], i, own_weights)
-            if i > 0:  # was to be back by now
-                chunks[i - 1], chunks[i] = self._in_order(chunks[i - 1], chunks[i])
-            if not is_last:
-                chunks[i + 1], chunks[i] = self._in_order(chunks[i + 1], chunks[i])
-                chunks[i] = self._send_back(mixture.x, chunks[i])
-        chunks[-1], done, weights = self._in_order(chunks[-1], done, weights)
-        return mixture._replace(chunks=tuple(chunks)), done, weights
-
-    def wait_for_all(self, *things: Any) -> tuple[Any, ...]:
-        """All of them, each only once the others are there; of gradients nothing is asked.
-
-        Nothing happens where no row leaves its device, nor with None among them: weights that are
-        at hand.
-        """
-        if not self.travels or any(a is None for a in things):
-            return things
-        bare = (a.chunks[-1].moving if isinstance(a, Mixture) else a for a in things)
-        ordered = travel.together_going_forth(*bare)
-        pairs = zip(things, ordered, strict=True)
-        return tuple(a.having(b) if isinstance(a, Mixture) else b for a, b in pairs)
-
-    def combine(self, mixture: Mixture) -> Mixture:
-        """Sends rows back to where they came from, those of the last chunk."""
-        *others, last = mixture.chunks
-        return mixture._replace(chunks=(*others, self._send_back(mixture.x, last)))
-
-    def mix(
-        self, mixture: Mixture, done: Float[Array, "B T D"]
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"]]:
-        """The sum of each token's rows and its share of the identity, once the work is done that
-        the combine was to hide behind; and that work.
-        """
-        *others, last = mixture.chunks
-        last, done = self._in_order(last, done)
-        chunks, x, routing = (*others, last), mixture.x, mixture.routing
-        work, places = self._work(x), _Places.of(self.rules, x)
-
-        def on_one_device(back, rest, journey, x):
-            mixed = [work.unload(*one) for one in zip(back, journey, strict=True)]
-            mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
-            mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
-            mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
-            return mixed.reshape(x.shape)
-
-        specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
-        on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
-        mixed = on_mesh(
-            tuple(chunk.moving for chunk in chunks),
-            tuple(chunk.rest for chunk in chunks),
-            tuple(chunk.journey for chunk in chunks),
-            x,
-        )
-        is_zero = routing.target >= self.config.num_experts
-        zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
-        return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype), done
-
-    def _pack(
+    def pack(
         self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"], i: int
     ) -> Chunk:
         """Puts the tokens of chunk i into rows, sorted by where they go."""
         rules, places = self.rules, _Places.of(self.rules, x)
-        work = self._work(x)
+        device = self._placement(x)
+        load = device.load
+        if self.sends_rows:
+            load = functools.partial(transport.pack, self._exchange(x))
         if rules.mesh is not None:  # a mask may arrive whole on every device
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
         own = self._own_tokens(x, i)
@@ -251,57 +129,34 @@ class Experts(nnx.Module):
         def on_one_device(x, target, gate, mask):
             x, target, gate, mask = own(x), own(target), own(gate), own(mask[..., None])
             kept = (target < self.config.num_experts) & mask
-            parcels = work.sort(target, kept)
-            journey = work.journey(parcels, 0)
+            plan = device.plan(target, kept)
+            round = device.take_round(plan, 0)
             num_rounds, num_waiting = jnp.int32(1), jnp.int32(0)
-            if work.may_overflow:
-                num_rounds = jax.lax.pmax(work.num_rounds(parcels), places.token_axes)
-                num_waiting = jax.lax.psum(work.num_waiting(parcels), places.token_axes)
-            load = functools.partial(travel.pack, work) if self.travels else work.load
-            moving = load(x, gate, parcels, journey)
-            return moving, parcels, journey, num_rounds, num_waiting
+            if device.may_overflow:
+                num_rounds = jax.lax.pmax(device.num_rounds(plan), places.token_axes)
+                num_waiting = jax.lax.psum(device.num_waiting(plan), places.token_axes)
+            rows = load(x, gate, plan, round)
+            return rows, plan, round, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
         return Chunk(*on_mesh(x, routing.target, routing.gate, mask))
 
-    def _own_tokens(self, x: Float[Array, "B T D"], i: int) -> Callable[[Array], Array]:
-        """On one device: the tokens of chunk i, of an array with two axes of them."""
-        num_chunks = self._num_chunks(x)
-
-        def own(a):
-            a = a.reshape(-1, a.shape[-1])
-            return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
-
-        return own
-
-    def _carry(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+    def send(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
         """The exchange that brings rows to their experts."""
-        if not self.travels:
+        if not self.sends_rows:
             return chunk
-        work, places = self._work(x), _Places.of(self.rules, x)
+        device, places = self._exchange(x), _Places.of(self.rules, x)
 
-        def on_one_device(sealed, journey):
-            return travel.carry(work, sealed, journey)
+        def on_one_device(rows, round):
+            return transport.send(device, rows, round)
 
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
-        arrived = on_mesh(chunk.moving, chunk.journey)
-        there = jax.tree.map(_kept_as_bits, arrived.there)
-        return chunk._replace(moving=arrived._replace(there=there))
+        arrived = on_mesh(chunk.rows, chunk.round)
+        packed = jax.tree.map(_kept_as_bits, arrived.packed)
+        return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
-    def _send_back(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
-        """The exchange that brings back what the experts made."""
-        if not self.travels:
-            return chunk
-        work, places = self._work(x), _Places.of(self.rules, x)
-        on_mesh = self.rules.shard_map(
-            work.send_back,
-            in_specs=(places.partial_rows, places.rows),
-            out_specs=places.partial_rows,
-        )
-        return chunk._replace(moving=on_mesh(chunk.moving, chunk.journey))
-
-    def _gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
+    def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
         """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
         gate_up, down = (a[...].astype(self.config.dtype) for a in (self.gate_up, self.down))
         if self.layer is not None:
@@ -309,39 +164,46 @@ class Experts(nnx.Module):
         gather = functools.partial(self.rules.gather, meets=x)
         return gather(gate_up, *self.AXES["gate_up"]), gather(down, *self.AXES["down"])
 
-    def _run_experts(
-        self, mixture: Mixture, chunk: Chunk, i: int, weights: tuple[Array, Array]
+    def run(
+        self,
+        x: Float[Array, "B T D"],
+        routing: Routing,
+        chunk: Chunk,
+        i: int,
+        weights: tuple[Array, Array],
     ) -> Chunk:
         """What this device's experts make of chunk i, and of what waits for a later round."""
-        rules, places = self.rules, _Places.of(self.rules, mixture.x)
-        work, dtype = self._work(mixture.x), mixture.x.dtype
-        own = self._own_tokens(mixture.x, i)
+        rules, places = self.rules, _Places.of(self.rules, x)
+        placement, dtype = self._placement(x), x.dtype
+        own = self._own_tokens(x, i)
         layer = () if self.layer is None else (self.layer,)
-        num_tokens = self._tokens_per_device(mixture.x) // self._num_chunks(mixture.x)
-        made_of = functools.partial(self._sum_of_ffns, work, num_tokens)
+        num_tokens = self._tokens_per_device(x) // self.num_chunks(x)
+        tokens = x
+        made_of = functools.partial(self._sum_of_ffns, placement.room, num_tokens)
 
-        def one_round(i, inputs, weights, parcels):
-            journey = work.journey(parcels, i)
+        def one_round(i, inputs, weights, plan):
+            device = self._exchange(tokens)
+            round = device.take_round(plan, i)
             x, gate = inputs
-            sealed = travel.pack(work, x, gate, parcels, journey)
-            arrived = travel.unseal(work, travel.carry(work, sealed, journey))
-            back = work.send_back(made_of(arrived, weights).astype(dtype), journey)
-            return work.unload(back, journey)
+            rows = transport.pack(device, x, gate, plan, round)
+            arrived = transport.unpack(device, transport.send(device, rows, round))
+            back = device.send_back(made_of(arrived, weights).astype(dtype), round)
+            return device.unload(back, round)
 
-        def on_one_device(moving, x, gate, parcels, num_rounds, gate_up, down, *layer):
-            rows = travel.unseal(work, moving) if self.travels else moving
+        def on_one_device(rows, x, gate, plan, num_rounds, gate_up, down, *layer):
+            rows = transport.unpack(self._exchange(tokens), rows) if self.sends_rows else rows
             x, gate = own(x), own(gate)
             # Flat before it is used twice: on TPU this moves every weight.
             if not layer:
                 gate_up = gate_up.reshape(*gate_up.shape[:2], -1)
             weights, rest = (gate_up, down, *layer), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
-                operands = _varying_alike((rows, x, gate, parcels, weights))
-                rows, x, gate, parcels, weights = operands
-            if work.may_overflow:
-                rest, weights = later_rounds(one_round, num_rounds, (x, gate), weights, parcels)
+                operands = _varying_alike((rows, x, gate, plan, weights))
+                rows, x, gate, plan, weights = operands
+            if placement.may_overflow:
+                rest, weights = later_rounds(one_round, num_rounds, (x, gate), weights, plan)
             made = made_of(rows, weights)
-            return made.astype(dtype) if self.travels else made, rest
+            return made.astype(dtype) if self.sends_rows else made, rest
 
         specs = (
             places.rows,
@@ -353,19 +215,59 @@ class Experts(nnx.Module):
             *(places.whole for _ in layer),
         )
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
-        made, rest = on_mesh(
-            chunk.moving,
-            mixture.x,
-            mixture.routing.gate,
-            chunk.parcels,
-            chunk.num_rounds,
-            *weights,
-            *layer,
+        operands = (chunk.rows, x, routing.gate, chunk.plan, chunk.num_rounds, *weights, *layer)
+        made, rest = on_mesh(*operands)
+        return chunk._replace(rows=made, rest=rest)
+
+    def send_back(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+        """The exchange that brings back what the experts made."""
+        if not self.sends_rows:
+            return chunk
+        device, places = self._exchange(x), _Places.of(self.rules, x)
+        on_mesh = self.rules.shard_map(
+            device.send_back,
+            in_specs=(places.partial_rows, places.rows),
+            out_specs=places.partial_rows,
         )
-        return chunk._replace(moving=made, rest=rest)
+        return chunk._replace(rows=on_mesh(chunk.rows, chunk.round))
+
+    def mix(
+        self, x: Float[Array, "B T D"], routing: Routing, chunks: Sequence[Chunk]
+    ) -> Float[Array, "B T D"]:
+        """The sum of each token's rows and its share of the identity."""
+        placement, places = self._placement(x), _Places.of(self.rules, x)
+
+        def on_one_device(back, rest, round, x):
+            mixed = [placement.unload(*one) for one in zip(back, round, strict=True)]
+            mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
+            mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
+            mixed = jax.lax.psum(mixed, places.partial_axes) if places.partial_axes else mixed
+            return mixed.reshape(x.shape)
+
+        specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
+        on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
+        mixed = on_mesh(
+            tuple(chunk.rows for chunk in chunks),
+            tuple(chunk.rest for chunk in chunks),
+            tuple(chunk.round for chunk in chunks),
+            x,
+        )
+        is_zero = routing.target >= self.config.num_experts
+        zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
+        return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
+
+    def _own_tokens(self, x: Float[Array, "B T D"], i: int) -> Callable[[Array], Array]:
+        """On one device: the tokens of chunk i, of an array with two axes of them."""
+        num_chunks = self.num_chunks(x)
+
+        def own(a):
+            a = a.reshape(-1, a.shape[-1])
+            return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
+
+        return own
 
     def _sum_of_ffns(
-        self, work: Any, num_tokens: int, rows: Rows, weights: tuple[Array, ...]
+        self, room: int | None, num_tokens: int, rows: Rows, weights: tuple[Array, ...]
     ) -> Float[Array, "rows D"]:
         """On one device that sends `num_tokens`: what its experts make of the rows it has."""
         gate_up, down, *layer = weights
@@ -383,62 +285,36 @@ class Experts(nnx.Module):
             self.rules.platform,
             num_rows=len(rows.x),
             num_experts=num_local,
-            num_choices=num_choices if work.room is None else min(work.room, num_choices),
+            num_choices=num_choices if room is None else min(room, num_choices),
             on_hopper=on_hopper,
         )
         if layer:
             gate_up, down = _of_layer(gate_up, *layer, apart=gemm != "blocked"), down[layer[0]]
         mean_choices = num_tokens * self.config.mean_ffn_experts
-        room = work.room
         if room is None and gemm == "hopper":
             room = 128 * math.ceil(_SPARE_ROOM * mean_choices / 128)  # in whole blocks
         return expert_gemm.expert_ffn(
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _in_order(self, *things: Any, before_gradient: Any = ()) -> tuple[Any, ...]:
-        """All of them, chunks and trees of arrays, each only once the others are there.
+    def _placement(self, x: Float[Array, "B T D"]) -> transport.Placement:
+        return self._exchange(x) if self.sends_rows else transport.Local()
 
-        Nothing happens where no row leaves its device.
-        A compiler is free to do what it can do early or late; this pins the start of an exchange
-        before the work that hides it, and its end after. Gradients are pinned the same way round.
-        They wait for `before_gradient`, a tree of arrays, as well.
-        """
-        if not self.travels:
-            return things
-        bare = (a.moving if isinstance(a, Chunk) else a for a in things)
-        ordered = travel.together(*bare, before_gradient=before_gradient)
-        pairs = zip(things, ordered, strict=True)
-        return tuple(a._replace(moving=b) if isinstance(a, Chunk) else b for a, b in pairs)
-
-    @property
-    def travels(self) -> bool:
-        """Whether any row leaves its device."""
-        return self.rules.parts("expert") > 1
-
-    def _work(self, x: Float[Array, "B T D"]) -> Any:
+    def _exchange(self, x: Float[Array, "B T D"]) -> transport.DeviceExchange:
         """The exchange, fitted to one device's share of a chunk of `x`."""
-        if not self.travels:
-            return travel.Alone()
         config, rules = self.config, self.rules
         devices = rules.parts("expert")
         sizes = exchange.Sizes(
             axes=rules.axes("expert"),
             num_devices=devices,
-            num_tokens=self._tokens_per_device(x) // self._num_chunks(x),
+            num_tokens=self._tokens_per_device(x) // self.num_chunks(x),
             num_chosen=config.num_chosen,
             num_local=config.num_experts // devices,
             mean_chosen=config.mean_ffn_experts,
             width=config.hidden_size,
             platform=rules.platform,
         )
-        return travel.at_work(config.exchange, sizes)
-
-    def _num_chunks(self, x: Float[Array, "B T D"]) -> int:
-        """The largest number that divides both the config's and the tokens of a device."""
-        if not self.travels:
-            return 1
-        return math.gcd(self.config.token_chunks, self._tokens_per_device(x))
+        return transport.on_device(config.exchange, sizes)
 
     def _tokens_per_device(self, x: Float[Array, "B T D"]) -> int:
         axes = _Places.of(self.rules, x).token_axes

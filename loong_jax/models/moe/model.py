@@ -15,19 +15,20 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import making, parameters, stack, vocabulary
+from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import Weights
 from loong_jax.models.entry import entry
-from loong_jax.models.making import Weights
-from loong_jax.models.moe import context, cudnn, mixing, ngram
+from loong_jax.models.moe import context, core_attention, ngram
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.experts import DISPATCHED
+from loong_jax.models.moe.kernels import cudnn
 from loong_jax.models.moe.layer import ShortcutLayer
+from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.router import LayerStatistics
-from loong_jax.models.moe.sight import Sight
-from loong_jax.models.norm import rms_norm
+from loong_jax.models.products import rms_norm
 from loong_jax.sharding import ShardingRules
 
 
@@ -51,7 +52,7 @@ class _Rows(NamedTuple):
     recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
-    sight: Sight
+    attention_mask: AttentionMask
     forced_target: Int[Array, "L B T K"] | None = None
 
 
@@ -180,7 +181,7 @@ class LongcatFlash(nnx.Module):
         rules, rows = self.rules, self._rows(next_tokens, positions, mask, segment_ids)
         hidden = rules.place(hidden, "act_batch", "act_length", "act_embed")
         hidden, word = (context.enter(a, rules) for a in (hidden, self._word(rows.tokens)))
-        x, cached = self._drafting_head()(hidden, word, rows.positions, rows.sight)
+        x, cached = self._drafting_head()(hidden, word, rows.positions, rows.attention_mask)
         cached = Latent(*(context.leave(a, rules) for a in cached))
         return context.leave(x, rules), cached.place(rules)
 
@@ -209,7 +210,7 @@ class LongcatFlash(nnx.Module):
         if self.rules.mesh is not None or self.rules.platform == "tpu":
             return self
         model = nnx.merge(*nnx.split(self, graph=False))
-        model.cut = nnx.data(stack.cut(model.layers, self.config.num_layers))
+        model.cut = nnx.data(decoder.cut(model.layers, self.config.num_layers))
         return model
 
     def _drafting_head(self) -> MtpHead:
@@ -231,7 +232,7 @@ class LongcatFlash(nnx.Module):
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
         key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
         if positions is None:
-            positions = stack.restarting_positions(key_segment_BS)
+            positions = decoder.restarting_positions(key_segment_BS)
         recent = None
         if self.config.ngram is not None:
             whole = rules.place(tokens, "act_batch", "act_keys")
@@ -243,12 +244,12 @@ class LongcatFlash(nnx.Module):
             for a in (tokens, positions, segment_ids, key_index_BS)
         )
         positions, segment_ids, index = (context.enter(a, rules) for a in others)
-        sight = Sight(segment_ids, index, key_segment_BS, key_index_BS)
+        attention_mask = AttentionMask(segment_ids, index, key_segment_BS, key_index_BS)
         if forced_target is not None:
             forced_BTLK = jnp.moveaxis(forced_target.astype(jnp.int32), 0, 2)
             placed = rules.place(forced_BTLK, "act_batch", "act_length", None, None)
             forced_target = jnp.moveaxis(context.enter(placed, rules), 2, 0)
-        return _Rows(tokens, recent, positions, segment_ids > 0, sight, forced_target)
+        return _Rows(tokens, recent, positions, segment_ids > 0, attention_mask, forced_target)
 
     def _whole(self, rows: _Rows, score_shift):
         rules = self.rules
@@ -257,7 +258,7 @@ class LongcatFlash(nnx.Module):
             cached = [None, None]
 
             def attend(i, attention, normed):
-                out, cached[i] = attention(normed, rows.positions, rows.sight)
+                out, cached[i] = attention(normed, rows.positions, rows.attention_mask)
                 return out
 
             shift = None if score_shift is None else score_shift[index]
@@ -313,7 +314,9 @@ class LongcatFlash(nnx.Module):
         tokens, positions, mask = (
             rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
         )
-        sight = Sight(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
+        attention_mask = AttentionMask(
+            mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS
+        )
 
         def step(carry, layer, index):
             x, cache = carry
@@ -322,7 +325,7 @@ class LongcatFlash(nnx.Module):
                 nonlocal cache
                 new = attention.compress(normed, positions).place(rules)
                 cache = cache.write(index, i, new, written_at, rules)
-                return attention.over_cache(normed, positions, sight, cache.read(index, i))
+                return attention.over_cache(normed, positions, attention_mask, cache.read(index, i))
 
             x, statistics = layer(x, mask, attend)
             return (x, cache), statistics
@@ -402,7 +405,7 @@ class LongcatFlash(nnx.Module):
                 nonlocal cache
                 new = attention.compress(normed, position_BT)
                 cache = cache.write(index, i, new, position_BT, rules)
-                over_entries = mixing.over_cache(
+                over_entries = core_attention.over_cache(
                     cache.latent, cache.rope_key, index, i, position_BT, rules
                 )
                 return attention.absorbed(normed, position_BT, over_entries)
@@ -430,7 +433,7 @@ class LongcatFlash(nnx.Module):
                 layer.experts.layer = nnx.data(index)
             return step(carry, layer, index)
 
-        return stack.scan(
+        return decoder.scan(
             with_layer,
             carry,
             stacked,
@@ -454,7 +457,7 @@ class LongcatFlash(nnx.Module):
         return self.ngram(word, recent)
 
     def _word(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        return vocabulary.words(self.embedding[...], tokens, self.rules, self.config.dtype)
+        return decoder.words(self.embedding[...], tokens, self.rules, self.config.dtype)
 
     def _output(self, x: Float[Array, "B T D"], statistics: LayerStatistics) -> ModelOutput:
         hidden = self._normed(x)
@@ -465,7 +468,7 @@ class LongcatFlash(nnx.Module):
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
-        return vocabulary.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
+        return decoder.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
 
 
 def init_weights(
@@ -476,7 +479,7 @@ def init_weights(
     Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
     not depend on the mesh.
     """
-    return making.init(functools.partial(LongcatFlash, config), key, rules)
+    return decoder.init(functools.partial(LongcatFlash, config), key, rules)
 
 
 def abstract_weights(
@@ -486,4 +489,4 @@ def abstract_weights(
 
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """
-    return making.abstract(functools.partial(LongcatFlash, config), rules)
+    return decoder.abstract(functools.partial(LongcatFlash, config), rules)

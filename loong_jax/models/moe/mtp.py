@@ -20,14 +20,13 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models import parameters
 from loong_jax.models.ffn import DenseFFN
-from loong_jax.models.moe import mixing
+from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.attention import Latent, LatentAttention
 from loong_jax.models.moe.cache import put_entries
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.sight import Sight
-from loong_jax.models.norm import rms_norm
-from loong_jax.models.products import project
-from loong_jax.sharding import ShardingRules, place_like
+from loong_jax.models.moe.mask import AttentionMask
+from loong_jax.models.products import project, rms_norm
+from loong_jax.sharding import ShardingRules
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -58,7 +57,7 @@ class MtpHead(nnx.Module):
         hidden: Float[Array, "B T D"],
         embedding: Float[Array, "B T D"],
         position: Int[Array, "B T"],
-        sight: Sight,
+        attention_mask: AttentionMask,
     ) -> tuple[Float[Array, "B T D"], Latent]:
         """The normed state of every row, and what a cache would keep.
 
@@ -66,7 +65,7 @@ class MtpHead(nnx.Module):
         """
         x = self._join(hidden, embedding)
         normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
-        attended, cached = _only_layer(self.attention)(normed, position, sight)
+        attended, cached = _only_layer(self.attention)(normed, position, attention_mask)
         return self._finish(x + attended), cached
 
     def extend(
@@ -87,7 +86,9 @@ class MtpHead(nnx.Module):
         attention = _only_layer(self.attention)
         cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
         latent, rope_key = (a[None, None] for a in cache)  # the first attention of one layer
-        over_entries = mixing.over_cache(latent, rope_key, jnp.int32(0), 0, position_BT, self.rules)
+        over_entries = core_attention.over_cache(
+            latent, rope_key, jnp.int32(0), 0, position_BT, self.rules
+        )
         attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 
@@ -124,29 +125,6 @@ def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: Shardi
     return Latent(
         local(cache.latent, new.latent, position), local(cache.rope_key, new.rope_key, position)
     )
-
-
-def mtp_loss(
-    logits: Float[Array, "B T V"],
-    tokens: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"] | None = None,
-    loss_mask: Bool[Array, "B T"] | None = None,
-) -> Float[Array, ""]:
-    """Mean negative log-probability, in nats, of token i + 2 under the draft logits of row i.
-
-    Over the `drafted_rows`; 0 if there are none. On a mesh every device must hold whole rows of
-    the integer arrays, as columns are moved.
-    """
-    segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
-    counts, wanted = (
-        place_like(a, logits[..., 0])
-        for a in (drafted_rows(segment_ids, loss_mask), shift_left(tokens, 2))
-    )
-    is_wanted = jnp.arange(logits.shape[-1])[None, None] == wanted[..., None]
-    logit_BT = jnp.sum(jnp.where(is_wanted, logits, 0.0), axis=-1)
-    surprise_BT = jax.nn.logsumexp(logits, axis=-1) - logit_BT
-    total = jnp.sum(jnp.where(counts, surprise_BT, 0.0))
-    return total / jnp.maximum(jnp.sum(counts), 1)
 
 
 def drafted_rows(

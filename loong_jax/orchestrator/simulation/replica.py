@@ -4,7 +4,7 @@ import collections
 import heapq
 from typing import NamedTuple
 
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel
 
 
 class Running(NamedTuple):

@@ -11,8 +11,7 @@ from loong_jax.environments.problem import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.policy import Policy
-from loong_jax.orchestrator.simulation.cost import CostModel
-from loong_jax.orchestrator.simulation.trace import LengthTrace, ks_distance
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace, ks_distance
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld, problem_number
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rollout.records import Group

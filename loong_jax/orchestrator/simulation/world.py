@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.simulation.cost import CostModel
+from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
-from loong_jax.orchestrator.simulation.trace import LengthTrace
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
@@ -53,7 +52,55 @@ class Layout:
         return spare // self.accelerators_per_replica
 
 
-class SimulatedWorld:
+class VirtualTime:
+    """A clock, the event queue that moves it, and a trainer that does one command at a time."""
+
+    def __init__(self):
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._delivered: collections.deque[Any] = collections.deque()
+        self._trainer_free_s = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def put(self, event: Any) -> None:
+        self._delivered.append(event)
+
+    def get(self, *, timeout: float) -> Any:
+        deadline_s = self.now + timeout
+        while not self._delivered:
+            if not self._heap or self._heap[0][0] > deadline_s:
+                self.now = deadline_s
+                raise queue.Empty
+            self.now = self._heap[0][0]
+            self._pop_due()
+        return self._delivered.popleft()
+
+    def start(self, emit: Callable[[Any], None]) -> None:
+        del emit  # events go through `put`
+
+    def close(self, timeout_s: float) -> None:
+        del timeout_s
+
+    def _pop_due(self) -> None:
+        _, _, happen = heapq.heappop(self._heap)
+        happen()
+
+    def _at(self, time_s: float, happen: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (max(time_s, self.now), self._sequence, happen))
+
+    def _command(self, seconds: float, make: Callable[[float, float], Any]) -> float:
+        """The trainer's next command, answered by the event `make` of begin and end; its end."""
+        start_s = max(self.now, self._trainer_free_s)
+        end_s = self._trainer_free_s = start_s + seconds
+        self._at(end_s, lambda: self.put(make(start_s, end_s)))
+        return end_s
+
+
+class SimulatedWorld(VirtualTime):
     """ReplicaGroup with every optional ability, TrainerGroup, VerifierPool, queue and clock."""
 
     def __init__(
@@ -65,6 +112,7 @@ class SimulatedWorld:
         reuses_cache: bool = True,
     ):
         """With `reuses_cache` false, a group that moves is prefilled again."""
+        super().__init__()
         self.layout = layout
         self.trace = trace
         self.cost = cost
@@ -78,47 +126,14 @@ class SimulatedWorld:
         self.replicas = [
             SimulatedReplica(cost, layout.slots_per_replica) for _ in range(layout.num_replicas)
         ]
-        self.now = 0.0
         self.versions_of: dict[int, list[int]] = {}  # ticket -> versions of its tokens, in order
         self.trained: list[tuple[float, int, tuple[Group, ...]]] = []  # begin, step, groups
         self.marks: list[dict[str, float]] = []  # totals at the end of each step
         self.totals: collections.Counter[str] = collections.Counter()
         self._reuses_cache = reuses_cache
         self._tickets: dict[int, Ticket] = {}
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = 0
-        self._delivered: collections.deque[Any] = collections.deque()
-        self._trainer_free_s = 0.0
-
-    # ---- clock and event queue ------------------------------------------------------------------
-
-    def clock(self) -> float:
-        return self.now
-
-    def put(self, event: Any) -> None:
-        self._delivered.append(event)
-
-    def get(self, *, timeout: float) -> Any:
-        deadline_s = self.now + timeout
-        while not self._delivered:
-            if not self._heap or self._heap[0][0] > deadline_s:
-                raise queue.Empty
-            self.now = self._heap[0][0]
-            self._pop_due()
-        return self._delivered.popleft()
-
-    def _pop_due(self) -> None:
-        _, _, happen = heapq.heappop(self._heap)
-        happen()
-
-    def _at(self, time_s: float, happen: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (max(time_s, self.now), self._sequence, happen))
 
     # ---- ReplicaGroup ---------------------------------------------------------------------------
-
-    def start(self, emit: Callable[[Any], None]) -> None:
-        del emit  # events go through `put`
 
     def assign(self, replica: int, version: int) -> None:
         host = self._reach(replica)
@@ -221,16 +236,12 @@ class SimulatedWorld:
             self._mark(step, tokens)
             return rl_events.StepTrained(step=step, metrics={}, start_s=start, end_s=end)
 
-        self._command(seconds, finished, devices)
+        self._count_trainer(self._command(seconds, finished), seconds, devices)
 
     def publish(self, version: int) -> None:
-        self._command(
-            self.cost.publish_s,
-            lambda start, end: rl_events.VersionPublished(
-                version=version, start_s=start, end_s=end
-            ),
-            self._trainer_devices(),
-        )
+        seconds = self.cost.publish_s
+        end_s = self._command(seconds, lambda s, e: rl_events.VersionPublished(version, s, e))
+        self._count_trainer(end_s, seconds, self._trainer_devices())
 
     def save(self, step: int, control: Mapping[str, Any]) -> None:
         """Nothing is saved, at once."""
@@ -240,19 +251,13 @@ class SimulatedWorld:
         scored = tuple(groups)
         tokens = sum(int(self._lengths(group.ticket.number).sum()) for group in scored)
         seconds = self.cost.score_share * self.cost.train_device_s * tokens / devices
-        self._command(
-            seconds,
-            lambda start, end: rl_events.GroupsScored(groups=scored, start_s=start, end_s=end),
-            self._trainer_devices(),
-        )
+        end_s = self._command(seconds, lambda s, e: rl_events.GroupsScored(scored, s, e))
+        self._count_trainer(end_s, seconds, self._trainer_devices())
         return seconds
 
-    def _command(self, seconds: float, make: Callable[[float, float], Any], devices: int) -> None:
-        start_s = max(self.now, self._trainer_free_s)
-        end_s = self._trainer_free_s = start_s + seconds
+    def _count_trainer(self, end_s: float, seconds: float, devices: int) -> None:
         self.totals["trainer_device_ms"] += int(1e3 * seconds * devices)
         self.totals["trainer_ms"] += int(1e3 * (end_s - self.now))
-        self._at(end_s, lambda: self.put(make(start_s, end_s)))
 
     def _trainer_devices(self) -> int:
         taken = sum(self.replicas[number].is_paused for number in self.elastic_replicas)
@@ -284,9 +289,6 @@ class SimulatedWorld:
             self._at(self.now + self.cost.verify_s, lambda f=future: f.set_result(correct()))
             futures.append(future)
         return futures
-
-    def close(self, timeout_s: float) -> None:
-        del timeout_s
 
     # ---- parts ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What makes a replica's samples those of an agent: tools, template and bounds."""
+"""An agent: tools, the template of their turns, and bounds of one sample."""
 
 import dataclasses
 

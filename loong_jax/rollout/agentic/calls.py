@@ -23,7 +23,7 @@ MAX_ERROR_CHARS = 500
 
 
 class Answer(NamedTuple):
-    """What came of a call; `failure` is one word or none, and the text says more."""
+    """The result of a call; `failure` is one word or none, and the text says more."""
 
     text: str
     failure: str = ""  # "error", "timeout", "refused"

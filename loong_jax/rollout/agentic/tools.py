@@ -1,4 +1,4 @@
-"""What a tool is: a name, a JSON schema of its arguments, and a call with a time limit."""
+"""Tools: a name, a JSON schema of the arguments, and a call with a time limit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """What the policy is told of it."""
+        """For the policy."""
         ...
 
     @property

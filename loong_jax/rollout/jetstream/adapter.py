@@ -27,6 +27,7 @@ from jetstream.engine import engine_api, token_utils, tokenizer_api, tokenizer_p
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import Params, SampleRequest
+from loong_jax.rollout.jetstream.contract import JetStreamEngine, greedy_requests
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
@@ -43,8 +44,8 @@ class AdaptedState(NamedTuple):
     length: jax.Array  # int32 [B], tokens of the sample up to that one
 
 
-class JetStreamAdapter(engine_api.Engine):
-    """`engine` with one set of weights and one set of sampling settings."""
+class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
+    """`engine` under the older contract, with one set of weights and of sampling settings."""
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class JetStreamAdapter(engine_api.Engine):
         """Without `sampling`, decodes greedily as long as the cache allows."""
         _refuse_misfit(engine)
         allow_driver()
-        self._engine, self._weights = engine, weights
+        super().__init__(engine, engine_api.ResultTokens)
+        self._weights = weights
         self._sampling, self._seed = sampling, seed
         self._count = itertools.count()
         self._withhold = jax.jit(_withhold, donate_argnums=0)
@@ -77,30 +79,25 @@ class JetStreamAdapter(engine_api.Engine):
         if existing_prefix is not None:
             raise ConfigError("existing_prefix is not taken. Pass the whole prompt.")
         prompt = np.asarray(padded_tokens)[: min(true_length, len(padded_tokens))]
-        room = self._engine.config.cache_length + 1 - len(prompt)
-        sampling = self._sampling or SamplingSettings(greedy=True, max_new_tokens=room)
+        (request,) = greedy_requests(self.engine, len(prompt), 1)
         stream = (self._seed, 0, 0, 0, next(self._count))
-        prefix, _ = self._engine.prefill_batch(
-            params=params,
-            prompts=[prompt],
-            rows=[0],
-            requests=[SampleRequest(stream=stream, sampling=sampling)],
+        request = SampleRequest(stream=stream, sampling=self._sampling or request.sampling)
+        prefix, _ = self.engine.prefill_batch(
+            params=params, prompts=[prompt], rows=[0], requests=[request]
         )
         return prefix
 
     def insert(self, prefix: Prefix, decode_state: AdaptedState, slot: int) -> AdaptedState:
-        inner = self._engine.insert(prefix, decode_state.inner, slot)
+        inner = self.engine.bulk_insert(prefix, decode_state.inner, [slot], members=[0])
         return self._withhold(decode_state._replace(inner=inner), prefix.slot.token[0], slot)
 
     def generate(
         self, params: Params, decode_state: AdaptedState
     ) -> tuple[AdaptedState, engine_api.ResultTokens]:
         withheld = (decode_state.token, decode_state.valid, decode_state.length)
-        inner, result = self._engine.generate(params, decode_state.inner)
-        first, valid, _ = (result.tokens_idx[0], result.valid_idx[0], result.length_idx[0])
-        state = AdaptedState(
-            inner, result.data[:, first], result.data[:, valid], decode_state.length + 1
-        )
+        inner, result = self.engine.generate(params, decode_state.inner)
+        token, valid = result.tokens[:, 0], result.num_valid
+        state = AdaptedState(inner, token, valid, decode_state.length + 1)
         shown = engine_api.ResultTokens(
             data=jnp.stack(withheld, axis=1),
             tokens_idx=(0, 1),
@@ -114,37 +111,14 @@ class JetStreamAdapter(engine_api.Engine):
         del args, kwargs
         batch = self.max_concurrent_decodes
         empty = (jnp.zeros(batch, jnp.int32) for _ in range(3))
-        return AdaptedState(self._engine.init_decode_state(), *empty)
+        return AdaptedState(self.engine.init_decode_state(), *empty)
 
     def get_tokenizer(self) -> tokenizer_pb2.TokenizerParameters:
         return tokenizer_pb2.TokenizerParameters(path="", extra_ids=0)
 
     def build_tokenizer(self, metadata: Any) -> "DriverTokenizer":
         del metadata
-        return DriverTokenizer(self._engine.get_tokenizer())
-
-    def get_prefix_destination_sharding(self) -> Any:
-        return self._engine.get_prefix_destination_sharding()
-
-    @property
-    def max_concurrent_decodes(self) -> int:
-        return self._engine.max_concurrent_decodes
-
-    @property
-    def samples_per_slot(self) -> int:
-        return self._engine.samples_per_slot
-
-    @property
-    def max_prefill_length(self) -> int:
-        return self._engine.max_prefill_length
-
-    @property
-    def mesh(self) -> Any:
-        return self._engine.mesh
-
-    @property
-    def colocated_cpus(self) -> Any:
-        return self._engine.colocated_cpus
+        return DriverTokenizer(self.engine.get_tokenizer())
 
 
 class DriverTokenizer(tokenizer_api.Tokenizer):
@@ -192,17 +166,17 @@ def _withhold(state: AdaptedState, token: jax.Array, slot: jax.Array) -> Adapted
 
 def _refuse_misfit(engine: SlotEngine) -> None:
     config = engine.config
-    if engine.is_paged:
+    if config.pages is not None:
         raise ConfigError(
             "pages: the Driver never frees a slot, so its pages would not come back. Build the "
             "engine without pages."
         )
-    if config.block_steps != 1:
+    if config.decode_steps != 1:
         raise ConfigError(
-            f"block_steps={config.block_steps}: the Driver takes a column that is not valid for "
-            "the end of a sample. Use block_steps=1."
+            f"decode_steps={config.decode_steps}: the Driver takes a column that is not valid for "
+            "the end of a sample. Use decode_steps=1."
         )
-    longest = engine.max_prefill_length
+    longest = config.prefill_lengths[-1]
     if longest < FIRST_BUCKET or longest & (longest - 1):
         raise ConfigError(
             f"prefill_lengths={config.prefill_lengths}: the longest must be one of the Driver's, "

@@ -10,12 +10,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from loong_jax.rollout.serving import access, openai_schema
-from loong_jax.rollout.serving.access import error_response
+from loong_jax.rollout.serving import connection, openai_schema
 from loong_jax.rollout.serving.connection import ClientGone, Sender, read_body, while_connected
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice, TextOffsets
-from loong_jax.rollout.serving.request import Ended, Failed, Mailbox, Piece, Request
+from loong_jax.rollout.serving.request import Ended, EventStream, Failed, Piece, Request
 
 log = logging.getLogger(__name__)
 
@@ -32,25 +31,25 @@ class Completions:
         sender = Sender(send, self.frontend.limits.send_timeout_s)
         try:
             asked, request = await self._read(HttpRequest(scope), receive)
-            async with self.frontend.submitted(request) as mailbox:
+            async with self.frontend.submitted(request) as events:
                 answer = self._stream if asked.streams else self._whole
-                await while_connected(receive, answer(asked, request, mailbox, sender))
+                await while_connected(receive, answer(asked, request, events, sender))
         except ClientGone:
             log.debug("a client went before its answer was complete")
         except Exception as error:
             if sender.has_begun:
                 raise
-            await error_response(error)(scope, receive, sender)
+            await connection.error_response(error)(scope, receive, sender)
 
     async def _read(self, http: HttpRequest, receive: Receive) -> tuple[Asked, Request]:
         frontend = self.frontend
-        access.let_in(frontend, http.headers.get("authorization"))
+        connection.let_in(frontend, http.headers.get("authorization"))
         body = openai_schema.parse_json(await read_body(http, receive, frontend.limits))
         asked = openai_schema.parse(body, is_chat=self.is_chat, limits=frontend.limits)
         name = body.get("model", frontend.model_name)
         if not isinstance(name, str):
             raise ApiError(400, "model must be a text.", param="model")
-        access.check_model(frontend, name)
+        connection.check_model(frontend, name)
         if self.is_chat:
             tokens = [await frontend.tokens_of_chat(asked.messages, asked.variables)]
         else:
@@ -80,10 +79,10 @@ class Completions:
     # ---- answers --------------------------------------------------------------------------------
 
     async def _whole(
-        self, asked: Asked, request: Request, mailbox: Mailbox, sender: Sender
+        self, asked: Asked, request: Request, events: EventStream, sender: Sender
     ) -> None:
         choices = [Choice() for _ in range(request.total_samples)]
-        async for event in _events(mailbox, request):
+        async for event in _events(events, request):
             choice = choices[event.index]
             choice.text += event.text
             if isinstance(event, Piece):
@@ -98,7 +97,7 @@ class Completions:
         await sender.whole(JSONResponse(body))
 
     async def _stream(
-        self, asked: Asked, request: Request, mailbox: Mailbox, sender: Sender
+        self, asked: Asked, request: Request, events: EventStream, sender: Sender
     ) -> None:
         head = self._head(request, "chat.completion.chunk" if self.is_chat else "text_completion")
         if asked.wants_usage:
@@ -111,7 +110,7 @@ class Completions:
         num_tokens = 0
         offsets = [TextOffsets() for _ in range(request.total_samples)]
         try:
-            async for event in _events(mailbox, request):
+            async for event in _events(events, request):
                 chunk = self._event_chunk(event, asked, offsets)
                 num_tokens += len(event.tokens) if isinstance(event, Piece) else 0
                 await sender.event(head | {"choices": [chunk]})
@@ -163,11 +162,11 @@ class Completions:
         }
 
 
-async def _events(mailbox: Mailbox, request: Request) -> AsyncIterator[Piece | Ended]:
+async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece | Ended]:
     """Until every sample has ended. Raises ApiError where the request failed."""
     num_left = request.total_samples
     while num_left:
-        event = await mailbox.get()
+        event = await events.get()
         if isinstance(event, Failed):
             raise ApiError(STATUS_OF[event.kind], event.message, kind=event.kind, code=event.kind)
         num_left -= isinstance(event, Ended)

@@ -1,4 +1,4 @@
-"""One HTTP connection: its body in, its answer out, and whether anybody is still there.
+"""One HTTP connection: who is let in, its body in, its answer or error out while anybody reads.
 
 Bodies are read under a limit of size and time, every message is sent under one of time.
 """
@@ -6,16 +6,20 @@ Bodies are read under a limit of size and time, every message is sent under one 
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Send
 
-from loong_jax.rollout.serving.limits import Limits
+from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import ApiError
+from loong_jax.rollout.serving.request import Busy, Limits, Refused, Unavailable
+
+log = logging.getLogger(__name__)
 
 
 class ClientGone(Exception):
@@ -103,3 +107,39 @@ async def while_connected(receive: Receive, answer) -> None:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
     tasks[0].result()
+
+
+def let_in(frontend: Frontend, authorization: str | None) -> None:
+    if not frontend.lets_in(authorization):
+        raise ApiError(
+            401,
+            "The API key is missing or wrong. Send it as `Authorization: Bearer KEY`.",
+            kind="authentication_error",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+def check_model(frontend: Frontend, name: str) -> None:
+    if name != frontend.model_name:
+        raise ApiError(
+            404,
+            f"The model {name[:100]!r} is not here; {frontend.model_name!r} is.",
+            kind="not_found_error",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def error_response(error: Exception) -> Response:
+    if isinstance(error, Busy):
+        headers = {"Retry-After": str(error.retry_after_s)}
+        error = ApiError(429, str(error), kind="rate_limit_error", code="busy", headers=headers)
+    elif isinstance(error, Refused):
+        error = ApiError(400, str(error))
+    elif isinstance(error, Unavailable):
+        error = ApiError(503, str(error), kind="server_error", code="stopping")
+    elif not isinstance(error, ApiError):
+        log.error("a request met a mistake of ours", exc_info=error)
+        error = ApiError(500, f"The server failed: {type(error).__name__}.", kind="server_error")
+    return JSONResponse(error.body, error.status, headers=error.headers)

@@ -1,5 +1,4 @@
-"""What the two interfaces share: keys, tokens, defaults, and a request that never outlives its
-client."""
+"""The part that both interfaces share: keys, tokens, defaults; a request ends with its client."""
 
 import asyncio
 import contextlib
@@ -13,8 +12,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.serving import prompts
-from loong_jax.rollout.serving.limits import Limits
-from loong_jax.rollout.serving.request import Mailbox, Refused, Request
+from loong_jax.rollout.serving.request import EventStream, Limits, Refused, Request
 from loong_jax.rollout.serving.scheduler import Scheduler
 
 
@@ -31,7 +29,7 @@ class Frontend:
     started_s: int = 0  # when the server began, in seconds of Unix time
 
     def lets_in(self, authorization: str | None) -> bool:
-        """Whether `Authorization: Bearer KEY` holds our key; takes as long for any wrong one."""
+        """True for `Authorization: Bearer KEY` with our key; takes as long for any wrong one."""
         if self.api_key is None:
             return True
         scheme, _, key = (authorization or "").partition(" ")
@@ -64,7 +62,7 @@ class Frontend:
     ) -> SamplingSettings:
         """Settings of a request; temperature 0 is greedy. Raises Refused."""
         if max_tokens is None:
-            room = self.scheduler.room(max(prompt_lengths, default=0))
+            room = self.scheduler.engine.config.room(max(prompt_lengths, default=0))
             max_tokens = max(1, min(self.limits.default_tokens, room))
         is_greedy = temperature == 0
         try:
@@ -80,12 +78,12 @@ class Frontend:
             raise Refused(str(error)) from None
 
     @contextlib.asynccontextmanager
-    async def submitted(self, request: Request) -> AsyncIterator[Mailbox]:
-        """The mailbox of a request that is cancelled when its client goes."""
-        mailbox = Mailbox()
-        self.scheduler.submit(request, mailbox)
+    async def submitted(self, request: Request) -> AsyncIterator[EventStream]:
+        """The events of a request that is cancelled when its client goes."""
+        events = EventStream()
+        self.scheduler.submit(request, events)
         try:
-            yield mailbox
+            yield events
         finally:
             self.scheduler.cancel(request.request_id)
 

@@ -97,8 +97,8 @@ class _Orchestrator:
         timeout_s = self.frontend.limits.send_timeout_s
         try:
             request = await self._request(asked)
-            async with self.frontend.submitted(request) as mailbox:
-                async for response in self._responses(request, mailbox.get, context):
+            async with self.frontend.submitted(request) as events:
+                async for response in self._responses(request, events.get, context):
                     await asyncio.wait_for(context.write(response), timeout_s)
         except Refused as error:
             await context.abort(_CODES.INVALID_ARGUMENT, str(error))
@@ -190,7 +190,7 @@ class _Orchestrator:
 
 
 class _Control:
-    """What JetStream's protocol lacks."""
+    """Methods that JetStream's protocol lacks."""
 
     def __init__(self, frontend: Frontend):
         self.frontend = frontend
@@ -242,7 +242,7 @@ async def _let_in(frontend: Frontend, context: Context) -> None:
 
 
 def _timeout_s(asked: float, most: float) -> float:
-    """What is asked, where that is a positive number below `most`."""
+    """The time asked for, where that is a positive number below `most`."""
     if math.isnan(asked) or asked < 0:
         raise Refused(f"timeout_s={asked} must be a positive number, or 0 for the server's own.")
     return min(asked, most) if asked else most

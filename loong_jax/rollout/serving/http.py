@@ -8,7 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from loong_jax.rollout.serving import access
+from loong_jax.rollout.serving import connection
 from loong_jax.rollout.serving.completions import Completions
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import ApiError
@@ -18,12 +18,12 @@ def make_app(frontend: Frontend) -> Starlette:
     """The ASGI application."""
 
     async def models(request: HttpRequest) -> Response:
-        access.let_in(frontend, request.headers.get("authorization"))
+        connection.let_in(frontend, request.headers.get("authorization"))
         return JSONResponse({"object": "list", "data": [_model(frontend)]})
 
     async def model(request: HttpRequest) -> Response:
-        access.let_in(frontend, request.headers.get("authorization"))
-        access.check_model(frontend, request.path_params["name"])
+        connection.let_in(frontend, request.headers.get("authorization"))
+        connection.check_model(frontend, request.path_params["name"])
         return JSONResponse(_model(frontend))
 
     async def health(_: HttpRequest) -> Response:
@@ -52,15 +52,15 @@ def _model(frontend: Frontend) -> dict[str, Any]:
         "object": "model",
         "created": frontend.started_s,
         "owned_by": "loong_jax",
-        "max_model_len": frontend.scheduler.room(0),
+        "max_model_len": frontend.scheduler.engine.config.room(0),
     }
 
 
 async def _told(_: HttpRequest, error: Exception) -> Response:
-    return access.error_response(error)
+    return connection.error_response(error)
 
 
 async def _routing_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path[:100]}: {error.detail}."
-    return access.error_response(ApiError(error.status_code, message, headers=error.headers))
+    return connection.error_response(ApiError(error.status_code, message, headers=error.headers))

@@ -112,9 +112,7 @@ def _add_field(message: Any, kind: str, name: str, number: int, oneof: str | Non
 
 def _build() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()  # our own: the default one may know these names
-    pool.Add(_file()) if hasattr(pool, "Add") else pool.AddSerializedFile(
-        _file().SerializeToString()
-    )
+    pool.AddSerializedFile(_file().SerializeToString())
     return {
         path: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{path}"))
         for path in _MESSAGES

@@ -1,4 +1,4 @@
-"""A request on its way: whether it may be taken up, and what of its samples was handed out."""
+"""A request on its way: if it may be taken up, its samples, and what of them was handed out."""
 
 import dataclasses
 from collections.abc import Collection
@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loong_jax.rollout.attempts import Attempt
-from loong_jax.rollout.serving.limits import Limits
-from loong_jax.rollout.serving.request import Mailbox, Piece, Refused, Request
+from loong_jax.rollout.records import FinishReason
+from loong_jax.rollout.replica import Replica
+from loong_jax.rollout.serving.request import EventStream, Limits, Piece, Refused, Request
 from loong_jax.rollout.serving.text import TextStream
 from loong_jax.rollout.slot_engine import SlotEngine
 
@@ -24,9 +25,40 @@ class Status(NamedTuple):
     num_waiting: int  # samples without one
 
 
+class Progress(NamedTuple):
+    """A sample that may have grown; `reason` once it has ended."""
+
+    attempt: Attempt
+    reason: FinishReason | None
+
+
+class StreamingReplica(Replica):
+    """Adds to `Replica` what clients need who wait for single samples."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._just_ended: list[Progress] = []
+
+    def harvest(self) -> list[Progress]:
+        """Every sample in a slot, and those that ended since the last harvest."""
+        ended, self._just_ended = self._just_ended, []
+        return ended + [Progress(attempt, None) for attempt in self._slots]
+
+    def end(self, attempt: Attempt) -> None:
+        """Ends a sample that is in a slot, as if it had drawn a token that stops it."""
+        self._slots.stop([self._slots.index(attempt)], self.version)
+        self._end_attempt(attempt, "stop", self._clock())
+        self._just_ended.pop()  # whoever ends it knows
+        self._complete(attempt.job)
+
+    def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> None:
+        super()._end_attempt(attempt, reason, end_s)
+        self._just_ended.append(Progress(attempt, reason))
+
+
 @dataclasses.dataclass(eq=False)
 class Sample:
-    """What of one sample has been handed out."""
+    """How much of one sample has been handed out."""
 
     index: int
     text: TextStream
@@ -34,7 +66,7 @@ class Sample:
     has_ended: bool = False
 
     def take(self, attempt: Attempt, end_ids: Collection[int]) -> Piece | None:
-        """What `attempt` has grown by since the last call, up to what ends it."""
+        """The growth of `attempt` since the last call, up to what ends it."""
         chunks = attempt.tokens[self.num_chunks :]
         if not chunks:
             return None
@@ -57,7 +89,7 @@ class OpenRequest:
     """A request on its way."""
 
     request: Request
-    mailbox: Mailbox
+    events: EventStream
     arrived_s: float
     tickets: list[int] = dataclasses.field(default_factory=list)
     samples: dict[tuple[int, int], Sample] = dataclasses.field(default_factory=dict)
@@ -84,18 +116,13 @@ def check(request: Request, engine: SlotEngine, limits: Limits) -> None:
             odd = next(int(token) for token in prompt if not 0 <= token < vocabulary)
             raise Refused(f"token {odd} is not in 0..{vocabulary - 1}, the vocabulary.")
         try:
-            engine.prefill_length(len(prompt))
-            engine.check_sampling(request.sampling)
+            engine.config.prefill_length(len(prompt))
+            engine.config.check_sampling(request.sampling)
         except ValueError as error:
             raise Refused(str(error)) from None
-        left = room(engine, len(prompt))
+        left = engine.config.room(len(prompt))
         if request.sampling.max_new_tokens > left:
             raise Refused(
                 f"a prompt of {len(prompt)} tokens leaves room for {left}, and "
                 f"max_tokens={request.sampling.max_new_tokens}. Lower it or shorten the prompt."
             )
-
-
-def room(engine: SlotEngine, prompt_length: int) -> int:
-    """How many tokens can follow a prompt."""
-    return engine.config.cache_length + 1 - prompt_length

@@ -12,10 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from loong_jax.data.tokenizer import Tokenizer, load_tokenizer
+from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-
-__all__ = ["ChatStyle", "Message", "chat_ids", "chat_text", "load_tokenizer", "text_tokens"]
 
 ChatStyle = Literal["template", "plain", "longcat"]
 

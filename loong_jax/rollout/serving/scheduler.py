@@ -19,21 +19,26 @@ import numpy as np
 from loong_jax.environments.problem import Problem
 from loong_jax.rollout.engine import Params
 from loong_jax.rollout.records import SamplingSettings, Ticket
-from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.metrics import Metrics
-from loong_jax.rollout.serving.open_requests import OpenRequest, Sample, Status, check, room
+from loong_jax.rollout.serving.open_requests import (
+    OpenRequest,
+    Sample,
+    Status,
+    StreamingReplica,
+    check,
+)
 from loong_jax.rollout.serving.request import (
     Busy,
     Ended,
     Event,
+    EventStream,
     Failed,
     FailureKind,
-    Mailbox,
+    Limits,
     Refused,
     Request,
     Unavailable,
 )
-from loong_jax.rollout.serving.streaming import StreamingReplica
 from loong_jax.rollout.serving.text import TextStream
 from loong_jax.rollout.slot_engine import SlotEngine
 
@@ -80,24 +85,16 @@ class Scheduler:
         self._is_ready = True
         self._thread.start()
 
-    def check(self, request: Request) -> None:
-        """Raises Refused for what this engine and these limits can never do."""
+    def submit(self, request: Request, events: EventStream) -> None:
+        """Takes up a request; events come to `events`. Raises Refused, Busy or Unavailable."""
         check(request, self.engine, self.limits)
-
-    def room(self, prompt_length: int) -> int:
-        """How many tokens can follow a prompt."""
-        return room(self.engine, prompt_length)
-
-    def submit(self, request: Request, mailbox: Mailbox) -> None:
-        """Takes up a request; events come to `mailbox`. Raises Refused, Busy or Unavailable."""
-        self.check(request)
         with self._changed:
             if self._is_stopping or not self._is_ready:
                 reason = "is stopping" if self._is_stopping else "has no engine that works"
                 raise Unavailable(f"The server {reason}. Try another one, or later.")
             if request.request_id in self._open:
                 raise Refused(f"request_id {request.request_id!r} is in use. Choose another.")
-            most = self.engine.max_concurrent_decodes + self.limits.max_queued
+            most = self.engine.config.slots_per_replica + self.limits.max_queued
             if self._num_samples + request.total_samples > most:
                 self.metrics.refused.inc()
                 raise Busy(
@@ -105,7 +102,7 @@ class Scheduler:
                     "Try again later.",
                     self._retry_after_s(),
                 )
-            entry = OpenRequest(request, mailbox, self._clock())
+            entry = OpenRequest(request, events, self._clock())
             self._open[request.request_id] = entry
             self._new.append(entry)
             self._num_samples += request.total_samples
@@ -166,7 +163,7 @@ class Scheduler:
 
     def _retry_after_s(self) -> int:
         """When the queue may have moved on by as much as it is too long."""
-        rounds = self._num_samples / self.engine.max_concurrent_decodes
+        rounds = self._num_samples / self.engine.config.slots_per_replica
         return min(60, max(1, math.ceil(rounds * self._sample_s)))
 
     # ---- the thread -----------------------------------------------------------------------------
@@ -273,12 +270,12 @@ class Scheduler:
             elif now_s > entry.arrived_s + entry.request.timeout_s:
                 message = f"The request took longer than {entry.request.timeout_s:g} s."
                 self._fail(entry, "timeout", message)
-            elif entry.mailbox.num_unread > self.limits.max_unread:
+            elif entry.events.num_unread > self.limits.max_unread:
                 message = f"More than {self.limits.max_unread} events were not read."
                 self._fail(entry, "slow_reader", message)
 
     def _hand_out(self) -> None:
-        """What every sample has grown by goes to its client."""
+        """Sends the growth of every sample to its client."""
         assert self._replica is not None
         events: dict[OpenRequest, list[Event]] = {}
         for attempt, reason in self._replica.harvest():
@@ -299,7 +296,7 @@ class Scheduler:
                 found.append(Ended(sample.index, "length" if is_length else "stop", rest))
         for entry, found in events.items():
             if found:
-                entry.mailbox.put(found)
+                entry.events.put(found)
             ended = [event for event in found if isinstance(event, Ended)]
             if ended:
                 seconds = self._clock() - entry.arrived_s
@@ -327,7 +324,7 @@ class Scheduler:
                 self._queue(entry)
 
     def _fail(self, entry: OpenRequest, kind: FailureKind, message: str) -> None:
-        entry.mailbox.put([Failed(kind, message)])
+        entry.events.put([Failed(kind, message)])
         self._forget_samples(entry.num_left)
         self._close(entry, kind)
         if self._replica is not None:

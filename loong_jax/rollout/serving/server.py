@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import grpc
 import uvicorn
@@ -49,8 +50,7 @@ class _Http(uvicorn.Server):
         yield
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """The ports that were taken."""
 
     port: int | None

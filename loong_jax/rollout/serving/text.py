@@ -35,7 +35,7 @@ class TextStream:
         return self._pass_on(text)
 
     def finish(self) -> str:
-        """What is held back still, once no more tokens come."""
+        """The text that is held back still, once no more tokens come."""
         if self.is_stopped:
             return ""
         text = self._pass_on(self._open_text(len(self._tokens)))
@@ -53,7 +53,7 @@ class TextStream:
         return end
 
     def _parts_at(self, text: str, end: int) -> bool:
-        """Whether a character ends there: the text of all is that of both sides."""
+        """True where a character ends there: the text of all is that of both sides."""
         before, after = self._decode(self._tokens[:end]), self._decode(self._tokens[end:])
         return text.startswith(before) and text[len(before) :].endswith(after)
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
+from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import isolated
-from loong_jax.verifiers.logic import answer_span
 from loong_jax.verifiers.sandbox import Ended, Limits
 from loong_jax.verifiers.verdict import Verdict
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
+from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import lean_text
 from loong_jax.verifiers.formal.lean_repl import LeanReplPool
-from loong_jax.verifiers.logic import answer_span
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:

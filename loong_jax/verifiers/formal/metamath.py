@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
+from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import kernel
 from loong_jax.verifiers.formal.kernel import CostExceeded, Database, MetamathError
-from loong_jax.verifiers.logic import answer_span
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:

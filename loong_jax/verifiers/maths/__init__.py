@@ -2,8 +2,8 @@
 
 `extract` finds where an answer stands, `reading` makes an expression of it (`gold` with the type
 that its form declares), `wording` knows answers in words. `matching` compares by the kind of the
-gold: it asks `forms` for other forms of the same thing, `values` (exact, then numeric, then
-identities), `comparing` for sets and functions, and `symbolic`, sympy in a child process, last.
+gold, with other forms of the same thing and sets and functions from `comparing`, `values` (exact,
+then numeric, then identities), and `symbolic`, sympy in a child process, last.
 `names`, `units` and `languages` know the words of `tables.toml`.
 """
 

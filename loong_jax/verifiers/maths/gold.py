@@ -34,7 +34,9 @@ class Gold:
 @functools.lru_cache(maxsize=16384)
 def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
-    span = next(extract.spans(text), extract.Span(text, "whole")) if _is_wrapped(text) else None
+    is_wrapped = "\\boxed" in text or "\\fbox" in text
+    is_wrapped = is_wrapped or (len(text) > 60 and "answer" in text.lower())
+    span = next(extract.spans(text), None) if is_wrapped else None
     body = _bare(span.text if span else text)
     if not body.isascii() or "dollars" in body:
         body = languages.translated(body).strip()
@@ -86,10 +88,6 @@ def _of_kind(node: Node, kind: str | None) -> Node:
     if kind in ("list", "set", "tuple"):
         return Node(kind, inner.args)
     return node
-
-
-def _is_wrapped(text: str) -> bool:
-    return "\\boxed" in text or "\\fbox" in text or (len(text) > 60 and "answer" in text.lower())
 
 
 def _bare(text: str) -> str:

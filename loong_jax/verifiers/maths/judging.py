@@ -164,7 +164,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     wanted = phrases.normal(reference.text)
     numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
     letters, truth = choices.choices(reference.text), phrases.yes_or_no(reference.text)
-    synonyms, divisor = phrases.synonyms_of(wanted), phrases.multiples(reference.text)
+    synonyms, divisor = phrases.SYNONYMS.get(wanted, {wanted}), phrases.multiples(reference.text)
     is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
     if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):

@@ -133,13 +133,13 @@ def translated(text: str) -> str:
         text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
-        text = _FOREIGN_DATE.sub(_foreign_date, text)
+        text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
 
 
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
     rf"\b({numerals.PATTERN}) ([a-z]+)(?: and ({numerals.PATTERN}|one) cents?)?"
-    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?)\))?",
+    r"(?:\s*\((?:\\?\$)?(\d[\d,]*(?:\.\d+)?|\d+/\d+)\))?",
     re.IGNORECASE,
 )
 
@@ -148,6 +148,9 @@ def _amount(match: re.Match[str]) -> str:
     """The amount in digits, unless those behind it in brackets are others."""
     whole, word, cents, again = match.groups()
     is_money = word.lower() == "dollars"
+    if again is not None and "/" in again:  # fourteen thirds (14/3)
+        is_same = numerals.number_from_words(f"{whole} {word}") == Fraction(again)
+        return again if is_same else match[0]
     value = Fraction(numerals.number_from_words(whole) or 0)
     value += Fraction(numerals.number_from_words(cents or "zero") or 0, 100)
     is_other = again is not None and Fraction(again.replace(",", "")) != value
@@ -162,10 +165,6 @@ def _rewritten(text: str, table: str) -> str:
         if hint in text:
             text = pattern.sub(new, text)
     return text
-
-
-def _foreign_date(match: re.Match[str]) -> str:
-    return f"{_MONTH_NAMES[match[2].lower()]} {match[1]}, {match[3]}"
 
 
 def _time(match: re.Match[str]) -> str:

@@ -67,23 +67,22 @@ CURRENCIES = {"$": UNITS["USD"], "\\$": UNITS["USD"], "€": UNITS["EUR"], "£":
               "\\pounds": UNITS["GBP"], "\\euro": UNITS["EUR"]}  # fmt: skip
 
 
+_NUMERIC = frozenset(str.split("number div mul call constant pow add neg tuple"))
+
+
 def take_unit(parser: Parser, left: Node) -> Unit | None:
     """The unit that follows a number, such as `cm`, `km/h`, `square feet` or `m^2`."""
     token = parser.token
     if (token.kind == "sign" and token.text == "$") or token.text in CURRENCIES:
         parser.take()
         return CURRENCIES[token.text]
-    if token.kind not in ("word", "text") or not _is_numeric(left):
+    if token.kind not in ("word", "text") or left.head not in _NUMERIC:
         return None
     mark = parser.mark()
     unit = _product_of_units(parser, first=True)
     if unit is None:
         parser.reset(mark)
     return unit
-
-
-def _is_numeric(node: Node) -> bool:
-    return node.head in ("number", "div", "mul", "call", "constant", "pow", "add", "neg", "tuple")
 
 
 def _product_of_units(parser: Parser, *, first: bool) -> Unit | None:
@@ -156,8 +155,8 @@ def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
     unit = UNITS.get(word) or UNITS.get(word.lower() if len(word) > 3 else word)
     if unit is None:
         return None
-    may_be_letters = word in AMBIGUOUS or _is_variable(parser, word)
-    is_letters = may_be_letters and not (
+    is_product = word in ("cd", "mL", "mM", "nM", "uM") and not token.spaced  # 2cd is c times d
+    is_letters = (word in AMBIGUOUS or is_product) and not (
         _is_first_of_two(parser)
         or _is_over_unit(parser)
         or _is_before_inverse(parser)
@@ -173,11 +172,6 @@ def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
     elif parser.at("^", "**"):
         power *= _exponent(parser)
     return NOTHING.times(unit, power)
-
-
-def _is_variable(parser: Parser, word: str) -> bool:
-    """Whether "2cd" is c times d: two letters written right after a number, sums around them."""
-    return word in ("cd", "mL", "mM", "nM", "uM") and not parser.token.spaced
 
 
 def _is_over_unit(parser: Parser) -> bool:

@@ -69,19 +69,6 @@ def test_broken_constraints_are_dropped():
     }
 
 
-def test_complexity_follows_the_shares():
-    records = [{"prompt": f"p{i}", "response": BREAD} for i in range(60)]
-    made = instructions.at_complexity(records, {1: 1.0, 3: 1.0})
-    numbers = [len(one["arguments"]["constraints"]) for one in made]
-    assert len(made) == 60
-    assert set(numbers) == {1, 3}
-    assert 15 < numbers.count(3) < 45
-    short = instructions.at_complexity([{"prompt": "p", "response": "Yes."}], {9: 1.0})
-    assert len(short[0]["arguments"]["constraints"]) < 9
-    with pytest.raises(ConfigError):
-        instructions.at_complexity(records, {0: 1.0})
-
-
 def test_the_policy_has_forty_categories_and_five_kinds():
     policy = safety.load()
     assert len(policy.categories) > 40

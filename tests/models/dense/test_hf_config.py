@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import hf, rope
-from loong_jax.models.dense import DenseConfig, convert
+from loong_jax.models import rope
+from loong_jax.models.dense import DenseConfig, hf
+from loong_jax.models.hf import publication_of
 
 PLAIN = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=60, hidden_size=24,
@@ -17,7 +18,7 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 
 
 def read(**changes) -> DenseConfig:
-    return convert.read_config(PLAIN | changes)
+    return hf.read_config(PLAIN | changes)
 
 
 def test_missing_keys_have_the_defaults_of_the_architecture():
@@ -53,7 +54,7 @@ def test_rotary_positions_are_read_in_both_layouts():
 )
 def test_models_of_other_architectures_are_refused(changes, named):
     with pytest.raises(ConfigError, match=named):
-        hf.publication_of(PLAIN | changes)
+        publication_of(PLAIN | changes)
 
 
 @pytest.mark.parametrize(
@@ -105,20 +106,20 @@ def test_windows_that_are_not_in_use_are_fine():
     ],
 )
 def test_what_is_written_is_read_again(config):
-    assert convert.read_config(convert.write_config(config)) == config
+    assert hf.read_config(hf.write_config(config)) == config
 
 
 def test_an_imported_record_is_kept_but_for_what_changed():
     record = PLAIN | dict(eos_token_id=[1, 2], mystery={"a": 1}, dtype="bfloat16")
-    config = convert.read_config(record)
-    assert convert.write_config(config, record, "float32") == record
+    config = hf.read_config(record)
+    assert hf.write_config(config, record, "float32") == record
     changed = dataclasses.replace(config, num_layers=3, qkv_bias=True, rope_theta=2.0)
-    written = convert.write_config(changed, record)
-    assert convert.read_config(written) == changed
+    written = hf.write_config(changed, record)
+    assert hf.read_config(written) == changed
     assert written["architectures"] == ["Qwen2ForCausalLM"]
     assert (written["eos_token_id"], written["dtype"]) == ([1, 2], "float32")
 
 
 def test_biases_that_no_architecture_has_are_refused():
     with pytest.raises(ConfigError, match="qk_norm"):
-        convert.write_config(DenseConfig.tiny(qk_norm=True))
+        hf.write_config(DenseConfig.tiny(qk_norm=True))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_dot_mgpu
 
-from loong_jax.models.moe import hopper
+from loong_jax.models.moe.kernels import hopper
 
 
 def emulate(monkeypatch):

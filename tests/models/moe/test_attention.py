@@ -14,11 +14,11 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import context, mixing
+from loong_jax.models.moe import context, core_attention
 from loong_jax.models.moe.attention import LatentAttention
-from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.mixing import WholeScores
-from loong_jax.models.moe.sight import Sight
+from loong_jax.models.moe.core_attention import WholeScores
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
@@ -41,12 +41,12 @@ def in_both_forms(graphdef, weights, x):
     attention = nnx.merge(graphdef, nnx.State(weights))
     index = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
     segment = jnp.ones((batch, length), jnp.int32)
-    expanded, cached = attention(x, index, Sight(segment, index, segment, index))
+    expanded, cached = attention(x, index, AttentionMask(segment, index, segment, index))
     one_by_one = [
         attention.absorbed(
             x[:, t : t + 1],
             index[:, t : t + 1],
-            mixing.over_latents((index <= index[:, t : t + 1])[:, None], *cached),
+            core_attention.over_latents((index <= index[:, t : t + 1])[:, None], *cached),
         )
         for t in range(length)
     ]

@@ -10,7 +10,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe.controller import BiasController, ControllerMemory
+from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe.test_model import CONFIG, fresh, random_tokens
 from tests.sweeps import thinned

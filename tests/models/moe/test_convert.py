@@ -15,7 +15,7 @@ from flax import nnx
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
-from loong_jax.models.moe.convert import names
+from loong_jax.models.moe import hf as moe_hf
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 from tests.models.moe.published import PUBLISHED, assert_same_bytes, published, tensors_of
@@ -186,9 +186,9 @@ def test_places_cover_every_weight_exactly_once():
     _, abstract = moe.abstract_weights(config)
     leaves = parameters.by_path(abstract)
     covered = {path: np.zeros(leaf.shape, int) for path, leaf in leaves.items()}
-    for place in names.places(config, leaves):
+    for place in moe_hf.places(config, leaves):
         region = tuple(slice(*bounds) for bounds in place.region)
-        covered[place.leaf][region] += place.name != names.EMBEDDING_COPY
+        covered[place.leaf][region] += place.name != moe_hf.EMBEDDING_COPY
     for path, count in covered.items():
         assert (count == 1).all(), path
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import blockwise, cudnn, cudnn_kernels, mixing
-from loong_jax.models.moe.blockwise import Blockwise
-from loong_jax.models.moe.cudnn import Cudnn
-from loong_jax.models.moe.sight import Sight
+from loong_jax.models.moe import core_attention
+from loong_jax.models.moe.kernels import blockwise, cudnn, cudnn_kernels
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.kernels.cudnn import Cudnn
+from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.models.moe.test_mixing import in_order, random_operands
+from tests.models.moe.test_core_attention import in_order, random_operands
 from tests.sweeps import thinned
 
 LENGTH = 12
@@ -101,23 +102,25 @@ def by_kernels_and_by_whole_scores():
     """Of all tokens a sum of squares and its gradient, as two compiled programs for every case."""
 
     def of_tokens(run):
-        def loss(operands, sight):
-            is_token = (sight.query_segment > 0)[..., None, None]
-            return jnp.sum(jnp.where(is_token, run(operands, sight) ** 2, 0))
+        def loss(operands, mask):
+            is_token = (mask.query_segment > 0)[..., None, None]
+            return jnp.sum(jnp.where(is_token, run(operands, mask) ** 2, 0))
 
         return jax.jit(jax.value_and_grad(loss))
 
     kernels = dict(sizes=SIZES, kernel=causal, packed_kernel=by_sequences)
-    return of_tokens(functools.partial(cudnn.attend, **kernels)), of_tokens(mixing.whole_scores)
+    return of_tokens(functools.partial(cudnn.attend, **kernels)), of_tokens(
+        core_attention.whole_scores
+    )
 
 
 @pytest.mark.parametrize(("segments", "way"), CASES.values(), ids=CASES)
 def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, way):
     """With kernels that make numbers of their own, one sees which way was gone."""
-    sight = in_order(segments)
-    assert int(way_of(sight, SIZES)) == way
+    mask = in_order(segments)
+    assert int(way_of(mask, SIZES)) == way
     operands = some_operands(LENGTH, widths=(5, 4, 7, 9))  # values as wide as keys
-    attend = functools.partial(cudnn.attend, sight=sight, sizes=SIZES)
+    attend = functools.partial(cudnn.attend, mask=mask, sizes=SIZES)
     told = attend(
         operands,
         kernel=lambda query, *_: jnp.full_like(query, 100),
@@ -127,7 +130,7 @@ def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, wa
     if way != BLOCKS:
         assert np.unique(told[0][is_token]).tolist() in ([], [(100, 2, 3)[way]])
 
-    found, wanted = (way(operands, sight) for way in by_kernels_and_by_whole_scores())
+    found, wanted = (way(operands, mask) for way in by_kernels_and_by_whole_scores())
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 
@@ -147,7 +150,7 @@ def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
 def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     """Of four devices one has whole rows, two have packed ones, and one has too many sequences."""
     segments = np.concatenate([rows(LENGTH), rows(5, 7), rows(3, 4, left=2), rows(1, 1, 3, 7)])
-    sight = in_order(segments[:, :length])
+    mask = in_order(segments[:, :length])
     operands = random_operands(4, length, length, heads=2, widths=(5, 4, 7, 9))
     monkeypatch.setattr(cudnn_kernels, "causal_attention", causal)
     monkeypatch.setattr(cudnn_kernels, "packed_attention", by_sequences)
@@ -157,15 +160,15 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     mesh = make_mesh(data=4, tensor=2)
     is_token = (segments[:, :length] > 0)[..., None, None]
 
-    def loss_of(mix, rules):
+    def loss_of(attend, rules):
         def loss(operands):
-            return jnp.sum(jnp.where(is_token, mix(operands, sight, rules, SIZES) ** 2, 0))
+            return jnp.sum(jnp.where(is_token, attend(operands, mask, rules, SIZES) ** 2, 0))
 
         return jax.jit(jax.value_and_grad(loss))(operands)
 
     with jax.set_mesh(mesh):
-        found = loss_of(mixing.mix, ShardingRules(mesh=mesh))
-    wanted = loss_of(lambda operands, sight, *_: mixing.whole_scores(operands, sight), None)
+        found = loss_of(core_attention.whole, ShardingRules(mesh=mesh))
+    wanted = loss_of(lambda operands, mask, *_: core_attention.whole_scores(operands, mask), None)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 
@@ -175,7 +178,7 @@ def test_queries_out_of_order_or_among_other_keys_go_through_blocks(monkeypatch)
     assert not cudnn.one_sequence_each(whole._replace(query_index=whole.query_index[:, ::-1]))
     assert not cudnn.one_sequence_each(whole._replace(key_segment=whole.key_segment + 1))
     ran = watch_blocks(monkeypatch)
-    some = Sight(*(a[:, :4] for a in whole[:2]), *whole[2:])
+    some = AttentionMask(*(a[:, :4] for a in whole[:2]), *whole[2:])
     cudnn.attend(some_operands(4), some, SIZES, kernel=causal)
     assert ran == [SIZES.others]
 
@@ -200,15 +203,15 @@ def test_it_fits_heads_that_the_device_has_kernels_for(capability, dtype, head, 
 
 
 def test_long_rows_on_a_gpu_that_fits_are_given_to_it():
-    assert mixing.choose(1024, 1024, "gpu", fused=True) == Cudnn()
-    assert mixing.choose(1024, 1024, "gpu") == Blockwise()
-    assert mixing.choose(512, 1024, "gpu", fused=True) == Blockwise()  # a part of a row
-    assert mixing.choose(64, 64, "gpu", fused=True) == mixing.WholeScores()
+    assert core_attention.choose(1024, 1024, "gpu", fused=True) == Cudnn()
+    assert core_attention.choose(1024, 1024, "gpu") == Blockwise()
+    assert core_attention.choose(512, 1024, "gpu", fused=True) == Blockwise()  # a part of a row
+    assert core_attention.choose(64, 64, "gpu", fused=True) == core_attention.WholeScores()
 
 
 def test_asked_for_where_it_does_not_fit_it_is_refused():
     with pytest.raises(ConfigError, match=r"mixing=Cudnn\(\).*float32 and heads of 9 and 6.*Use"):
-        mixing.mix(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+        core_attention.whole(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
 
 
 def test_kernels_for_packed_rows_and_narrow_values_are_those_of_hopper(monkeypatch):
@@ -236,7 +239,7 @@ def test_numbers_of_sequences_that_make_no_sense_are_refused(packed):
 
 def test_over_a_cache_blocks_replace_it(monkeypatch):
     ran = watch_blocks(monkeypatch)
-    mixing.mix_cached(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
+    core_attention.cached(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
     assert ran == [SIZES.others]
 
 
@@ -265,10 +268,10 @@ def test_what_fits_a_device_can_be_traced_for_it(monkeypatch, capability):
     monkeypatch.setattr(ShardingRules, "compute_capability", capability)
     operands = random_operands(1, 512, 512, heads=2, widths=(32, 16, 24, 32))
     operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
-    sight = in_order(np.ones((1, 512)))
+    mask = in_order(np.ones((1, 512)))
 
     def loss(operands):
-        return mixing.mix(operands, sight, ShardingRules()).astype(jnp.float32).sum()
+        return core_attention.whole(operands, mask, ShardingRules()).astype(jnp.float32).sum()
 
     text = str(jax.make_jaxpr(jax.grad(loss))(operands))
     assert "dot_product_attention_bwd" in text
@@ -281,10 +284,10 @@ def test_there_is_a_gradient_of_every_length(length):
     widths = (128, 64, 32, 128)
     operands = random_operands(1, length, length, heads=1, widths=widths)
     operands = jax.tree.map(lambda a: jnp.asarray(a, jnp.bfloat16), operands)
-    sight = in_order(np.ones((1, length)))
+    mask = in_order(np.ones((1, length)))
 
     def loss(operands):
-        mixed = cudnn.attend(operands, sight, Cudnn())
+        mixed = cudnn.attend(operands, mask, Cudnn())
         assert mixed.shape == (1, length, 1, 128)
         return mixed.astype(jnp.float32).sum()
 
@@ -318,7 +321,7 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
 )
 def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, limit):
     segments = np.concatenate([rows(5, 7), rows(3, 4, left=2), rows(LENGTH), rows()])
-    sight = in_order(segments)
+    mask = in_order(segments)
     operands = random_operands(4, LENGTH, LENGTH, heads=4, widths=(5, 4, 7, 9))
     monkeypatch.setattr(cudnn_kernels, "_SCRATCH", at_once * 4 * 2 * LENGTH * 9)
     taken = []
@@ -334,11 +337,11 @@ def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, lim
         return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, operands))
 
     monkeypatch.setattr(cudnn_kernels, "_MOST_NUMBERS", limit * LENGTH * 9)
-    found = loss_of(lambda a: cudnn.attend(a, sight, Cudnn(packed=(2,)), causal, kernel))
+    found = loss_of(lambda a: cudnn.attend(a, mask, Cudnn(packed=(2,)), causal, kernel))
     sizes = {1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (1, 4), 9: (2, 4), 16: (4, 4)}[at_once]
     assert taken[0] == {16: (4, 4), 3: (1, 2)}[limit]  # there
     assert taken[-1] == sizes  # and back
-    wanted = loss_of(lambda operands: mixing.whole_scores(operands, sight))
+    wanted = loss_of(lambda operands: core_attention.whole_scores(operands, mask))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
 
@@ -352,7 +355,7 @@ def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(
     sizes = Cudnn(packed=(5,))
 
     def pull_back(segments):
-        attend = functools.partial(cudnn.attend, sight=in_order_of(segments), sizes=sizes)
+        attend = functools.partial(cudnn.attend, mask=in_order_of(segments), sizes=sizes)
         policies = jax.checkpoint_policies
         policy = policies.save_from_both_policies(
             policies.save_only_these_names(cudnn.KEPT_AS), cudnn.is_forward_kernel
@@ -367,7 +370,7 @@ def test_of_packed_rows_nothing_is_kept_that_grows_with_the_number_of_sequences(
 
     def in_order_of(segments):
         index = jnp.broadcast_to(jnp.arange(length), segments.shape)
-        return Sight(segments, index, segments, index)
+        return AttentionMask(segments, index, segments, index)
 
     segments = jnp.ones((2, length), jnp.int32)
     shapes = [a.shape for a in jax.tree.leaves(jax.eval_shape(pull_back, segments))]

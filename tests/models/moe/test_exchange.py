@@ -1,4 +1,4 @@
-"""Every exchange on every kind of mesh against one device; rounds; envelopes; the emulation."""
+"""Every exchange on every kind of mesh against one device; rounds; buffers; the emulation."""
 
 import dataclasses
 import functools
@@ -13,7 +13,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import envelope, exchange, experts, padded, ragged
+from loong_jax.models import ffn
+from loong_jax.models.moe import attention, exchange, experts, overlap
+from loong_jax.models.moe.exchange import buffers, padded, ragged
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
@@ -55,6 +57,30 @@ def mixture_and_gradient(config, sizes=None):
         return _mixture_and_gradient(config, ShardingRules(mesh=mesh))
 
 
+class _WeightsAtHand:
+    """Dense work beside the mixture that has nothing to gather."""
+
+    def __init__(self):
+        pass
+
+    def sharded_matrices(self):
+        return None
+
+    def gathered(self, weights, x):
+        return weights
+
+    def with_matrices(self, weights):
+        return self
+
+
+class NoFFN(_WeightsAtHand, ffn.DenseFFN):
+    pass
+
+
+class NoAttention(_WeightsAtHand, attention.LatentAttention):
+    pass
+
+
 def _mixture_and_gradient(config, rules):
     graph, state = nnx.split(experts.Experts(config, rngs=nnx.Rngs(0), rules=rules), graph=False)
     weights = nnx.to_pure_dict(state)
@@ -66,11 +92,11 @@ def _mixture_and_gradient(config, rules):
         x, gate, routed = (
             rules.place(jnp.asarray(a), "act_batch", "act_length", None) for a in (x, gate, target)
         )
-        mixture, x, _ = here.dispatch(x, Routing(routed, gate), jnp.asarray(mask), ())
-        mixture, x, _ = here.receive(mixture, x, (), ())
-        mixture, x, _ = here.compute(mixture, x, ())
-        out, _ = here.mix(here.combine(mixture), x)
-        return jnp.sum(out * direction), (out, mixture.num_overflowed)
+        moe = overlap.Overlap(here)
+        x, _ = moe.dispatch(x, Routing(routed, gate), jnp.asarray(mask), NoFFN())
+        x, _, _ = moe.compute(x, NoAttention(), NoFFN())
+        out, _ = moe.combine(x)
+        return jnp.sum(out * direction), (out, moe.num_overflowed)
 
     run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
     (_, (out, overflowed)), gradient = run(weights, x, gate)
@@ -149,7 +175,7 @@ def test_no_choice_is_lost_when_buffers_overflow(kind):
 
 def test_rows_of_eight_bits_are_finite_however_small_the_values():
     sizes = jnp.float32([0, 1e-44, 1e-37, 1e-30, 1, 1e30])[:, None]
-    rows, scale = envelope.to_eight_bits(sizes * jnp.float32([[1, -0.5, 0]]), jnp.float8_e4m3fn)
+    rows, scale = buffers.to_eight_bits(sizes * jnp.float32([[1, -0.5, 0]]), jnp.float8_e4m3fn)
     back = rows.astype(jnp.float32) * scale
     assert jnp.isfinite(back).all()
     np.testing.assert_allclose(back[3:], sizes[3:] * np.float32([[1, -0.5, 0]]), rtol=1e-6)
@@ -157,9 +183,9 @@ def test_rows_of_eight_bits_are_finite_however_small_the_values():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn], ids=str)
-def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
+def test_a_buffer_gives_back_every_bit_of_its_numbers(dtype):
     eight_bit = "float8_e4m3fn" if dtype == jnp.float8_e4m3fn else None
-    cover = envelope.Envelope.fitting(3, 50, 40, 2, eight_bit)
+    cover = buffers.BufferLayout.fitting(3, 50, 40, 2, eight_bit)
     assert cover.rows >= 50
     assert cover.stride % (8 if eight_bit is None else 16) == 0  # whole tiles of TPU memory
     random = np.random.default_rng(0)
@@ -168,17 +194,17 @@ def test_an_envelope_gives_back_every_bit_of_its_numbers(dtype):
     bits = np.where(np.isnan(bits.view(np.float32)), 0, bits)  # any float32 but NaN
     expert = random.integers(-1, 512, size=(len(x), 2)).astype(np.int16)
     numbers = (jnp.asarray(bits.view(np.float32)), jnp.asarray(expert))
-    sealed = cover.seal(x, *numbers)
-    assert (sealed.dtype, sealed.shape) == (dtype, (3, cover.stride, 40))
-    opened, *back = cover.open(sealed, (jnp.float32, 2), (jnp.int16, 2))
+    packed = cover.pack(x, *numbers)
+    assert (packed.dtype, packed.shape) == (dtype, (3, cover.stride, 40))
+    opened, *back = cover.unpack(packed, (jnp.float32, 2), (jnp.int16, 2))
     holds = np.tile(np.arange(cover.stride) < cover.rows, 3)
     np.testing.assert_array_equal(opened[holds].view(jnp.uint8), x[holds].view(jnp.uint8))
     for a, b in zip(back, numbers, strict=True):
         np.testing.assert_array_equal(a[holds], b[holds])
         assert not np.any(a[~holds])
-    jaxpr = jax.make_jaxpr(lambda a: cover.open(a, (jnp.float32, 2), (jnp.int16, 2)))(sealed)
+    jaxpr = jax.make_jaxpr(lambda a: cover.unpack(a, (jnp.float32, 2), (jnp.int16, 2)))(packed)
     sliced = [e.invars[0].aval.shape for e in jaxpr.eqns if e.primitive.name == "slice"]
-    assert sealed.shape not in sliced  # on TPU a slice of every block would move all rows
+    assert packed.shape not in sliced  # on TPU a slice of every block would move all rows
 
 
 @pytest.mark.slow
@@ -203,21 +229,23 @@ def test_every_choice_rides_once_and_shares_its_row_with_its_token_only(per_row)
         axes=("expert",), num_devices=2, num_tokens=len(target), num_chosen=3, num_local=2,
         mean_chosen=2.0, width=32, platform="cpu",
     )  # fmt: skip
-    work = padded.Padded(exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes)
-    parcels = work.sort(jnp.asarray(target), jnp.asarray(kept))
-    num_rounds, rows = int(work.num_rounds(parcels)), work.envelope.rows
+    fitted = padded.Padded(
+        exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes
+    )
+    plan = fitted.plan(jnp.asarray(target), jnp.asarray(kept))
+    num_rounds, rows = int(fitted.num_rounds(plan)), fitted.layout.rows
     assert num_rounds > 1
     ridden = []
     for i in range(num_rounds):
-        journey = work.journey(parcels, i)
-        choice, place = np.asarray(journey.choice), np.asarray(journey.place).reshape(-1)
+        round = fitted.take_round(plan, i)
+        choice, place = np.asarray(round.choice), np.asarray(round.place).reshape(-1)
         rides = choice < target.size
         ridden += [*choice[rides]]
         at = np.nonzero(rides)
         np.testing.assert_array_equal(place[choice[rides]], at[0])
-        device = at[0] // work.envelope.stride
+        device = at[0] // fitted.layout.stride
         np.testing.assert_array_equal(target.reshape(-1)[choice[rides]] // 2, device)
-        assert (at[0] % work.envelope.stride < rows).all()
+        assert (at[0] % fitted.layout.stride < rows).all()
         token = np.where(rides, choice // 3, -1)
         assert all(len(set(row[row >= 0])) <= 1 for row in token)
     np.testing.assert_array_equal(np.sort(ridden), np.flatnonzero(kept))
@@ -276,10 +304,12 @@ def test_rows_leave_and_arrive_in_words_of_32_bits(dtype, dispatch_dtype, forms)
             rules.place(a, "act_batch", "act_length", *[None] * (a.ndim - 2)) for a in operands
         )
         here = nnx.merge(graph, nnx.State(jax.tree.map(lambda a: a[0], weights)))
-        dispatched, x, _ = here.dispatch(x, Routing(routed, gate), mask, ())
-        computed, x, _ = here.compute(dispatched, x, ())
-        (there,), (back,) = dispatched.chunks, here.combine(computed).chunks
-        return there.moving.there[0], back.moving
+        moe = overlap.Overlap(here)
+        x, _ = moe.dispatch(x, Routing(routed, gate), mask, NoFFN())
+        (there,) = moe.chunks
+        moe.compute(x, NoAttention(), NoFFN())
+        (back,) = moe.chunks
+        return there.rows.packed[0], back.rows
 
     with jax.set_mesh(rules.mesh):
         made = experts.Experts(config, rngs=nnx.Rngs(0), rules=rules)

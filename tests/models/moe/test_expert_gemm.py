@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe import expert_gemm
+from loong_jax.models.moe.kernels import expert_gemm
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import hopper_kernels
 from tests.models.moe.test_grouped import dense, problem

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models.moe import grouped
 from loong_jax.models.moe.experts import Experts
+from loong_jax.models.moe.kernels import grouped
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
 from tests.doubles import tiny

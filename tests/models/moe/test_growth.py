@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe import growth
+from loong_jax.models.moe import scaling
 from loong_jax.rl import optimizers
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
@@ -20,7 +20,7 @@ SMALL = tiny.smallest_config(num_mtp_layers=1)
 
 def test_the_stacked_model_runs_its_layers_twice_over():
     _, weights = fresh()
-    grown, config = growth.stack_layers(weights), growth.stack_config(CONFIG)
+    grown, config = scaling.stack_layers(weights), scaling.stack_config(CONFIG)
     assert config.num_layers == 2 * CONFIG.num_layers
     graphdef, like = moe.init_weights(config, jax.random.key(0))
     assert jax.tree.map(jnp.shape, grown) == jax.tree.map(jnp.shape, like)
@@ -34,7 +34,7 @@ def test_the_stacked_model_runs_its_layers_twice_over():
 @pytest.mark.parametrize("times", [1, 3])
 def test_layers_repeat_in_order_and_nothing_else_grows(times):
     _, weights = moe.init_weights(SMALL, jax.random.key(0))
-    grown = growth.stack_layers(weights, times)
+    grown = scaling.stack_layers(weights, times)
     for (path, a), b in zip(
         jax.tree_util.tree_leaves_with_path(weights), jax.tree.leaves(grown), strict=True
     ):
@@ -48,10 +48,10 @@ def test_growth_commutes_with_sharding():
     _, weights = fresh()
     _, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
     placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
-    grown = growth.stack_layers(placed)
+    grown = scaling.stack_layers(placed)
     for a, b, c in zip(
         jax.tree.leaves(grown),
-        jax.tree.leaves(growth.stack_layers(weights)),
+        jax.tree.leaves(scaling.stack_layers(weights)),
         jax.tree.leaves(placed),
         strict=True,
     ):
@@ -62,8 +62,8 @@ def test_growth_commutes_with_sharding():
 def test_abstract_weights_grow_as_real_ones_do():
     rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
     _, abstract = moe.abstract_weights(CONFIG, rules)
-    _, like = moe.abstract_weights(growth.stack_config(CONFIG, 3), rules)
-    assert growth.stack_layers(abstract, 3) == like
+    _, like = moe.abstract_weights(scaling.stack_config(CONFIG, 3), rules)
+    assert scaling.stack_layers(abstract, 3) == like
 
 
 def test_moments_go_with_their_layers_and_counts_go_on():
@@ -77,19 +77,19 @@ def test_moments_go_with_their_layers_and_counts_go_on():
     update = jax.jit(optimizer.update)
     gradient = jax.jit(lambda tree: jax.tree.map(lambda a: jnp.sin(a + 0.1), tree))(weights)
     _, state = update(gradient, jax.jit(optimizer.init)(weights), weights)
-    grown, grown_state = growth.stack_layers(weights), growth.stack_layers(state)
+    grown, grown_state = scaling.stack_layers(weights), scaling.stack_layers(state)
     assert [int(n) for n in optax.tree.get_all_with_path(grown_state, "count")[0][1:]] == [1]
     # Both copies of a layer take the step that the layer would have taken.
     step, _ = update(gradient, state, weights)
-    grown_step, _ = update(growth.stack_layers(gradient), grown_state, grown)
+    grown_step, _ = update(scaling.stack_layers(gradient), grown_state, grown)
     for a, b in zip(
-        jax.tree.leaves(growth.stack_layers(step)), jax.tree.leaves(grown_step), strict=True
+        jax.tree.leaves(scaling.stack_layers(step)), jax.tree.leaves(grown_step), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_what_cannot_be_stacked_is_refused():
     with pytest.raises(ConfigError, match="times=0"):
-        growth.stack_config(CONFIG, 0)
+        scaling.stack_config(CONFIG, 0)
     with pytest.raises(ConfigError, match="layers"):
-        growth.stack_layers({"embedding": jnp.ones((2, 2))})
+        scaling.stack_layers({"embedding": jnp.ones((2, 2))})

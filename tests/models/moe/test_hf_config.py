@@ -9,7 +9,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import convert
+from loong_jax.models.moe import hf
 from tests.doubles import tiny
 
 PLAIN = dict(
@@ -20,7 +20,7 @@ PLAIN = dict(
 
 
 def read(**changes):
-    return convert.read_config({k: v for k, v in (PLAIN | changes).items() if v != "absent"})
+    return hf.read_config({k: v for k, v in (PLAIN | changes).items() if v != "absent"})
 
 
 def test_missing_keys_have_the_published_values():
@@ -28,7 +28,7 @@ def test_missing_keys_have_the_published_values():
     assert (config.gate_scale, config.rms_norm_eps, config.lora_norm_eps) == (6.0, 1e-5, 1e-6)
     assert (config.rope_theta, config.max_position, config.yarn) == (1e7, 131_072, None)
     assert config.target_ffn_experts == 2.0  # K E / (E + Z)
-    assert convert.read_config({}) == dataclasses.replace(
+    assert hf.read_config({}) == dataclasses.replace(
         moe.MoEConfig.flash(), dtype=jnp.float32, param_dtype=jnp.float32
     )
     assert read(zero_expert_num=None).num_zero_experts == 0
@@ -50,17 +50,17 @@ def test_missing_keys_have_the_published_values():
 )
 def test_null_is_no_second_value(changes):
     record = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
-    assert convert.read_config(record) == read()
-    assert convert.write_config(read(), record) == record
+    assert hf.read_config(record) == read()
+    assert hf.write_config(read(), record) == record
 
 
 @pytest.mark.parametrize("kind", ["", None])
 def test_no_zero_experts_need_no_type(kind):
     record = PLAIN | dict(zero_expert_num=0, zero_expert_type=kind)
-    config = convert.read_config(record)
+    config = hf.read_config(record)
     assert config.num_zero_experts == 0
     more = dataclasses.replace(config, num_zero_experts=1)
-    assert convert.read_config(convert.write_config(more, record)).num_zero_experts == 1
+    assert hf.read_config(hf.write_config(more, record)).num_zero_experts == 1
 
 
 @pytest.mark.parametrize("value", [None, "1e-5", "3", [1], {}, True, float("nan")])
@@ -168,7 +168,7 @@ def test_the_original_length_may_stand_beside_the_rotary_parameters():
     record |= dict(rope_theta=None, rope_parameters=yarn, original_max_position_embeddings=32)
     longer = dataclasses.replace(beside.yarn, original_max_position=64)
     changed = dataclasses.replace(beside, yarn=longer)
-    assert convert.read_config(convert.write_config(changed, record)).yarn == longer
+    assert hf.read_config(hf.write_config(changed, record)).yarn == longer
 
 
 def test_configs_survive_their_json():
@@ -179,17 +179,17 @@ def test_configs_survive_their_json():
         moe.MoEConfig.tiny(yarn=yarn, lora_norm_eps=1e-5),
         tiny.smallest_config(chunk_tokens=None, residual_gain=0.5),
     ):
-        record = json.loads(json.dumps(convert.write_config(config)))
-        back = convert.read_config(record, dtype=config.dtype, param_dtype=config.param_dtype)
+        record = json.loads(json.dumps(hf.write_config(config)))
+        back = hf.read_config(record, dtype=config.dtype, param_dtype=config.param_dtype)
         assert back == config
-        assert convert.write_config(back, record) == record
+        assert hf.write_config(back, record) == record
 
 
 def test_a_changed_config_changes_its_own_keys_only():
     record = PLAIN | dict(eos_token_id=2, rope_parameters={"rope_theta": 1e4}, mystery=[1])
-    config = convert.read_config(record)
+    config = hf.read_config(record)
     changed = dataclasses.replace(config, gate_scale=2.0, num_layers=6, rope_theta=2e4)
-    written = convert.write_config(changed, record)
-    assert convert.read_config(written) == changed
+    written = hf.write_config(changed, record)
+    assert hf.read_config(written) == changed
     assert (written["mystery"], written["eos_token_id"]) == ([1], 2)
     assert "rope_parameters" not in written

@@ -11,7 +11,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.moe import expert_gemm, hopper
+from loong_jax.models.moe.kernels import expert_gemm, hopper
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import hopper_kernels
 from tests.sweeps import thinned

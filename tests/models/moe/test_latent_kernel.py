@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
-from loong_jax.models.moe import latent_kernel, latent_split
+from loong_jax.models.moe.kernels import latent_kernel, latent_split
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.sweeps import thinned
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.stack import restarting_positions
+from loong_jax.models.decoder import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 from tests.models.moe import reference

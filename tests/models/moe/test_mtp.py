@@ -129,14 +129,9 @@ def test_sharded_drafts_equal_single_device(sizes):
     np.testing.assert_allclose(logits, expected[:, :2], rtol=0, atol=5e-5)
 
 
-def test_the_loss_counts_rows_whose_next_two_tokens_are_of_their_segment():
-    random = np.random.default_rng(0)
-    logits = random.normal(size=(2, 6, 5)).astype(np.float32)
-    tokens = random.integers(0, 5, (2, 6)).astype(np.int32)
-    segments = np.array([[1, 1, 1, 1, 2, 2], [1, 1, 2, 2, 2, 0]], np.int32)
-    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    counted = [(0, 0), (0, 1), (1, 2)]
-    expected = -np.mean([log_p[b, i, tokens[b, i + 2]] for b, i in counted])
-    loss = mtp.mtp_loss(jnp.asarray(logits), jnp.asarray(tokens), jnp.asarray(segments))
-    assert float(loss) == pytest.approx(expected, rel=1e-6)
-    assert float(mtp.mtp_loss(jnp.asarray(logits[:, :2]), jnp.asarray(tokens[:, :2]))) == 0
+def test_rows_count_whose_next_two_tokens_are_of_their_segment():
+    segments = jnp.asarray([[1, 1, 1, 1, 2, 2], [1, 1, 2, 2, 2, 0]])
+    counted = mtp.drafted_rows(segments)
+    assert np.argwhere(np.asarray(counted)).tolist() == [[0, 0], [0, 1], [1, 2]]
+    wanted = jnp.zeros((2, 6), bool).at[0, 3].set(True)  # the second of the two is under the mask
+    assert np.argwhere(np.asarray(mtp.drafted_rows(segments, wanted))).tolist() == [[0, 1]]

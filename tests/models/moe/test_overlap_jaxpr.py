@@ -9,9 +9,10 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe, products
-from loong_jax.models.moe import exchange, travel
+from loong_jax.models.moe import exchange, overlap
+from loong_jax.models.moe.exchange import transport
 from loong_jax.models.moe.layer import ShortcutLayer
-from loong_jax.models.moe.sight import Sight
+from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 
@@ -33,8 +34,8 @@ def layer_jaxpr(config=CONFIG, **sizes):
         position = jnp.zeros((8, 4), jnp.int32)
         position = rules.place(position, "act_batch")
         one = jnp.ones_like(position)
-        sight = Sight(one, position, one, position)
-        return layer(x, mask, lambda i, attention, x: attention(x, position, sight)[0])
+        attention_mask = AttentionMask(one, position, one, position)
+        return layer(x, mask, lambda i, attention, x: attention(x, position, attention_mask)[0])
 
     if not sizes:
         return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
@@ -206,9 +207,9 @@ def test_a_gradient_leaves_after_what_it_is_to_wait_for():
     def waits(before):
         def pull(there, shadow, x, before, grads):
             def run(shadow, x):
-                sealed = travel.Sealed(there, shadow)
-                (_, shadow), x = travel.together(sealed, x, before_gradient=before)
-                return shadow, x
+                rows = transport.InTransit(there, shadow)
+                rows, x = overlap.together(rows, x, before_gradient=before)
+                return rows.shadow, x
 
             return jax.vjp(run, shadow, x)[1](grads)
 
@@ -238,9 +239,9 @@ def test_values_pass_on_together_and_gradients_alone():
         return str(jaxpr).count(f"{BARRIER} ")
 
     def back(x, weight):
-        return jax.vjp(travel.together_going_forth, x, weight)[1]((x, weight))
+        return jax.vjp(overlap.together_going_forth, x, weight)[1]((x, weight))
 
-    assert barriers(travel.together_going_forth) == 1
+    assert barriers(overlap.together_going_forth) == 1
     assert barriers(back) == 1  # of the values
 
 

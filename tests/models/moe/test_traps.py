@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe, norm, rope
+from loong_jax.models import moe, products, rope
 from loong_jax.models.moe import attention, mtp, router
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.models.moe.experts import Experts
@@ -44,10 +44,10 @@ def test_transformers_logits_see_it(owner, name, broken, monkeypatch):
 
 def test_factors_of_bf16_norms_are_not_rounded():
     """bf16(1) * sqrt(12) would be 3.46875."""
-    weight = norm.scaled(jnp.ones(3, jnp.bfloat16), 12**0.5)
+    weight = products.scaled(jnp.ones(3, jnp.bfloat16), 12**0.5)
     np.testing.assert_array_equal(weight, np.float32(12**0.5))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(50, 8)), jnp.bfloat16)
-    found = norm.rms_norm(x, jnp.full(8, 12**0.5, jnp.float32), 1e-6)
+    found = products.rms_norm(x, jnp.full(8, 12**0.5, jnp.float32), 1e-6)
     wide = np.asarray(x, np.float64)
     exact = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * 12**0.5
     np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))  # rounded once

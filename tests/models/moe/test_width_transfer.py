@@ -13,7 +13,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe import width_transfer
+from loong_jax.models.moe import scaling
 from tests.doubles import tiny
 
 WIDTHS = (32, 64, 128, 256)
@@ -39,7 +39,7 @@ def config_of(width):
 
 def multipliers(weights, config, proxy):
     """That of every weight."""
-    of = width_transfer.multiplier(config, proxy)
+    of = scaling.multiplier(config, proxy)
     rates = jax.tree_util.tree_map_with_path(lambda path, _: of(path), weights)
     leaves = parameters.by_path(rates).items()
     assert all(of(path.split("/")) == rate for path, rate in leaves)  # strings say the same
@@ -149,16 +149,16 @@ def test_steps_move_the_states_alike_at_every_width_with_the_rule_only(widths):
 def test_a_proxy_that_differs_in_more_than_widths_is_refused(change):
     config = config_of(32)
     with pytest.raises(ConfigError, match=f"{next(iter(change))}=.* differs from the proxy's"):
-        width_transfer.multiplier(config, dataclasses.replace(config, **change))
+        scaling.multiplier(config, dataclasses.replace(config, **change))
     deeper = dataclasses.replace(config, num_layers=3, residual_gain=0.5, num_mtp_layers=0)
-    assert width_transfer.multiplier(config, deeper)(("head",)) == 1
+    assert scaling.multiplier(config, deeper)(("head",)) == 1
 
 
 @pytest.mark.parametrize(
     "path", [(), ("foo",), ("down",), ("layers", "ffn_0"), "layers/ffn_0/down", ("ngram", "table")]
 )
 def test_a_path_that_leads_to_no_weight_is_refused(path):
-    of = width_transfer.multiplier(config_of(64), config_of(32))
+    of = scaling.multiplier(config_of(64), config_of(32))
     with pytest.raises(ValueError, match=re.escape(f"path={path!r} leads to no weight")):
         of(path)
 
@@ -166,6 +166,6 @@ def test_a_path_that_leads_to_no_weight_is_refused(path):
 def test_tables_of_n_grams_keep_their_rate_and_what_reads_them_does_not():
     ngram = moe.NgramEmbedding(max_order=3, num_splits=1, base_rows=30)
     wide, narrow = (dataclasses.replace(config_of(width), ngram=ngram) for width in (64, 32))
-    of = width_transfer.multiplier(wide, narrow)
+    of = scaling.multiplier(wide, narrow)
     assert of(("ngram", "table")) == 1
     assert of(("ngram", "projection")) == 0.5

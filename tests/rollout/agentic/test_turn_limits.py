@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loong_jax.data import tool_template
-from loong_jax.rollout.agentic import calls, turn_end
+from loong_jax.rollout.agentic import calls, paused
 from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.agentic.calls import Answer, CallPool
 from loong_jax.rollout.agentic.tools import Toolbox
@@ -31,7 +31,7 @@ OPEN, CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 
 @pytest.fixture(scope="module")
 def engine():
-    return scripted_engine(num_slots=4)
+    return scripted_engine(slots_per_replica=4)
 
 
 def rollouts_of(replica, count=1):
@@ -145,7 +145,7 @@ def test_new_prompts_wait_while_too_many_samples_are_parked(engine):
     replica.submit(tickets(6))
     for _ in range(40):
         replica.step()
-    assert replica.statistics()["num_parked"] == 6  # of 12: those read before two had parked
+    assert replica.statistics()["num_parked"] == 6  # of 12: those read before two had paused
     assert replica.statistics()["num_slots_held"] == 0
     gate.set()
     assert len(finish(replica)) == 6
@@ -245,5 +245,5 @@ def test_further_calls_fail_where_too_many_never_returned(monkeypatch):
     ],
 )
 def test_calls_stand_behind_the_thinking(text, num_calls):
-    found = turn_end.read(text, Toolbox([Add()]).schemas)
+    found = paused.read_turn_end(text, Toolbox([Add()]).schemas)
     assert (None if found is None else len(found.calls)) == num_calls

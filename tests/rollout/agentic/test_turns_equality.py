@@ -17,10 +17,10 @@ import pytest
 from flax import nnx
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.rollout.agentic import parking
+from loong_jax.rollout.agentic import paused
 from loong_jax.rollout.agentic.agent import Agent, TurnLimits
+from loong_jax.rollout.agentic.paused import TurnEnd
 from loong_jax.rollout.agentic.tools import Toolbox
-from loong_jax.rollout.agentic.turn_end import TurnEnd
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
@@ -58,19 +58,19 @@ def every_turn_calls(monkeypatch):
     def read(text, schemas):
         return TurnEnd((ToolCall("sum", {"text": text[:-1]}),))
 
-    monkeypatch.setattr(parking.turn_end, "read", read)
+    monkeypatch.setattr(paused, "read_turn_end", read)
 
 
 @functools.cache
-def engine(*, pages=False, drafts=False, num_slots=8):
+def engine(*, pages=False, drafts=False, slots_per_replica=8):
     graphdef, _ = drafting_model.model()
     shapes = EngineConfig(
-        num_slots=num_slots,
+        slots_per_replica=slots_per_replica,
         cache_length=LENGTH,
         prefill_lengths=(8,),
-        prefill_batch=4,
+        prefill_prompts=4,
         prefill_members=8,
-        block_steps=4,
+        decode_steps=4,
         chunked_prefill=True,
         max_stop_ids=NUM_STOPS,
         speculation=drafts,
@@ -121,8 +121,8 @@ def write(engine, stop_ids, wanted=None, move_at=()):
 def wait_for_tools(replicas, limit_s=60):
     """Until all calls have ended, so that the load does not depend on how fast steps are."""
     end_s = time.monotonic() + limit_s
-    parked = [p for replica in replicas for p in replica._tools.parked]
-    while any(p.calls.answers() is None for p in parked):
+    paused = [p for replica in replicas for p in replica._tools.paused]
+    while any(p.calls.answers() is None for p in paused):
         assert time.monotonic() < end_s
         time.sleep(0.001)
 

@@ -3,29 +3,28 @@
     python -m pytest -p tests.rollout.jetstream.accept_030 CHECKOUT/jetstream/tests/core/...
 
 Their files stay as they are; where they build their mock engine they get ours, which follows that
-contract; only results go into JetStream's own class, by which the Driver tells them apart. It says
-that it does not chunk prompts, since it does so by itself, and it knows no LoRA.
+contract. It says that it does not chunk prompts, since it does so by itself, and it knows no LoRA.
 """
 
 from typing import Any
 
 from jetstream.engine import engine_api, mock_engine, token_utils, tokenizer_pb2
 
+from loong_jax.rollout.jetstream.contract import JetStreamEngine
 from tests.rollout.jetstream import toy_engine
 
 
-class Engine:
+class Engine(JetStreamEngine):
     """Ours, with the two things that the Driver takes from JetStream itself: tokenizer, weights."""
 
-    use_chunked_prefill = False
-    samples_per_slot = 1
+    use_chunked_prefill = False  # type: ignore[assignment]
 
     def __init__(self, batch_size: int, cache_length: int, weight: float, **chunking: Any):
         del chunking
-        self._ours = toy_engine.make_engine(batch_size, cache_length)
+        super().__init__(toy_engine.make_engine(batch_size, cache_length), engine_api.ResultTokens)
         self._weights = toy_engine.make_weights(weight)
 
-    def load_params(self) -> Any:
+    def load_params(self) -> Any:  # type: ignore[override]
         return self._weights
 
     load_params_dict = load_params
@@ -36,32 +35,6 @@ class Engine:
 
     def build_tokenizer(self, metadata: Any) -> Any:
         return token_utils.SentencePieceTokenizer(metadata)
-
-    def prefill(self, **arguments: Any) -> Any:
-        prefix, result = self._ours.prefill(**arguments)
-        return prefix, _theirs(result)
-
-    def prefill_multisampling(self, **arguments: Any) -> Any:
-        prefix, result = self._ours.prefill_multisampling(**arguments)
-        return prefix, _theirs(result)
-
-    def generate(self, params: Any, decode_state: Any) -> Any:
-        state, result = self._ours.generate(params, decode_state)
-        return state, _theirs(result)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ours, name)
-
-
-def _theirs(result: Any) -> Any:
-    return engine_api.ResultTokens(
-        data=result.data,
-        tokens_idx=result.tokens_idx,
-        valid_idx=result.valid_idx,
-        length_idx=result.length_idx,
-        samples_per_slot=result.samples_per_slot,
-        log_prob=result.log_prob,
-    )
 
 
 mock_engine.TestEngine = Engine  # type: ignore[assignment,misc]

@@ -24,7 +24,7 @@ def weights():
 
 
 def main(mode: str, file: str) -> None:
-    shapes = {"num_slots": 4, "prefill_lengths": (16,), "block_steps": 1}
+    shapes = {"slots_per_replica": 4, "prefill_lengths": (16,), "decode_steps": 1}
     prefill = generate = JetStreamAdapter(fake_model.fake_engine(**shapes), weights())
     if mode == "disaggregated":
         generate = JetStreamAdapter(fake_model.fake_engine(**shapes), weights())

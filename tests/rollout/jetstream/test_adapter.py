@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
 RACE = "At this point we must have some requests inserted into the slots"
 REFUSED = {
-    "block_steps": {"block_steps": 4},
+    "decode_steps": {"decode_steps": 4},
     "prefill_lengths": {"prefill_lengths": (24,)},
 }
 
@@ -42,7 +42,7 @@ def test_the_tests_inside_the_wheel_accept_our_engine(tmp_path):
 def test_engines_that_the_driver_would_misread_are_refused(case):
     from loong_jax.rollout.jetstream.adapter import JetStreamAdapter
 
-    shapes = {"prefill_lengths": (16,), "block_steps": 1} | REFUSED[case]
+    shapes = {"prefill_lengths": (16,), "decode_steps": 1} | REFUSED[case]
     engine = fake_model.fake_engine(**shapes)
     with pytest.raises(ConfigError, match=case):
         JetStreamAdapter(engine, fake_model.fake_weights(0))
@@ -52,7 +52,7 @@ def test_pages_are_refused():
     from loong_jax.rollout.jetstream.adapter import JetStreamAdapter
 
     pages = PageConfig(num_pages=12, page_size=4)
-    engine = fake_model.fake_engine(prefill_lengths=(16,), block_steps=1, pages=pages)
+    engine = fake_model.fake_engine(prefill_lengths=(16,), decode_steps=1, pages=pages)
     with pytest.raises(ConfigError, match="pages"):
         JetStreamAdapter(engine, fake_model.fake_weights(0))
 
@@ -105,6 +105,5 @@ def by_engine(weights, prompt, num_tokens):
     tokens = [int(first.data[0, 0])]
     while len(tokens) < num_tokens:
         state, result = engine.generate(weights, state)
-        slot = result.convert_to_numpy().get_result_at_slot(0)
-        tokens += slot.tokens[0][slot.valid[0].astype(bool)].tolist()
+        tokens += result.convert_to_numpy().written(0)[0].tolist()
     return tokens

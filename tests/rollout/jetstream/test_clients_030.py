@@ -51,12 +51,12 @@ def server():
     config = tiny.smallest_config(num_layers=1, vocab_size=VOCAB_SIZE)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     shapes = EngineConfig(
-        num_slots=8,
+        slots_per_replica=8,
         cache_length=128,
         prefill_lengths=(64,),
-        prefill_batch=2,
+        prefill_prompts=2,
         prefill_members=4,
-        block_steps=4,
+        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         pages=PageConfig(num_pages=64, page_size=16),

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.rollout.devices import OneDevice
-from loong_jax.rollout.slot_engine import EngineConfig, SlotEngine
+from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.slot_engine import SlotEngine
 
 VOCAB_SIZE = 2**13
 
@@ -72,13 +73,13 @@ def make_engine(batch_size: int, cache_length: int) -> SlotEngine:
         ),
         ToyTokenizer(),
         EngineConfig(
-            num_slots=batch_size,
+            slots_per_replica=batch_size,
             cache_length=cache_length,
             # JetStream's own buckets: a prompt read by a large engine goes on in a small one.
             prefill_lengths=tuple(n for n in (16, 32, 64, 128, 256) if n <= cache_length),
-            prefill_batch=1,
+            prefill_prompts=1,
             prefill_members=4,  # samples of one prompt, of which 0.3.0 asks for up to four
-            block_steps=1,
+            decode_steps=1,
         ),
     )
 

@@ -17,12 +17,12 @@ from loong_jax.models import moe
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.metrics import Metrics
+from loong_jax.rollout.serving.request import Limits
 from loong_jax.rollout.serving.scheduler import Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
-from tests.rollout import slot_books
+from tests.rollout import engine_checks
 
 KEY = "a key for tests"
 LIMITS = Limits(
@@ -46,12 +46,12 @@ def engine_and_weights():
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     weights["head"] = weights["head"] * 4
     shapes = EngineConfig(
-        num_slots=4,
+        slots_per_replica=4,
         cache_length=128,
         prefill_lengths=(32,),
-        prefill_batch=2,
+        prefill_prompts=2,
         prefill_members=4,
-        block_steps=4,
+        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         pages=PageConfig(num_pages=36, page_size=16),
@@ -100,7 +100,7 @@ class Server:
         replica = self.scheduler._replica
         assert replica.is_empty
         assert replica.active_slots == 0
-        slot_books.check(replica)
+        engine_checks.check(replica)
 
 
 def wait_for(condition, timeout_s=20.0):

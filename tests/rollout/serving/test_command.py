@@ -44,8 +44,8 @@ def imported(tmp_path_factory):
 def test_an_imported_model_is_served_until_sigterm(imported, tmp_path):
     key = tmp_path / "key"
     key.write_text("secret\n")
-    words = f"serve {imported} --port 0 --grpc-port 0 --api-key-file {key} --num-slots 2"
-    words += " --context-tokens 64 --prefill-lengths 32 --block-steps 4"
+    words = f"serve {imported} --port 0 --grpc-port 0 --api-key-file {key} --slots-per-replica 2"
+    words += " --context-tokens 64 --prefill-lengths 32 --decode-steps 4"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     process = subprocess.Popen(
         [sys.executable, "-m", "loong_jax.cli", *words.split()],
@@ -133,7 +133,7 @@ def test_the_last_finished_stage_of_a_run(tmp_path):
 
 
 def test_shapes_fit_each_other():
-    config = ServeOptions(run_dir=Path("x"), context_tokens=32, num_slots=4).engine_config()
+    config = ServeOptions(run_dir=Path("x"), context_tokens=32, slots_per_replica=4).engine_config()
     assert config.prefill_lengths == (32,)
     assert config.pages is not None
     assert config.pages.num_pages == 4

@@ -40,10 +40,9 @@ def by_engine(prompt, num_tokens):
     tokens, log_probs = [int(first.data[0, 0])], [float(first.log_prob[0, 0])]
     for _ in range(-(-num_tokens // 4)):
         state, result = engine.generate(weights, state)
-        slot = result.convert_to_numpy().get_result_at_slot(2)
-        valid = slot.valid[0].astype(bool)
-        tokens += slot.tokens[0][valid].tolist()
-        log_probs += slot.log_prob[0][valid].tolist()
+        more, their_log_probs = result.convert_to_numpy().written(2)
+        tokens += more.tolist()
+        log_probs += their_log_probs.tolist()
     return tokens, log_probs
 
 

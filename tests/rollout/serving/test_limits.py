@@ -11,7 +11,7 @@ import time
 import pytest
 
 from loong_jax.rollout.paged_engine import PagedEngine
-from loong_jax.rollout.serving.request import Mailbox
+from loong_jax.rollout.serving.request import EventStream
 from tests.rollout.serving import live
 
 CHAT = "/v1/chat/completions"
@@ -96,21 +96,21 @@ def test_a_reader_that_does_not_read_loses_its_slot():
 
 @contextlib.contextmanager
 def _blocked_sends(server):
-    """Nothing is taken from any mailbox, as if the socket of its client were full.
+    """Nothing is taken from any events, as if the socket of its client were full.
 
     The kernel buffers megabytes on loopback, more than this model can write.
     """
-    taken = Mailbox.get
+    taken = EventStream.get
 
     async def never(self):
         await asyncio.sleep(0.2)
         return await taken(self)
 
-    Mailbox.get = never
+    EventStream.get = never
     try:
         yield
     finally:
-        Mailbox.get = taken
+        EventStream.get = taken
 
 
 class Broken(PagedEngine):
@@ -131,9 +131,9 @@ class Broken(PagedEngine):
         self._may_fail("init_decode_state")
         return super().init_decode_state()
 
-    def prefill_batch(self, **arguments):
-        self._may_fail("prefill_batch")
-        return super().prefill_batch(**arguments)
+    def begin_prefill(self, params, work):
+        self._may_fail("begin_prefill")
+        return super().begin_prefill(params, work)
 
     def generate(self, *args, **kwargs):
         time.sleep(self.block_s)
@@ -168,9 +168,9 @@ def test_an_engine_error_fails_those_that_ran_and_the_server_lives_on(broken):
 def test_what_had_not_begun_is_done_once_more(broken):
     server, engine = broken
     wanted = server.post(CHAT, ask(seed=1))[2]["choices"]
-    engine.failures = ["prefill_batch"]
+    engine.failures = ["begin_prefill"]
     assert server.post(CHAT, ask(seed=1))[2]["choices"] == wanted
-    engine.failures = ["prefill_batch", "prefill_batch"]  # once more, and no more
+    engine.failures = ["begin_prefill", "begin_prefill"]  # once more, and no more
     assert server.post(CHAT, ask())[0] == 500
     assert server.post(CHAT, ask())[0] == 200
     server.check_no_leak()
@@ -178,7 +178,7 @@ def test_what_had_not_begun_is_done_once_more(broken):
 
 def test_a_replica_that_cannot_be_built_is_tried_again(broken):
     server, engine = broken
-    engine.failures = ["prefill_batch", "init_decode_state"]
+    engine.failures = ["begin_prefill", "init_decode_state"]
     assert server.post(CHAT, ask())[0] == 500
     live.wait_for(lambda: server.http("GET", "/health")[0] == 200)
     assert server.post(CHAT, ask())[0] == 200

@@ -6,9 +6,9 @@ from loong_jax.data.chat_template import ChatTemplate
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.serving import openai_schema, prompts
-from loong_jax.rollout.serving.limits import Limits
 from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
 from loong_jax.rollout.serving.prompts import Message
+from loong_jax.rollout.serving.request import Limits
 
 
 def test_every_field_arrives():

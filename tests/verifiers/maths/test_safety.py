@@ -191,42 +191,12 @@ def test_budget_stops_an_evaluation():
 ALPHABET = st.sampled_from(
     [
         *"0123456789abcxyzefinpi+-*/^_=<>()[]{}|,.;:!%$& '\n",
-        "\\frac",
-        "\\sqrt",
-        "\\pi",
-        "\\boxed{",
-        "\\text{",
-        "\\left(",
-        "\\right)",
-        "\\cup",
-        "\\infty",
-        "\\{",
-        "\\}",
-        "\\pm",
-        "\\begin{pmatrix}",
-        "\\end{pmatrix}",
-        "\\\\",
-        "\\sin",
-        "\\log",
-        " or ",
-        " and ",
-        "answer is ",
-        "sqrt(",
-        "Interval(",
-        "Matrix([[",
-        "²",
-        "π",
-        "√",
-        "\uff11",
-        "十",
-        "cm",
-        "...",
-        "\\sum_{k=1}^{n}",
-        "\\overline{",
-        "\\%",
-        "^\\circ",
-        "\\le",
-        "\\in",
+        *str.split(
+            r"\frac \sqrt \pi \boxed{ \text{ \left( \right) \cup \infty \{ \} \pm \begin{pmatrix} "
+            r"\end{pmatrix} \\ \sin \log sqrt( Interval( Matrix([[ ² π √ 十 cm ... \sum_{k=1}^{n} "
+            r"\overline{ \% ^\circ \le \in"
+        ),
+        *(" or ", " and ", "answer is ", "\uff11"),
     ]
 )
 TEXTS = st.lists(ALPHABET, max_size=30).map("".join) | st.text(max_size=40)

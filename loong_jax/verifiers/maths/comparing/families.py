@@ -9,9 +9,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import real_sets, residues, vectors
+from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, residues, vectors
 from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, number, substitute
-from loong_jax.verifiers.maths.forms import kinds, naming
 
 _PARAMETERS = frozenset("tkmnslpqruvc")
 _WHOLE = frozenset("kmn")  # letters that stand for whole numbers where nothing is said

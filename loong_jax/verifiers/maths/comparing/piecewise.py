@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import names, values
+from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.comparing.real_sets import RealSet
 from loong_jax.verifiers.maths.expression import CostError, Node, difference, number, substitute
@@ -162,28 +162,12 @@ def _equal_by_branch(own: list[Branch], given: list[Branch]) -> bool | None:
 def _same_condition(one: Node, other: Node) -> bool:
     if one == other or "text" in (one.head, other.head):
         return one == other
-    if one.args[0] == other.args[0] == ("=",):
-        return bool(values.equal(one.args[2], other.args[2])) and one.args[1] == other.args[1]
     left, right = real_sets.real_set(one), real_sets.real_set(other)
     if left is not None and right is not None and one.symbols == other.symbols:
         return real_sets.equal(left, right) is True
-    return _same_chain(one, other) or _same_chain(one, _turned(other))
-
-
-def _same_chain(one: Node, other: Node) -> bool:
     if one.head != "chain" or other.head != "chain" or one.args[0] != other.args[0]:
         return False
-    pairs = zip(one.args[1:], other.args[1:], strict=True)
-    return all(values.equal(a, b) for a, b in pairs)
-
-
-def _turned(condition: Node) -> Node:
-    """b >= x >= a for a <= x <= b."""
-    if condition.head != "chain" or any(o not in names.FLIPPED for o in condition.args[0]):
-        return condition
-    operators, *operands = condition.args
-    flipped = tuple(names.FLIPPED[operator] for operator in reversed(operators))
-    return Node("chain", (flipped, *reversed(operands)))
+    return all(values.equal(*pair) for pair in zip(one.args[1:], other.args[1:], strict=True))
 
 
 _SAID = re.compile(r"(?P<name>[a-zN])\W*(?:even|odd)(?: (?:numbers?|integers?))?")

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import kinds, naming
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
-from loong_jax.verifiers.maths.forms import kinds, naming
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512

@@ -106,7 +106,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         found = [Span(other, "phrase")]
     elif found:
         _, is_one, after = body.rpartition(found[0].text)
-        if is_one and prose.takes_all_back(after):
+        if is_one and prose.SAID.DISOWNED.search(after) and prose.second_thought(after) is None:
             return
     for span in found:
         if (pair := prose.two_stated(span.text)) is not None:

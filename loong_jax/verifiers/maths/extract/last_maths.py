@@ -99,14 +99,14 @@ def spans(body: str) -> Iterator[Span]:
         return
     if matches[-1][5] and is_mentioned(body, start, end):
         return
-    if matches[-1][5] and prose.looks_like_code(prose.last_sentence(body)):
+    if matches[-1][5] and prose.SAID.CODE.search(prose.last_sentence(body)):
         return
     run = [matches[-1]]
     for match in reversed(matches[:-1]):
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
-            statements.JOIN.fullmatch(gap)
+            statements.SAID.JOIN.fullmatch(gap)
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )

@@ -10,7 +10,7 @@ from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
 MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(r"(?<=[.!?])(?<!i\.e\.)(?<!e\.g\.)\s+|\n+")
-_SAID = names.patterns("prose")
+SAID = names.patterns("prose")
 _COUNTED = re.compile(
     r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
     rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{numerals.PATTERN})\s+[a-z]\w+(.*)",
@@ -36,7 +36,7 @@ def _amount_in_words(said: str) -> str | None:
     digits = numerals.with_digits(said.strip(" *"))
     if digits is None:
         return None
-    unit = _SAID.UNIT.fullmatch(digits.partition(" ")[2])
+    unit = SAID.UNIT.fullmatch(digits.partition(" ")[2])
     return digits if unit is not None and unit["word"] in UNITS else None
 
 
@@ -53,29 +53,29 @@ def sentences(text: str) -> list[str]:
 
 def stated(text: str) -> Iterator[str]:
     """What the last sentence says something is: "(2, 3)" of "The vertex is at (2, 3)."."""
-    sentence = _SAID.AS_ANSWER.sub("", last_sentence(text)[-2 * MAX_STATED :])
+    sentence = SAID.AS_ANSWER.sub("", last_sentence(text)[-2 * MAX_STATED :])
     if "odds" in sentence:  # 3:5 is no probability of 3/5
         return
-    if (everywhere := _SAID.HOLDS.search(sentence)) is not None:
+    if (everywhere := SAID.HOLDS.search(sentence)) is not None:
         yield _OF_LETTER.sub("", sentence[everywhere.end() :])
         return
-    if (kept := _SAID.ONLY.search(sentence)) is not None:
+    if (kept := SAID.ONLY.search(sentence)) is not None:
         yield kept[1]
         return
-    verbs = list(_SAID.STATES.finditer(sentence))
+    verbs = list(SAID.STATES.finditer(sentence))
     if not verbs:
-        said = _SAID.ANNOUNCED.fullmatch(sentence)
-        if said is not None and _HAS_MATHS.search(said[1]) and not _SAID.DOUBT.search(said[0]):
-            yield _SAID.CONCLUSION.split(said[1])[-1]
+        said = SAID.ANNOUNCED.fullmatch(sentence)
+        if said is not None and _HAS_MATHS.search(said[1]) and not SAID.DOUBT.search(said[0]):
+            yield SAID.CONCLUSION.split(said[1])[-1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
     before = _BRACKETED.sub(" ", before)
-    if _SAID.DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
+    if SAID.DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(_COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
-        if not _GOES_ON.search(counted[2]) and not _SAID.DOUBT.search(counted[2]):
+        if not _GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
-    said = _SAID.CONCLUSION.split(said)[-1]
+    said = SAID.CONCLUSION.split(said)[-1]
     if (amount := _amount_in_words(said)) is not None:
         said = amount
     is_maths = _HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
@@ -85,14 +85,14 @@ def stated(text: str) -> Iterator[str]:
 
 def two_stated(sentence: str) -> str | None:
     """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
-    found = _SAID.TWO_STATED.search(sentence)
+    found = SAID.TWO_STATED.search(sentence)
     values = [] if found is None else [value for value in found.groups() if value]
     return " \\text{ and } ".join(values) or None
 
 
 def labelled_parts(text: str) -> list[str] | None:
     """What (1) and (2) hold, where a text has these two parts."""
-    found = _SAID.PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
+    found = SAID.PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
     if found is None or "(3)" in text or "(c)" in text:
         return None
     return [part.strip(" *;,.\n") for part in found.group("one", "two")]
@@ -112,9 +112,7 @@ def end_of_sequence(sentence: str) -> str | None:
     """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
     row = _SEQUENCE.search(sentence)
     before = "" if row is None else sentence[: row.start()]
-    is_growing = (
-        _SAID.GROWS.search(before) and not _SAID.SET_OF.search(before) and "=" not in before
-    )
+    is_growing = SAID.GROWS.search(before) and not SAID.SET_OF.search(before) and "=" not in before
     return row[1] if row is not None and is_growing else None
 
 
@@ -131,7 +129,7 @@ def with_unit_after(content: str, text: str, end: int) -> str:
 
 
 def unit_after(text: str, end: int) -> str:
-    match = _SAID.UNIT.match(text[end : end + 60])
+    match = SAID.UNIT.match(text[end : end + 60])
     if match is None:
         return ""
     word = match["word"]
@@ -157,24 +155,14 @@ def after_last_equals(text: str) -> str | None:
     return said.strip() if plain and _HAS_MATHS.search(said) else None
 
 
-def takes_all_back(text: str) -> bool:
-    """Whether a text takes its answer back and puts nothing in its place."""
-    return _SAID.DISOWNED.search(text) is not None and second_thought(text) is None
-
-
 def second_thought(text: str) -> str | None:
     """What a text that takes something back puts in its place, to the end of that sentence."""
-    found = list(_SAID.SECOND_THOUGHTS.finditer(text))
+    found = list(SAID.SECOND_THOUGHTS.finditer(text))
     if not found:
-        disowned = _SAID.DISOWNED.search(text)
+        disowned = SAID.DISOWNED.search(text)
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
     said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
     return said if _HAS_MATHS.search(_CLAUSE_END.split(said)[0]) else None
-
-
-def looks_like_code(text: str) -> bool:
-    """Whether a line is a program's text, whose numbers are nobody's answer."""
-    return _SAID.CODE.search(text) is not None
 
 
 MAX_CHARS = 400  # of a sentence that is looked at
@@ -185,18 +173,17 @@ _ENDS_ON_VALUE = re.compile(
     rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
-_TURNS = r"so|thus|hence|therefore|but|wait|actually|answer|result|instead"
-_TURN = re.compile(
-    rf"\b(?:{_TURNS})\b|=>|\\implies|\\Rightarrow|所以|因此|故|从而|于是", re.IGNORECASE
-)
 _CONCLUDES = re.compile(
-    rf"{_TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
+    rf"{SAID.TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
     r"yields?|implies|if|or|fails?|we (?:get|have|find|obtain))\b|得",
     re.IGNORECASE,
 )
 _OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
-_AMENDS = re.compile(rf"{_TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
+_AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
+
+
+_REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
 
 def without_remarks(body: str) -> str:
@@ -205,7 +192,7 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if breaks and _SAID.SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
+        if breaks and SAID.SENTENCE.match(last) and (last[0] == "(" or not _AMENDS.search(last)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
@@ -221,7 +208,7 @@ def without_remarks(body: str) -> str:
 
 def _cut(sentence: str) -> int | None:
     """Where the remark begins that ends a sentence; None where none does."""
-    for tail in _SAID.TAIL.finditer(sentence, 1):
+    for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup
         gives_reason = kind in ("reason", "aside") or tail[0].strip(", ")[:5] in (
@@ -229,11 +216,13 @@ def _cut(sentence: str) -> int | None:
             "where",
             "which",
         )
-        if not (_SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
+        if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
-        if (_TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
+        if (SAID.TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
             continue  # "and since x is real, x = 2"
         ends = _ENDS_ON_VALUE.search(head) is not None
+        if kind == "bare" and "," in rest and _REASON_FIRST.match(head):
+            continue  # "since 2 is left when divided by 4, it is 7"
         if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
             continue
         if kind != "bare" or (ends and _may_stand(tail[0], head, rest)):
@@ -245,9 +234,9 @@ def count_before(sentence: str) -> str | None:
     """ "There are 4 solutions" of "There are 4 solutions: 1, 2, 5 and 10", for who asks for it."""
     head, colon, rest = sentence[-MAX_CHARS:].partition(": ")
     is_count = (
-        colon and head[-1:].strip() and _ENDS_ON_VALUE.search(head) and _SAID.COUNTS.search(head)
+        colon and head[-1:].strip() and _ENDS_ON_VALUE.search(head) and SAID.COUNTS.search(head)
     )
-    if not is_count or _SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
+    if not is_count or SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
     return None if _CONCLUDES.search(rest) else head
 

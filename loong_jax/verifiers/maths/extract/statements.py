@@ -11,19 +11,12 @@ from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import sides, tokens
 
 _GAP = re.compile(r"\s{8,}")
-_SAID = names.patterns("statements")
+SAID = names.patterns("statements")
 _BREAK = re.compile(r"<(?:br|hr)\s*/?>")
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
 SPRAY = 12  # so many different boxes are no solution's intermediate results
-_WORD_JOINS = r"or|and|either|maybe|perhaps|possibly|alternatively|also|even"
-JOIN = re.compile(
-    rf"(?:\([a-z\d]\)|[\s,;:*$.()\[\]/]|\\[()\[\],;! ]|\\q?quad\b|\b(?:{_WORD_JOINS})\b|"
-    rf"\\text\s*\{{\s*(?:{_WORD_JOINS})\s*\}})*",
-    re.IGNORECASE,
-)
-_BOX_JOIN = re.compile(rf"{JOIN.pattern}(?:(?<!\w)[A-Za-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)
-_MULTIPLE = re.compile(r"\$?\s*" + sides.ASIDE, re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + sides.SAID.ASIDE.pattern, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
 
 
@@ -50,7 +43,7 @@ def statement(text: str) -> str:
     if text.rstrip("` \n").endswith("}") and (said := _of_json(text)) is not None:
         text = said
     if "~~" in text or "<" in text or "\\s" in text:
-        text = _SAID.HIDDEN.sub(" ", text)
+        text = SAID.HIDDEN.sub(" ", text)
     if "<" in text:
         match = _SPECIAL.search(text)
         if match is not None and match.start() > 0:
@@ -58,7 +51,7 @@ def statement(text: str) -> str:
     if "</" in text or "<br" in text or "<hr" in text:
         text = _BREAK.sub("\n", text)
         for _ in range(3):  # one inside another
-            text = _SAID.MARKED.sub(_unmarked, text)
+            text = SAID.MARKED.sub(_unmarked, text)
     text = languages.translated(text)
     if any(sign in text for sign in "\\{~_,"):
         text = tokens.with_groups(text)
@@ -68,7 +61,7 @@ def statement(text: str) -> str:
 def _of_json(text: str) -> str | None:
     """The answer of an object in JSON that ends a text, as it was meant before it was escaped."""
     found = list(
-        _SAID.JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ ")))
+        SAID.JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ ")))
     )
     if not found or text[found[-1].end() :].count("{"):
         return None
@@ -109,7 +102,7 @@ def _tagged(text: str, opening: str, closing: str) -> str:
 def is_denied(text: str, box: Box) -> bool:
     """Whether the words right before or after it say that this is not the answer."""
     before, after = text[max(0, box.start - 80) : box.start], text[box.end : box.end + 40]
-    return _SAID.DENIED.search(before) is not None or _SAID.DENIED_AFTER.match(after) is not None
+    return SAID.DENIED.search(before) is not None or SAID.DENIED_AFTER.match(after) is not None
 
 
 def joined(text: str, boxes: list[Box]) -> str:
@@ -118,7 +111,7 @@ def joined(text: str, boxes: list[Box]) -> str:
     run = [boxes[-1]]
     for box in reversed(boxes[:-1]):
         gap = text[box.end : run[0].start]
-        if len(different) < SPRAY and not _BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)):
+        if len(different) < SPRAY and not SAID.BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)):
             break
         run.insert(0, box)
     after = text[run[-1].end : run[-1].end + 40]

@@ -4,9 +4,16 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import ellipses, families, real_sets, residues, vectors
+from loong_jax.verifiers.maths.comparing import (
+    ellipses,
+    families,
+    kinds,
+    naming,
+    real_sets,
+    residues,
+    vectors,
+)
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
-from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
@@ -56,7 +63,7 @@ class Matcher(Comparison):
             answer = naming.as_values(answer)
         if gold.head == "chain":
             gold, answer = map(families.as_function, (gold, answer))
-            return relations.relation(self, gold, naming.with_name_of(gold, answer))
+            return relations.relation(self, gold, answer)
         if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
             return relations.system(self, gold, answer)
         if real_sets.is_set(gold):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import real_sets
+from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -15,7 +15,6 @@ from loong_jax.verifiers.maths.expression import (
     render,
     substitute,
 )
-from loong_jax.verifiers.maths.forms import kinds, naming, renaming
 from loong_jax.verifiers.maths.matching import ladder, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 from loong_jax.verifiers.maths.names import FLIPPED

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import real_sets, vectors
+from loong_jax.verifiers.maths.comparing import naming, real_sets, vectors
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -13,7 +13,6 @@ from loong_jax.verifiers.maths.expression import (
     CostError,
     Node,
 )
-from loong_jax.verifiers.maths.forms import naming
 from loong_jax.verifiers.maths.matching import ladder
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 

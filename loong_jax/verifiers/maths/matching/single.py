@@ -1,7 +1,7 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import piecewise, residues, vectors
+from loong_jax.verifiers.maths.comparing import kinds, naming, piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -10,7 +10,6 @@ from loong_jax.verifiers.maths.expression import (
     number,
     render,
 )
-from loong_jax.verifiers.maths.forms import kinds, naming
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
@@ -160,6 +159,9 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
         if exact.symbols == frozenset():
             return exact if _equal_or_none(matcher, gold, exact) else rounded
     last = operands[-1].unlabelled
+    if gold.head == "quantity" and (amount := ladder.as_quantity(last)) is not None:
+        last = amount if amount.args[1].dimensions == gold.args[1].dimensions else last
+        operands = [last]  # 3.5 * 100 g = 350 g
     first = operands[0].unlabelled
     if len(operands) == 2 and kinds.is_multiple(first) and not last.symbols:
         matcher.note = f"{render(answer)} is not solved"

@@ -23,8 +23,6 @@ def raw_argument(parser: Parser) -> str:
 
 
 def parenthesised(parser: Parser) -> Node:
-    if parser.accept(")"):
-        return Node("tuple", ())
     saved, parser.bars = parser.bars, 0
     node = parser.nested(parser.items)
     parser.bars = saved
@@ -39,8 +37,6 @@ def parenthesised(parser: Parser) -> Node:
 
 
 def square(parser: Parser, opening: str) -> Node:
-    if opening == "[" and parser.accept("]"):
-        return Node("bracket", ())
     saved, parser.bars = parser.bars, 0
     node = parser.nested(parser.items)
     parser.bars = saved

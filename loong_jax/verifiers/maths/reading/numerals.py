@@ -290,20 +290,14 @@ def _cjk_number(text: str) -> int | Fraction | None:
     return total + (digit or 0)
 
 
-_ALL = r"(?:(?:the )?set of )?(?:all |every |any )?(?:the )?"
-_REALS = re.compile(
-    rf"{_ALL}(?:(?P<sign>strictly positive|strictly negative|positive|negative|non-?negative|"
-    r"non-?positive|nonzero|non-zero) )(?:real numbers?|reals?)"
-)
-_NAMED = re.compile(rf"{_ALL}(?P<name>integers?|natural numbers?|rational numbers?|rationals)")
 _NAMES = {"i": "set Z", "n": "set N", "r": "set Q"}
 
 
 def read(words: str) -> Node | None:
     """The set that a normal form names (see `phrases.normal`); None for anything else."""
-    if (named := _NAMED.fullmatch(words)) is not None:
+    if (named := _SAID.NAMED.fullmatch(words)) is not None:
         return symbol(_NAMES[named["name"][0]])
-    match = _REALS.fullmatch(words)
+    match = _SAID.REALS.fullmatch(words)
     if match is None:
         return None
     sign = match["sign"].replace("-", "")

@@ -43,10 +43,6 @@ def build(parser: Parser, name: str) -> Node:
     arguments = _arguments(parser)
     if name == "Interval":
         interval = _interval(arguments, attribute)
-        if parser.at(".") and parser.peek().text == "closure":
-            parser.take()
-            parser.take()
-            return Node("interval", (*interval.args[:2], False, False))
         return interval
     if attribute is not None:
         raise ParseError(f"{name}.{attribute} is nothing we know")
@@ -62,8 +58,6 @@ def build(parser: Parser, name: str) -> Node:
         return Node(_COLLECTIONS[name], _unpacked(arguments))
     if name == "Piecewise":
         return brackets.of_pairs(arguments)
-    if name == "Poly" and arguments:
-        return arguments[0]
     raise ParseError(f"{name} is nothing we know")
 
 
@@ -100,14 +94,6 @@ def _flag(node: Node) -> bool:
 
 
 def _matrix(arguments: tuple[Node, ...]) -> Node:
-    if len(arguments) == 3 and arguments[0].head == "number":  # Matrix(2, 1, [3, 4])
-        if arguments[1].head != "number" or arguments[2].head not in ("bracket", "tuple"):
-            raise ParseError("a matrix has two sizes and a list")
-        rows, columns, items = arguments[0].args[0], arguments[1].args[0], arguments[2].args
-        if rows * columns != len(items):
-            raise ParseError("the matrix has another size")
-        cells = [items[i * columns : (i + 1) * columns] for i in range(rows)]
-        arguments = (Node("bracket", tuple(Node("bracket", row) for row in cells)),)
     rows = _unpacked(arguments[:1])
     is_nested = all(row.head in ("bracket", "tuple") for row in rows)
     matrix = tuple(row.args if is_nested else (row,) for row in rows)

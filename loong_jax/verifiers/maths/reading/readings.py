@@ -26,10 +26,6 @@ _SAID = names.patterns("readings")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
 _RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
 _ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
-_EMPTY = r"(?:\\emptyset|\\varnothing|\u2205|\\\{\s*\\\})"
-_HOLDS_EMPTY = re.compile(  # {\emptyset} is a group
-    rf"(?:\\left\s*)?\\(?:\{{|lbrace)\s*{_EMPTY}\s*(?:\\right\s*)?\\(?:\}}|rbrace)|\{{(?:\u2205|\{{\}})\}}"
-)
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
@@ -75,7 +71,7 @@ def _read(text: str) -> tuple[Node, ...]:
             text = ", ".join(lines)
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
-    if len(text) < 80 and _HOLDS_EMPTY.fullmatch(text.strip(" $")):
+    if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
         return (Node("set", (EMPTY,)),)
     if 80 <= len(text) < 200 and LETTERS.search(text) and phrases.is_nothing(text):
         return (EMPTY,)

@@ -47,6 +47,7 @@ def plain(text: str) -> str:
 
 
 _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+    (re.compile(r"(?<=\d)\{,\}(?=\d{1,2}(?![\d{]))"), "."),  # 3{,}5
     (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
     (
         re.compile(
@@ -151,7 +152,7 @@ def prepare(text: str) -> str:
     if "\\ne" in text or "!=" in text:
         text = _SAID.RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
     if "\\" in text or "{" in text:
-        text = _SAID.GLUED.sub(r"\g<0> ", sides.LAYOUT.sub(" ", text))
+        text = _SAID.GLUED.sub(r"\g<0> ", sides.SAID.LAYOUT.sub(" ", text))
         text = _SAID.BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = _NO_DELIMITER.sub("", text)

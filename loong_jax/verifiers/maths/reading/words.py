@@ -41,11 +41,6 @@ def letters_of(word: str) -> tuple[str, ...] | None:
     return None
 
 
-def is_before_power(word: str, following: Token) -> bool:
-    """Whether Be^x is B times e^x, though "be" is a word."""
-    return len(word) == 2 and word[1] == "e" and following.text == "^" and word[0].isalpha()
-
-
 def is_operand(token: Token) -> bool:
     """Whether a factor can start with this word."""
     word = token.text
@@ -133,7 +128,8 @@ def from_word(parser: Parser, token: Token) -> Node:
         if parser.at("=", "\\approx", ":", "(", "_", "^"):
             return subscripted(parser, word)
         raise ParseError(f"{word!r} is a word")
-    letters = tuple(word) if is_before_power(word, parser.token) else letters_of(word)
+    is_power_of_e = len(word) == 2 and word[1] == "e" and word[0].isalpha() and parser.at("^")
+    letters = tuple(word) if is_power_of_e else letters_of(word)  # Be^x, though "be" is a word
     if letters is None:
         if parser.at("=", "_") and word.isalpha():
             return subscripted(parser, word)  # Area = 5
@@ -238,9 +234,6 @@ def function(parser: Parser, spelled: str) -> Node:
         if name not in ("log", "max", "min"):
             raise ParseError(f"{spelled} with a subscript")
         arguments = (*arguments, base) if name == "log" else arguments
-    if name in ("gcd", "lcm", "max", "min", "mod") and len(arguments) == 1:
-        inner = arguments[0]
-        arguments = inner.args if inner.head in ("list", "tuple", "bracket", "set") else arguments
     node = objects.simple_call(name, arguments)
     return node if power is None else Node("pow", (node, power))
 
@@ -253,13 +246,10 @@ def _run(parser: Parser) -> Node:
         token = parser.token
         if token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
             break
-        if token.kind == "word" and letters_of(token.text) and not _is_join(token):
-            pass
-        elif not (token.kind == "command" and starts_command(token.text)):
+        is_join = len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
+        if not (token.kind == "word" and letters_of(token.text) and not is_join) and not (
+            token.kind == "command" and starts_command(token.text)
+        ):
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
     return Node("neg", (node,)) if negative else node
-
-
-def _is_join(token: Token) -> bool:
-    return len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)

@@ -22,8 +22,6 @@ _MOLECULES = frozenset(("O2", "N2", "H2", "Cl2", "F2", "Br2", "I2", "O3", "P4", 
 _LOWERED = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
 _RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-", strict=True)}
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
-_COMMAND = re.compile(r"\\(?:ce|mathrm|text|textrm|mathsf|operatorname|rm|left|right|boldsymbol)\b|"
-                      r"\\[,;:! ]|[$~\u200b]")  # fmt: skip
 _SAID = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
 _STATE = re.compile(r"\s*\((?:s|l|g|aq)\)\Z")
@@ -70,7 +68,7 @@ def read(text: str) -> Chemical | None:
     is_marked = "\\ce" in text or "\\mathrm" in text or "\\text" in text
     if text.startswith("\\") and not is_marked:
         return None
-    plain = _COMMAND.sub(" ", text.translate(_LOWERED).replace("\u2212", "-"))
+    plain = _SAID.COMMAND.sub(" ", text.translate(_LOWERED).replace("\u2212", "-"))
     plain = _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", plain).strip(" .")
     sides = _SAID.ARROW.split(plain)
     if len(sides) > 2:

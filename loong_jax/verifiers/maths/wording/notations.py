@@ -144,16 +144,6 @@ def _holds(formula: Formula, row: dict[str, bool]) -> bool:
     }[connective]
 
 
-_Z = r"(?:\\(?:mathbb|mathbf|Bbb)\s*\{?\s*Z\s*\}?|\u2124|Z)"
-_ORDER = r"\{?\s*(\d{1,6})\s*\}?"
-_FACTOR = re.compile(
-    r"\(?\s*(?:"
-    rf"{_Z}\s*_\s*{_ORDER}|"
-    rf"{_Z}\s*/\s*\(?{_ORDER}\s*\)?(?:\s*(?:\\cdot\s*)?{_Z})?|"
-    rf"(?:C|\\mathrm\{{C\}}|\\mathcal\{{C\}})\s*_\s*{_ORDER}|"
-    rf"(?P<free>{_Z})|(?P<klein>[VK]_\{{?4\}}?|\\text\{{Klein four(?:-| )group\}})"
-    r")\s*\)?(?:\s*\^\s*\{?\s*(?P<power>\d)\s*\}?)?"
-)
 _JOIN = re.compile(r"\s*(?:\\times|\\oplus|\u00d7|\u2295|\bx\b)\s*")
 _LEFT = re.compile(r"(?:\\(?:left|right|,|;|quad|!)|\$)")
 _SAID = names.patterns("notations")
@@ -179,7 +169,7 @@ def read_group(text: str) -> Counter | None:
     found: Counter = Counter()
     is_finite = False
     for part in _JOIN.split(text):
-        match = _FACTOR.fullmatch(part)
+        match = _SAID.FACTOR.fullmatch(part)
         if match is None:
             return None
         power = int(match["power"] or 1)

@@ -182,18 +182,13 @@ def conclusion(sentence: str) -> str:
     return _SAID.CONCLUDES.split(sentence[-2 * MAX_SAID :])[-1].strip()
 
 
-_SYNONYMS = {
+SYNONYMS = {  # normal forms that say the same as one, itself among them
     normal(word): frozenset(map(normal, group.split("|")))
     for group in names.TABLES["synonyms"].split(";")
     for word in group.split("|")
 }
 _IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
 _NAME = re.compile(r"[A-Z][a-z]{1,14}")
-
-
-def synonyms_of(wanted: str) -> frozenset[str]:
-    """Normal forms that say the same as one, itself among them."""
-    return _SYNONYMS.get(wanted, frozenset((wanted,)))
 
 
 def is_said_of(name: str, sentence: str) -> bool:

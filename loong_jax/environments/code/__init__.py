@@ -1,1 +1,0 @@
-"""Short problems of tiny programs: what they print, or what they are."""

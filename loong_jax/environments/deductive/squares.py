@@ -1,0 +1,219 @@
+"""Squares of digits, each once in every row and column. Their solutions are unique."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from loong_jax.environments import answers, csp
+from loong_jax.environments.environment import Puzzle, State
+
+SUDOKUS = {1: (2, 2, 6), 2: (2, 2, 9), 3: (2, 3, 18), 4: (3, 3, 38), 5: (3, 3, 48)}
+"""Level: rows and columns of a box, number of empty cells."""
+FUTOSHIKIS = {1: (4, 9), 2: (4, 13), 3: (5, 17), 4: (5, 21), 5: (6, 29)}
+"""Level: size, number of empty cells."""
+SHARE_COMPARED = 0.45  # of the pairs of neighbours
+DIGITS = "123456789"
+
+
+def _emptied(
+    network: csp.Network, solution: Sequence[int], num_empty: int, order: Sequence[int]
+) -> str | None:
+    """The cells of a puzzle with this one solution; None where too few can be empty.
+
+    Cells are tried in `order`, and one stays empty if no solution differs in it.
+    """
+    full = (1 << network.size) - 1
+    masks = [1 << digit for digit in solution]
+    empty = 0
+    for cell in order:
+        if empty == num_empty:
+            break
+        masks[cell] = full ^ (1 << solution[cell])
+        others = network.solutions(masks, 1)
+        masks[cell] = 1 << solution[cell] if others else full
+        empty += not others
+    if empty < num_empty:
+        return None
+    return "".join("." if mask == full else str(mask.bit_length()) for mask in masks)
+
+
+def _solved(network: csp.Network, cells: str) -> str:
+    full = (1 << network.size) - 1
+    domains = [full if cell == "." else 1 << (int(cell) - 1) for cell in cells]
+    return _board("".join(str(digit + 1) for digit in network.solutions(domains, 1)[0]))
+
+
+def _size(cells: str) -> int:
+    return round(len(cells) ** 0.5)
+
+
+def _board(cells: str) -> str:
+    size = _size(cells)
+    return "\n".join(cells[start : start + size] for start in range(0, size**2, size))
+
+
+def _boxes(rows: int, columns: int) -> list[int]:
+    """The box of every cell of a square of rows * columns cells a side."""
+    size = rows * columns
+    return [
+        (row // rows) * rows + column // columns for row in range(size) for column in range(size)
+    ]
+
+
+def _sudoku_network(rows: int, columns: int) -> csp.Network:
+    size, box = rows * columns, _boxes(rows, columns)
+    network = csp.Network(size * size, size)
+    for a in range(size * size):
+        for b in range(a):
+            if a // size == b // size or a % size == b % size or box[a] == box[b]:
+                network.relate(a, b, csp.differ)
+    return network
+
+
+class Sudoku(Puzzle):
+    """State: {"box": [2, 3], "cells": "1..4..."}."""
+
+    name = "sudoku"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        rows, columns, num_empty = SUDOKUS[level]
+        size = rows * columns
+        network = _sudoku_network(rows, columns)
+        full = (1 << size) - 1
+        domains = [full] * size**2
+        for cell, digit in enumerate(rng.sample(range(size), size)):
+            domains[cell] = 1 << digit  # the first row; search fills the rest
+        first_column = [row * size for row in range(rows, size)]
+        for cell in rng.sample(first_column, min(2, len(first_column))):
+            domains[cell] = 1 << rng.randrange(size)
+        solutions = network.solutions(domains, 1)
+        if not solutions:
+            return None
+        solution = _shuffled(solutions[0], rows, columns, rng)
+        order = list(range(size**2))
+        rng.shuffle(order)
+        cells = _emptied(network, solution, num_empty, order)
+        return None if cells is None else {"box": [rows, columns], "cells": cells}
+
+    def prompt(self, state: State) -> str:
+        rows, columns = state["box"]
+        size = rows * columns
+        return (
+            f"Fill the {size} by {size} grid with the digits 1 to {size} so that every row, every "
+            f"column and every box of {rows} rows by {columns} columns holds each digit once. A "
+            f"dot is an empty cell. There is exactly one solution.\n{_board(state['cells'])}\n"
+            f"Answer with the whole grid: {size} lines of {size} digits."
+        )
+
+    def canonical(self, state: State) -> str:
+        """Digits renamed in order of appearance: renaming makes no other puzzle."""
+        names: dict[str, str] = {".": "."}
+        for cell in state["cells"]:
+            if cell not in names:
+                names[cell] = DIGITS[len(names) - 1]
+        rows, columns = state["box"]
+        return f"{rows}x{columns}:" + "".join(names[cell] for cell in state["cells"])
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        rows, columns = state["box"]
+        size = rows * columns
+        given = "".join(answers.grid(answer, size, size, DIGITS[:size]))
+        for cell, (clue, digit) in enumerate(zip(state["cells"], given, strict=True)):
+            if clue not in (".", digit):
+                return f"row {cell // size + 1}, column {cell % size + 1} was {clue}"
+        for kind, group in (
+            ("row", [cell // size for cell in range(size**2)]),
+            ("column", [cell % size for cell in range(size**2)]),
+            ("box", _boxes(rows, columns)),
+        ):
+            for index in range(size):
+                digits = {given[cell] for cell in range(size**2) if group[cell] == index}
+                if len(digits) < size:
+                    return f"{kind} {index + 1} repeats a digit"
+        return None
+
+    def answer(self, state: State) -> str:
+        return _solved(_sudoku_network(*state["box"]), state["cells"])
+
+
+def _shuffled(solution: list[int], rows: int, columns: int, rng: random.Random) -> list[int]:
+    """Another solution: rows within bands and columns within stacks change places."""
+    size = rows * columns
+    row_order = [
+        band * rows + row
+        for band in rng.sample(range(columns), columns)
+        for row in rng.sample(range(rows), rows)
+    ]
+    column_order = [
+        stack * columns + column
+        for stack in rng.sample(range(rows), rows)
+        for column in rng.sample(range(columns), columns)
+    ]
+    return [solution[row * size + column] for row in row_order for column in column_order]
+
+
+def _futoshiki_network(size: int, less: list[list[int]]) -> csp.Network:
+    network = csp.Network(size * size, size)
+    for a, b in itertools.combinations(range(size * size), 2):
+        if a // size == b // size or a % size == b % size:
+            network.relate(a, b, csp.differ)
+    for a, b in less:
+        network.relate(a, b, csp.less)
+    return network
+
+
+def _place(cell: int, size: int) -> str:
+    return f"({cell // size + 1},{cell % size + 1})"
+
+
+class Futoshiki(Puzzle):
+    """State: {"cells": "1..4...", "less": [[cell, larger cell], ...]}."""
+
+    name = "futoshiki"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        size, num_empty = FUTOSHIKIS[level]
+        orders = [rng.sample(range(size), size) for _ in range(3)]
+        solution = [
+            orders[2][(orders[0][row] + orders[1][column]) % size]
+            for row in range(size)
+            for column in range(size)
+        ]
+        pairs = [(c, c + 1) for c in range(size * size) if (c + 1) % size]
+        pairs += [(c, c + size) for c in range(size * (size - 1))]
+        chosen = sorted(rng.sample(pairs, round(SHARE_COMPARED * len(pairs))))
+        less = [[a, b] if solution[a] < solution[b] else [b, a] for a, b in chosen]
+        order = rng.sample(range(size * size), size * size)
+        cells = _emptied(_futoshiki_network(size, less), solution, num_empty, order)
+        return None if cells is None else {"cells": cells, "less": less}
+
+    def prompt(self, state: State) -> str:
+        size = _size(state["cells"])
+        less = ", ".join(f"{_place(a, size)} < {_place(b, size)}" for a, b in state["less"])
+        return (
+            f"Fill the {size} by {size} grid with the digits 1 to {size} so that every row and "
+            "every column holds each digit once. A dot is an empty cell.\n"
+            f"{_board(state['cells'])}\nWith (row, column) counted from 1 at the top left, also: "
+            f"{less}.\nThere is exactly one solution. Answer with the whole grid: {size} lines of "
+            f"{size} digits."
+        )
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        size = _size(state["cells"])
+        rows = answers.grid(answer, size, size, DIGITS[:size])
+        given = "".join(rows)
+        for cell, (clue, digit) in enumerate(zip(state["cells"], given, strict=True)):
+            if clue not in (".", digit):
+                return f"{_place(cell, size)} was {clue}"
+        for kind, found in (("row", rows), ("column", zip(*rows, strict=True))):
+            for number, line in enumerate(found, 1):
+                if len(set(line)) < size:
+                    return f"{kind} {number} repeats a digit"
+        for a, b in state["less"]:
+            if given[a] >= given[b]:
+                return f"not {_place(a, size)} < {_place(b, size)}"
+        return None
+
+    def answer(self, state: State) -> str:
+        cells = state["cells"]
+        return _solved(_futoshiki_network(_size(cells), state["less"]), cells)

@@ -1,0 +1,182 @@
+"""Code: what tiny programs and machines compute."""
+
+import itertools
+import random
+import re
+
+from loong_jax.environments.environment import INTEGER, Generator, State
+
+NUM_STATEMENTS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+FIRST_CONDITIONAL_LEVEL = 3
+VARIABLES, DIGITS = "ab", "123456789"
+PLAIN = tuple(
+    [f"{v}{sign}={x}" for v in VARIABLES for sign in "+-" for x in (*VARIABLES, *DIGITS)]
+    + [f"{v}*={x}" for v in VARIABLES for x in DIGITS[1:]]
+)
+CONDITIONS = ("", "if a>b:", "if a<b:")
+_STATEMENT = re.compile(r"(?:if (a[<>]b):)?([ab])([-+*])=([ab1-9])")
+
+
+def after_statement(values: tuple[int, int], statement: str) -> tuple[int, int]:
+    """Both variables after one statement of the kind above; nothing else is understood."""
+    match = _STATEMENT.fullmatch(statement)
+    if match is None:
+        raise ValueError(f"{statement!r} is no statement of this environment.")
+    condition, target, sign, operand = match.groups()
+    a, b = values
+    if condition and not (a > b if condition == "a>b" else a < b):
+        return values
+    by = values[VARIABLES.index(operand)] if operand in VARIABLES else int(operand)
+    old = values[VARIABLES.index(target)]
+    new = old + by if sign == "+" else old - by if sign == "-" else old * by
+    return (new, b) if target == "a" else (a, new)
+
+
+class Program(Generator):
+    """Code: what a tiny Python program prints, `a=7` `b=3` `a+=b` `b-=4` `a*=2` `print(a)`.
+
+    From level 3 on a statement may hang on a comparison. Working longer helps: a solution writes
+    both variables after every statement.
+
+    State: {"start": [7, 3], "statements": ["a+=b", ...], "printed": "a"}.
+    """
+
+    name, domain = "program", "code"
+    form = INTEGER
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        conditions = CONDITIONS if level >= FIRST_CONDITIONAL_LEVEL else CONDITIONS[:1]
+        return {
+            "start": [int(rng.choice(DIGITS)) for _ in VARIABLES],
+            "statements": [
+                rng.choice(conditions) + rng.choice(PLAIN) for _ in range(NUM_STATEMENTS[level])
+            ],
+            "printed": rng.choice(VARIABLES),
+        }
+
+    def prompt(self, state: State) -> str:
+        a, b = state["start"]
+        return "\n".join([f"a={a}", f"b={b}", *state["statements"], f"print({state['printed']})"])
+
+    def trace(self, state: State) -> list[tuple[int, int]]:
+        a, b = state["start"]
+        return list(itertools.accumulate(state["statements"], after_statement, initial=(a, b)))
+
+    def steps(self, state: State) -> list[str]:
+        return [f"{a},{b}" for a, b in self.trace(state)[1:]]
+
+    def answer(self, state: State) -> str:
+        return str(self.trace(state)[-1][VARIABLES.index(state["printed"])])
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        a, b = state["start"]
+        for statement in state["statements"]:
+            a, b = after_statement((a, b), statement)
+        printed = a if state["printed"] == "a" else b
+        return None if int(answer) == printed else f"it prints {printed}"
+
+
+NUM_INSTRUCTIONS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
+REGISTERS, NUM_PASSES, MODULUS = "abc", 3, 10
+
+
+class Registers(Generator):
+    """Code: registers of a small machine after a loop, `257 3[b+a c-b]`.
+
+    Registers a, b and c hold one digit each and count modulo 10; the instructions in brackets add
+    one register to another or subtract it, three times over. Working longer helps: a solution
+    writes the registers after every instruction, a leap skips some.
+
+    State: {"start": "257", "loop": ["b+a", "c-b"]}; no instruction names a register twice.
+    """
+
+    name, domain = "registers", "code"
+    form = "[0-9]{3}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        loop = []
+        for _ in range(NUM_INSTRUCTIONS[level]):
+            target, source = rng.sample(REGISTERS, 2)
+            loop.append(target + rng.choice("+-") + source)
+        return {"start": "".join(str(rng.randrange(MODULUS)) for _ in REGISTERS), "loop": loop}
+
+    def prompt(self, state: State) -> str:
+        return f"{state['start']} {NUM_PASSES}[{' '.join(state['loop'])}]"
+
+    def steps(self, state: State) -> list[str]:
+        held = dict(zip(REGISTERS, map(int, state["start"]), strict=True))
+        found = []
+        for target, sign, source in state["loop"] * NUM_PASSES:
+            held[target] = (held[target] + int(f"{sign}1") * held[source]) % MODULUS
+            found.append("".join(map(str, held.values())))
+        return found
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Runs the loop backwards from the answer, each instruction undone: the start comes out."""
+        held = [int(digit) for digit in answer]
+        for target, sign, source in reversed(state["loop"] * NUM_PASSES):
+            undone = held[REGISTERS.index(source)] * (-1 if sign == "+" else 1)
+            place = REGISTERS.index(target)
+            held[place] = (held[place] + undone) % MODULUS
+        began = "".join(map(str, held))
+        return None if began == state["start"] else f"that comes of {began}, not {state['start']}"
+
+
+NUM_OPERATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+OPERATORS, OPERANDS = "+-*", "123456789"
+
+
+def combined(sign: str, a: int, b: int) -> int:
+    return a + b if sign == "+" else a - b if sign == "-" else a * b
+
+
+class Postfix(Generator):
+    """Code: the value of an expression in postfix form, `73+2*85-+`.
+
+    Digits are pushed on a stack; an operator takes two numbers off it and pushes its result.
+    Working longer helps: a solution writes the result of every operator.
+
+    State: {"text": "73+2*85-+"}.
+    """
+
+    name, domain = "postfix", "code"
+    form = INTEGER
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        """One of all shapes, equally likely: exactly one rotation of any order is well formed."""
+        count = NUM_OPERATORS[level]
+        steps = [1] * (count + 1) + [-1] * count  # what becomes of the height of the stack
+        rng.shuffle(steps)
+        heights = [sum(steps[: place + 1]) for place in range(len(steps))]
+        start = max(place for place, height in enumerate(heights) if height == min(heights)) + 1
+        rotated = steps[start:] + steps[:start]
+        return {"text": "".join(rng.choice(OPERANDS if s > 0 else OPERATORS) for s in rotated)}
+
+    def prompt(self, state: State) -> str:
+        return state["text"]
+
+    def steps(self, state: State) -> list[str]:
+        stack: list[int] = []
+        found = []
+        for symbol in state["text"]:
+            if symbol in OPERANDS:
+                stack.append(int(symbol))
+            else:
+                b, a = stack.pop(), stack.pop()
+                stack.append(combined(symbol, a, b))
+                found.append(str(stack[-1]))
+        return found
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Reads it from the right, as a tree: an operator, its second part, its first."""
+        symbols = list(state["text"])
+
+        def value() -> int:
+            symbol = symbols.pop()
+            if symbol in OPERANDS:
+                return int(symbol)
+            second = value()
+            return combined(symbol, value(), second)
+
+        found = value()
+        return None if int(answer) == found else f"it is {found}"

@@ -1,0 +1,159 @@
+"""Stem: whole numbers, added, written in other bases, divided."""
+
+import itertools
+import math
+import random
+
+from loong_jax.environments.environment import Generator, State
+
+NUM_TERM_DIGITS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
+
+
+class Addition(Generator):
+    """Stem: the sum of two numbers, `47 + 38 = `, a prompt that a pretrained model completes.
+
+    A level is one digit more. Working longer helps: a solution adds column by column, each with the
+    carry of the one before.
+
+    State: {"terms": [47, 38]}.
+    """
+
+    name, domain = "addition", "stem"
+    form = "[1-9][0-9]{0,7}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        lowest = 10 ** (NUM_TERM_DIGITS[level] - 1)
+        return {"terms": [rng.randrange(lowest, 10 * lowest) for _ in range(2)]}
+
+    def prompt(self, state: State) -> str:
+        return "{} + {} = ".format(*state["terms"])
+
+    def canonical(self, state: State) -> str:
+        """In either order it is the same problem."""
+        return "+".join(map(str, sorted(state["terms"])))
+
+    def steps(self, state: State) -> list[str]:
+        columns = zip(*(map(int, str(term)[::-1]) for term in state["terms"]), strict=True)
+        totals = itertools.accumulate(
+            (sum(column) for column in columns), lambda total, column: total // 10 + column
+        )
+        return [*map(str, totals), self.answer(state)]
+
+    def answer(self, state: State) -> str:
+        return str(sum(state["terms"]))
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Takes the first term away, digit by digit, and looks for the second."""
+        first, second = (str(term) for term in state["terms"])
+        left, borrowed = "", 0
+        for digit, taken in zip(answer[::-1], first[::-1].ljust(len(answer), "0"), strict=False):
+            borrowed, rest = divmod(int(digit) - int(taken) + borrowed, 10)
+            left = f"{rest}{left}"
+        if borrowed or len(answer) < len(first) or left.lstrip("0") != second:
+            return f"less {first} it is not {second}"
+        return None
+
+
+NUM_DIGITS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+MAX_BASE = 9
+
+
+def digits_of(number: int, base: int) -> str:
+    found = ""
+    while number:
+        number, digit = divmod(number, base)
+        found = str(digit) + found
+    return found or "0"
+
+
+class Bases(Generator):
+    """Stem: a number from one base into another, `2102_3>7`.
+
+    Working longer helps: a digit more is one product and one sum, the whole number is all of them.
+
+    State: {"digits": "2102", "base": 3, "wanted": 7}; one answer, without leading zeros.
+    """
+
+    name, domain = "bases", "stem"
+    form = "[1-9][0-9]{0,40}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        base, wanted = rng.sample(range(2, MAX_BASE + 1), 2)
+        first, *others = (rng.randrange(base) for _ in range(NUM_DIGITS[level]))
+        while not first:
+            first = rng.randrange(base)
+        return {"digits": "".join(map(str, (first, *others))), "base": base, "wanted": wanted}
+
+    def prompt(self, state: State) -> str:
+        return f"{state['digits']}_{state['base']}>{state['wanted']}"
+
+    def numbers(self, state: State) -> list[int]:
+        """In decimal: of the first digit, of the first two, ..."""
+        base = state["base"]
+        return list(itertools.accumulate(map(int, state["digits"]), lambda n, d: n * base + d))
+
+    def steps(self, state: State) -> list[str]:
+        return [*map(str, self.numbers(state)), self.answer(state)]
+
+    def answer(self, state: State) -> str:
+        return digits_of(self.numbers(state)[-1], state["wanted"])
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Both numbers as sums of powers."""
+        wanted = state["wanted"]
+        if any(int(digit) >= wanted for digit in answer):
+            return f"a digit above {wanted - 1}"
+        given, found = (
+            sum(int(digit) * base**place for place, digit in enumerate(reversed(digits)))
+            for digits, base in ((state["digits"], state["base"]), (answer, wanted))
+        )
+        return None if given == found else f"{found} in decimal, not {given}"
+
+
+NUM_DIVISIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+MAX_QUOTIENT, MAX_DIVISOR = 5, 99
+
+
+class Divisor(Generator):
+    """Stem: the greatest common divisor, `gcd(20512,4410)`.
+
+    A level is the number of divisions that Euclid's algorithm takes: the two numbers are built from
+    the quotients up. Working longer helps: a solution writes down every remainder.
+
+    State: {"numbers": [20512, 4410]}.
+    """
+
+    name, domain = "divisor", "stem"
+    form = "[1-9][0-9]{0,11}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        larger, smaller = rng.randint(1, MAX_DIVISOR), 0
+        for division in range(NUM_DIVISIONS[level]):
+            lowest = 2 if division == 0 else 1  # the last quotient is at least 2
+            larger, smaller = rng.randint(lowest, MAX_QUOTIENT) * larger + smaller, larger
+        return {"numbers": [larger, smaller]}
+
+    def prompt(self, state: State) -> str:
+        return "gcd({},{})".format(*state["numbers"])
+
+    def remainders(self, state: State) -> list[int]:
+        larger, smaller = state["numbers"]
+        found = []
+        while remainder := larger % smaller:
+            found.append(remainder)
+            larger, smaller = smaller, remainder
+        return found
+
+    def steps(self, state: State) -> list[str]:
+        return [str(remainder) for remainder in self.remainders(state)]
+
+    def answer(self, state: State) -> str:
+        return str(self.remainders(state)[-1])
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """It divides both numbers, and what it leaves of them has no factor in common."""
+        claimed = int(answer)
+        if any(number % claimed for number in state["numbers"]):
+            return "it does not divide both numbers"
+        more = math.gcd(*(number // claimed for number in state["numbers"]))
+        return None if more == 1 else f"{more} times as much divides both, too"

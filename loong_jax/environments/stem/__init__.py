@@ -1,1 +1,0 @@
-"""Short problems of arithmetic and counting."""

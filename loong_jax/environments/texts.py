@@ -1,0 +1,213 @@
+"""Code: texts and digits after rules, and what describes or completes them."""
+
+import itertools
+import random
+import re
+
+from loong_jax.environments.environment import Generator, State
+
+NUM_RULES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+LENGTH = 6
+PAIRS = ("aa", "ab", "ba", "bb")
+
+
+def after_rule(text: str, rule: list[str]) -> str:
+    left, right = rule
+    return text.replace(left, right, 1)
+
+
+class Rewriting(Generator):
+    """Code: a text after rules of rewriting, `abbaba baaa bbab`.
+
+    A rule (`baaa` writes aa for ba) is applied once, to the first place that it matches, and does
+    nothing where it matches nowhere. Working longer helps: a solution writes the text after every
+    rule.
+
+    State: {"start": "abbaba", "rules": [["ba", "aa"], ...]}; the two sides of a rule differ.
+    """
+
+    name, domain = "rewriting", "code"
+    form = "[ab]{1,20}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        return {
+            "start": "".join(rng.choices("ab", k=LENGTH)),
+            "rules": [rng.sample(PAIRS, 2) for _ in range(NUM_RULES[level])],
+        }
+
+    def prompt(self, state: State) -> str:
+        return " ".join([state["start"], *(left + right for left, right in state["rules"])])
+
+    def steps(self, state: State) -> list[str]:
+        return list(itertools.accumulate(state["rules"], after_rule, initial=state["start"]))[1:]
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Walks along the text with a window of two letters, rule by rule."""
+        letters = list(state["start"])
+        for left, right in state["rules"]:
+            for place in range(len(letters) - 1):
+                if letters[place] + letters[place + 1] == left:
+                    letters[place : place + 2] = right
+                    break
+        found = "".join(letters)
+        return None if answer == found else f"it is {found}"
+
+
+NUM_RUNS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+LETTERS, MAX_RUN = "abcd", 6
+
+
+class RunLength(Generator):
+    """Code: the run-length code of a text, `aaabccdd` -> `3a1b2c2d`.
+
+    Runs are as long as they can be, so the code is unique. Working longer helps: a solution writes
+    one run at a time.
+
+    State: {"text": "aaabccdd"}.
+    """
+
+    name, domain = "run_length", "code"
+    form = "(?:[1-9][a-z]){1,20}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        text = ""
+        for _ in range(NUM_RUNS[level]):
+            letter = rng.choice([one for one in LETTERS if one != text[-1:]])
+            text += letter * rng.randint(1, MAX_RUN)
+        return {"text": text}
+
+    def prompt(self, state: State) -> str:
+        return state["text"]
+
+    def steps(self, state: State) -> list[str]:
+        return [f"{len(list(run))}{one}" for one, run in itertools.groupby(state["text"])]
+
+    def answer(self, state: State) -> str:
+        return "".join(self.steps(state))
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Decodes the answer; neighbouring runs must differ, or they were one."""
+        runs = re.findall("([0-9])([a-z])", answer)
+        if any(one == other for (_, one), (_, other) in itertools.pairwise(runs)):
+            return "two runs of one letter side by side"
+        decoded = "".join(int(count) * letter for count, letter in runs)
+        return None if decoded == state["text"] else f"it is the code of {decoded}"
+
+
+NUM_CLOSED = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+NUM_LACKING = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+CLOSER = {"(": ")", "[": "]", "{": "}"}
+_MATCHED = re.compile(r"\(\)|\[\]|\{\}")
+
+
+class Brackets(Generator):
+    """Code: the closing brackets that a text lacks, `([]{(` -> `)})`.
+
+    The text is the beginning of a balanced one; there is one shortest end. Working longer helps: a
+    solution takes out one matched pair at a time.
+
+    State: {"text": "([]{("}.
+    """
+
+    name, domain = "brackets", "code"
+    form = r"[)\]}]{1,40}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        steps = [-1] * NUM_CLOSED[level] + [1] * (NUM_CLOSED[level] + NUM_LACKING[level])
+        while True:  # until no bracket is closed before it opens
+            rng.shuffle(steps)
+            if all(sum(steps[:count]) >= 0 for count in range(1, len(steps))):
+                break
+        text, opened = "", ""
+        for step in steps:
+            if step > 0:
+                opened += rng.choice(list(CLOSER))
+                text += opened[-1]
+            else:
+                text += CLOSER[opened[-1]]
+                opened = opened[:-1]
+        return {"text": text}
+
+    def prompt(self, state: State) -> str:
+        return state["text"]
+
+    def steps(self, state: State) -> list[str]:
+        """The text without its first matched pair, without the next, ... : what is left open."""
+        text, found = state["text"], []
+        while (shorter := _MATCHED.sub("", text, count=1)) != text:
+            text = shorter
+            found.append(text)
+        return found
+
+    def answer(self, state: State) -> str:
+        return "".join(CLOSER[bracket] for bracket in reversed(self.steps(state)[-1]))
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Reads text and answer with a stack: it ends empty, and was not empty before."""
+        expected: list[str] = []
+        for place, bracket in enumerate(state["text"] + answer):
+            if bracket in CLOSER:
+                expected.append(CLOSER[bracket])
+            elif not expected:
+                return f"nothing is open at {place}"
+            elif (lacking := expected.pop()) != bracket:
+                return f"{bracket} closes {lacking} at {place}"
+        return f"{len(expected)} brackets are still open" if expected else None
+
+
+NUM_COMPARATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+NUM_WIRES = 5
+
+
+def pairs() -> list[tuple[int, int]]:
+    return list(itertools.combinations(range(1, NUM_WIRES + 1), 2))
+
+
+def after_comparator(digits: str, comparator: str) -> str:
+    i, j = (int(place) - 1 for place in comparator)
+    low, high = sorted((digits[i], digits[j]))
+    return f"{digits[:i]}{low}{digits[i + 1 : j]}{high}{digits[j + 1 :]}"
+
+
+class Comparators(Generator):
+    """Code: what a network of comparators makes of five digits, `83152:12 45 13 24`.
+
+    A comparator `ij` (i < j, places counted from 1) swaps the digits at its places where they stand
+    in the wrong order. Working longer helps: a solution writes the digits after every comparator.
+
+    State: {"digits": "83152", "comparators": ["12", "45", ...]}.
+    """
+
+    name, domain = "comparators", "code"
+    form = "[0-9]{1,9}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        drawn = rng.choices(pairs(), k=NUM_COMPARATORS[level])
+        return {
+            "digits": "".join(rng.choices("0123456789", k=NUM_WIRES)),
+            "comparators": [f"{i}{j}" for i, j in drawn],
+        }
+
+    def prompt(self, state: State) -> str:
+        return f"{state['digits']}:{' '.join(state['comparators'])}"
+
+    def steps(self, state: State) -> list[str]:
+        return list(
+            itertools.accumulate(state["comparators"], after_comparator, initial=state["digits"])
+        )[1:]
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """By thresholds: the network moves every "at least t" on its own, as or and and of bits.
+
+        (Comparators commute with monotone maps, on which the 0-1 principle rests.)
+        """
+        if len(answer) != len(state["digits"]):
+            return f"not {len(state['digits'])} digits"
+        for threshold in "123456789":
+            bits = [digit >= threshold for digit in state["digits"]]
+            for comparator in state["comparators"]:
+                i, j = (int(place) - 1 for place in comparator)
+                bits[i], bits[j] = bits[i] and bits[j], bits[i] or bits[j]
+            if bits != [digit >= threshold for digit in answer]:
+                return f"digits from {threshold} on stand elsewhere"
+        return None

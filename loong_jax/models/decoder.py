@@ -1,0 +1,114 @@
+"""What decoders of all families share: how they are made, their two ends, layers in a stack."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from loong_jax.models.products import project, project_weight_first, together_going_back
+from loong_jax.sharding import ShardingRules
+
+Weights = dict[str, Any]  # nested, of arrays
+Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
+
+
+def init(make: Make, key: Array, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Weights]:
+    """The graph and fresh weights of what `make` makes; the values do not depend on the mesh."""
+    return _split(make(rngs=nnx.Rngs(key), rules=rules))
+
+
+def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Weights]:
+    """As `init`, without making any array: leaves are `jax.ShapeDtypeStruct`.
+
+    They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
+    """
+    rules = rules or ShardingRules()
+    with rules.scope():
+        model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
+    graphdef, weights = _split(model)
+
+    def on_devices(leaf):
+        """The sharding that an abstract mesh gave a leaf, on the devices of the mesh."""
+        sharding = rules.mesh and jax.sharding.NamedSharding(rules.mesh, leaf.sharding.spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return graphdef, jax.tree.map(on_devices, weights)
+
+
+def _split(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
+    graphdef, state = nnx.split(model, graph=False)
+    return graphdef, nnx.to_pure_dict(state)
+
+
+def words(
+    table: Float[Array, "V D"], tokens: Int[Array, "B T"], rules: ShardingRules, dtype: DTypeLike
+) -> Float[Array, "B T D"]:
+    """The row of each token, in the dtype of activations."""
+    table = rules.gather(table, "vocab", "vocab_embed")
+    return rules.take(table, tokens, "act_embed").astype(dtype)
+
+
+def logits(
+    hidden: Float[Array, "B T D"], head: Float[Array, "D V"], rules: ShardingRules
+) -> Float[Array, "B T V"]:
+    """float32 logits from states after the final norm; `head` is in the dtype of these."""
+    axes = ("vocab_embed", "vocab")
+    if rules.gathers(*axes):
+        # going back, its gradient is scattered beside the product that makes that of `hidden`
+        hidden, head = together_going_back(hidden, head)
+        head = rules.gather(head, *axes, meets=hidden)
+        made = project_weight_first(hidden, head, out_dtype=jnp.float32)
+    elif rules.mesh is None and hidden.dtype != jnp.float32:
+        # going back, products of float32 take several times as long on GPU
+        made = project_weight_first(hidden, head, out_dtype=jnp.float32)
+    else:
+        made = project(rules.gather_tokens(hidden, "vocab"), head, out_dtype=jnp.float32)
+    spec = rules.after(hidden[..., 0], "act_vocab")
+    return made if spec is None else jax.sharding.reshard(made, spec)
+
+
+Cut = tuple[Any, ...]  # the weights of each layer
+
+
+def cut(layers: nnx.Module, num_layers: int) -> Cut:
+    """The weights of each layer, taken out of the stack."""
+    _, stacked = nnx.split(layers, graph=False)
+    return tuple(
+        jax.tree.map(lambda a, index=index: a[index], stacked) for index in range(num_layers)
+    )
+
+
+def scan(
+    step: Callable[[Any, Any, Int[Array, ""]], tuple[Any, Any]],
+    carry: Any,
+    stacked: Any,
+    num_layers: int,
+    *,
+    cut: Cut | None = None,
+    remat: Callable[[Any], Any] = lambda body: body,
+    unroll: bool = False,
+) -> tuple[Any, Any]:
+    """`step(carry, weights, index)` over the layers: the last carry, and what steps return.
+
+    Over the weights that are `cut` apart, if they are. `remat` wraps the step for going back.
+    """
+    body = remat(lambda carry, slices: step(carry, *slices))
+    if cut is not None:
+        made = []
+        for index, weights in enumerate(cut):
+            carry, out = body(carry, (weights, jnp.int32(index)))
+            made.append(out)
+        return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
+    return jax.lax.scan(body, carry, (stacked, jnp.arange(num_layers)), unroll=unroll)
+
+
+def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Positions that count from the first token of each run of equal segment ids."""
+    index_1T = jnp.arange(segment_ids.shape[1])[None]
+    before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
+    start = jax.lax.cummax(jnp.where(segment_ids != before, index_1T, 0), axis=1)
+    return index_1T - start

@@ -1,0 +1,252 @@
+"""Which way attention is computed, and what a mesh has to do with it.
+
+Queries stay where they are. Under context parallelism every device holds a part of the sequence
+and gathers what it needs of the rest as latents with their rotary keys: C + R values per token
+(576 published, 1152 bytes in bfloat16), where the expanded keys and values of all heads would be
+N (H + R + U) of them (20,480), 36 times as many. Each device expands what it gathered for its own
+heads. The transpose scatters the gradient of the latents back, and it alone.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Bool, Float, Int
+
+from loong_jax.errors import ConfigError
+from loong_jax.models.moe import context
+from loong_jax.models.moe.kernels import blockwise, cudnn, latent_kernel, latent_split, splash
+from loong_jax.models.moe.kernels.blockwise import Blockwise
+from loong_jax.models.moe.kernels.cudnn import Cudnn
+from loong_jax.models.moe.kernels.splash import Splash
+from loong_jax.models.moe.mask import AttentionMask, Operands
+from loong_jax.models.products import accumulate
+from loong_jax.sharding import ShardingRules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeScores:
+    """The scores of all pairs at once, T * S per head: quickest for short sequences."""
+
+
+AttentionKind: TypeAlias = WholeScores | Blockwise | Splash | Cudnn
+
+# From absorbed queries [B, N, T, C] and their rotary parts [B, N, T, R] to mixed latents.
+AttendLatents: TypeAlias = Callable[
+    [Float[Array, "B N T C"], Float[Array, "B N T R"]], Float[Array, "B N T C"]
+]
+
+_MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
+
+
+def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> AttentionKind:
+    """What suits the lengths on one device and its platform; `fused` where `cudnn.fits`."""
+    if num_queries * num_keys <= _MOST_PAIRS:
+        return WholeScores()
+    if platform == "tpu" and splash.fits(num_queries, num_keys):
+        return Splash()
+    if fused and num_queries == num_keys:
+        return Cudnn()
+    if platform == "cpu":  # blocks that stay in a core's cache
+        return Blockwise(query_block=_cpu_block(num_queries), key_block=_cpu_block(num_keys))
+    return Blockwise()
+
+
+def _cpu_block(num_tokens: int) -> int:
+    """Products of larger blocks are faster, but of short sequences they fill up and mask more."""
+    return 256 if num_tokens >= 2048 else 128
+
+
+def whole(
+    operands: Operands,
+    mask: AttentionMask,
+    rules: ShardingRules,
+    kind: AttentionKind | None = None,
+) -> Float[Array, "B T N U"]:
+    """softmax(query key) value among the tokens of whole sequences; `kind` None chooses.
+
+    Tokens stand in the order of `context.order`, and `mask` gives queries in that order and keys
+    in the order of the sequence.
+
+    Raises:
+      ConfigError: see `splash.make_kernel` and `context.order`; cuDNN has no kernel.
+    """
+    num_tokens, parts = operands.latent.shape[1], rules.parts("act_length")
+    platform = rules.platform
+    head, width = operands.query.shape[-1], operands.value_up.shape[-1]
+    fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
+    kind = kind or choose(num_tokens // parts, num_tokens, platform, fused=fused)
+    if isinstance(kind, Cudnn) and not fused:
+        raise ConfigError(
+            f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
+            f"{operands.query.dtype} and heads of {head} and {width}: its kernels are for NVIDIA "
+            "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
+            "on) that are at least as wide as values. Use None, which chooses."
+        )
+    if isinstance(kind, Cudnn):
+        kind = kind.on(rules.compute_capability)
+    kernel = None
+    if isinstance(kind, Splash):
+        kernel = splash.make_kernel(
+            kind,
+            operands.query.shape[2] // rules.parts("heads"),
+            tuple(context.order(num_tokens, rules).tolist()),
+            parts,
+            interpret=platform != "tpu",
+        )
+
+    def on_one_device(operands, mask, kernel):
+        latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
+        operands = operands._replace(latent=latent, rope_key=rope_key)
+        return _attend(operands, mask, kind, kernel)
+
+    return _on_mesh(on_one_device, "act_length", rules)(operands, mask, kernel)
+
+
+def cached(
+    operands: Operands,
+    mask: AttentionMask,
+    rules: ShardingRules,
+    kind: AttentionKind | None = None,
+) -> Float[Array, "B T N U"]:
+    """The same for queries anywhere over the latents of a cache.
+
+    Splash attention knows the places of queries before it is compiled, so here blocks replace it.
+    """
+    num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
+    num_queries = num_queries // rules.parts("act_length")
+    kind = kind or choose(num_queries, num_keys, rules.platform)
+    if isinstance(kind, Splash):
+        kind = Blockwise(query_block=kind.query_block, key_block=kind.key_block)
+    if isinstance(kind, Cudnn):
+        kind = kind.others
+
+    def on_one_device(operands, mask, _):
+        return _attend(operands, mask, kind, None)
+
+    return _on_mesh(on_one_device, "act_keys", rules)(operands, mask, None)
+
+
+def over_latents(
+    allowed: Bool[Array, "B T S"], latent: Float[Array, "B S C"], rope_key: Float[Array, "B S R"]
+) -> AttendLatents:
+    """Mixes latents as they are cached; query t of sequence b sees those where `allowed[b, t]`."""
+
+    def attend_latents(query_BNTC, rope_query_BNTR):
+        score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, latent)
+        score_BNTS += accumulate("BNTR,BSR->BNTS", rope_query_BNTR, rope_key)
+        weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
+        mixed_BNTC = accumulate("BNTS,BSC->BNTC", weight_BNTS.astype(latent.dtype), latent)
+        return (mixed_BNTC / total_BNT[..., None]).astype(query_BNTC.dtype)
+
+    return attend_latents
+
+
+def over_cache(
+    latent: Float[Array, "L attentions B S C"],
+    rope_key: Float[Array, "L attentions B S R"],
+    layer: Int[Array, ""],
+    sub_layer: int,
+    position: Int[Array, "B T"],
+    rules: ShardingRules,
+) -> AttendLatents:
+    """The same for one attention of a whole cache; queries see entries up to their positions."""
+    capacity, rank = latent.shape[3:]
+    if rules.platform == "tpu" and latent_kernel.fits(capacity, rank):
+        attend = latent_kernel.attend
+    elif latent_split.fits(
+        rules.compute_capability, latent.dtype, capacity, rank, rope_key.shape[-1]
+    ):
+        attend = latent_split.attend
+    else:
+        allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]
+        return over_latents(allowed_BTS, latent[layer, sub_layer], rope_key[layer, sub_layer])
+
+    def on_one_device(query, rope_query, latent, rope_key, layer, position):
+        return attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
+
+    queries = rules.partition("act_batch", "heads", None, None)
+    caches = rules.partition(None, None, "act_batch", "act_keys", None)
+    specs = queries, queries, caches, caches, rules.partition(), rules.partition("act_batch", None)
+
+    def attend_latents(query_BNTC, rope_query_BNTR):
+        arguments = query_BNTC, rope_query_BNTR, latent, rope_key, layer, position
+        if rules.mesh is None:
+            return on_one_device(*arguments)
+        # The kernel does not say along which axes its results vary, so it is not checked.
+        on_mesh = jax.shard_map(
+            on_one_device, mesh=rules.mesh, in_specs=specs, out_specs=queries, check_vma=False
+        )
+        return on_mesh(*arguments)
+
+    return attend_latents
+
+
+def _attend(operands: Operands, mask: AttentionMask, kind: AttentionKind, kernel: Any) -> Any:
+    match kind:
+        case WholeScores():
+            return whole_scores(operands, mask)
+        case Blockwise():
+            return blockwise.attend(operands, mask, kind)
+        case Splash():
+            return splash.attend(operands, mask, kernel)
+        case Cudnn():
+            return cudnn.attend(operands, mask, kind)
+
+
+def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):
+    """`on_one_device(operands, mask, kernel)` on every device; `keys` names the keys' axis."""
+    mesh = rules.mesh
+    if mesh is None:
+        return on_one_device
+    queries = rules.partition("act_batch", "act_length", "heads", None)
+    latents = rules.partition("act_batch", keys, None)
+    up = rules.partition(None, "heads", None)
+    per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
+    operand_specs = Operands._make((queries, latents, latents, up, up))
+    mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key))
+
+    def run(operands: Operands, mask: AttentionMask, kernel: Any) -> Array:
+        specs = operand_specs, mask_specs, splash.specs(kernel, rules)
+        arguments = jax.tree.map(
+            lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
+            (operands, mask, kernel),
+            specs,
+        )
+        # The splash kernel does not say along which axes its results vary, so it is not checked.
+        on_mesh = jax.shard_map(
+            on_one_device, mesh=mesh, in_specs=specs, out_specs=queries, check_vma=False
+        )
+        return on_mesh(*arguments)
+
+    return run
+
+
+def whole_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T N U"]:
+    """The equation as it stands, with all scores in memory."""
+    key_BSNh, value_BSNU = operands.expanded()
+    score_BNTS = accumulate("BTNh,BSNh->BNTS", operands.query, key_BSNh)
+    weight_BNTS, total_BNT = attention_weights(score_BNTS, mask.pairs())
+    weight_BNTS = weight_BNTS.astype(value_BSNU.dtype)
+    mixed_BNTU = accumulate("BNTS,BSNU->BNTU", weight_BNTS, value_BSNU)
+    mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(operands.query.dtype)
+    return jnp.moveaxis(mixed_BNTU, 1, 2)
+
+
+def attention_weights(
+    score: Float[Array, "B N T S"], allowed: Bool[Array, "B T S"]
+) -> tuple[Float[Array, "B N T S"], Float[Array, "B N T"]]:
+    """Softmax over the keys in float32 before its division, and what to divide by.
+
+    The caller divides the mixed values instead of the weights: there are U of them, not S. The
+    largest weight of every query is 1; a query that may see nothing has zeros, to divide by 1.
+    """
+    hidden = jnp.finfo(jnp.float32).min
+    score = jnp.where(allowed[:, None], score, hidden)
+    largest = jnp.max(score, axis=-1, keepdims=True, initial=hidden / 2)
+    weight = jnp.exp(score - jax.lax.stop_gradient(largest))
+    total = jnp.sum(weight, axis=-1)
+    return weight, jnp.where(total > 0, total, 1)

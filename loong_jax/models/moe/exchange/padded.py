@@ -1,0 +1,154 @@
+"""`PaddedExchange` on one device, inside `shard_map`: equal buffers for each other one.
+
+What is sent, and what is received, are P blocks of `stride` rows each: R = P * stride rows, each
+with J choices.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from loong_jax.models.moe.exchange import PaddedExchange, Sizes
+from loong_jax.models.moe.exchange.buffers import BufferLayout, to_eight_bits
+from loong_jax.models.moe.exchange.dispatch import (
+    DispatchPlan,
+    Round,
+    Rows,
+    load,
+    make_round,
+    plan_dispatch,
+    token_of,
+    unload,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """`PaddedExchange` on one device."""
+
+    exchange: PaddedExchange
+    sizes: Sizes
+
+    @property
+    def room(self) -> int | None:
+        """Choices that the experts' products take at a time; None where every row has one."""
+        if self.exchange.choices_per_row == 1:
+            return None
+        return self.sizes.mean_rows(self.exchange.buffer_factor)
+
+    @property
+    def may_overflow(self) -> bool:
+        return self.layout.rows < self.sizes.num_tokens * self.sizes.most_per_device
+
+    @property
+    def layout(self) -> BufferLayout:
+        sizes, exchange = self.sizes, self.exchange
+        share = sizes.mean_chosen / sizes.num_devices
+        if exchange.choices_per_row > 1:  # the chance that a device is among those of a token
+            share = 1 - (1 - 1 / sizes.num_devices) ** sizes.mean_chosen
+        rows = math.ceil(exchange.buffer_factor * sizes.num_tokens * share)
+        return BufferLayout.fitting(
+            sizes.num_devices,
+            min(rows, sizes.num_tokens * sizes.most_per_device),
+            sizes.width,
+            exchange.choices_per_row,
+            exchange.dispatch_dtype,
+        )
+
+    def plan(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> DispatchPlan:
+        sizes, per_row = self.sizes, self.exchange.choices_per_row
+        return plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
+
+    def num_rounds(self, plan: DispatchPlan) -> Int[Array, ""]:
+        """That this device needs for its rows."""
+        return -(-jnp.max(plan.count) // self.layout.rows)
+
+    def num_waiting(self, plan: DispatchPlan) -> Int[Array, ""]:
+        """Choices that do not travel in round 0."""
+        waits = (plan.expert >= 0) & (plan.rank >= self.layout.rows)
+        return jnp.sum(waits, dtype=jnp.int32)
+
+    def take_round(self, plan: DispatchPlan, i: Int[Array, ""] | int) -> Round:
+        """Round i: of each destination the rows of ranks from i * rows to (i + 1) * rows - 1."""
+        layout = self.layout
+        at_1r = jnp.arange(layout.stride)[None]
+        rank_Pr = i * layout.rows + at_1r
+        carries_Pr = (at_1r < layout.rows) & (rank_Pr < plan.count[:, None])
+        row_R = jnp.where(carries_Pr, plan.first[:, None] + rank_Pr, -1).reshape(-1)
+        rank_TK = plan.rank - i * layout.rows
+        rides_TK = (plan.expert >= 0) & (rank_TK >= 0) & (rank_TK < layout.rows)
+        place_TK = plan.destination * layout.stride + rank_TK
+        place_TK = jnp.where(rides_TK, place_TK, row_R.size)
+        return make_round(plan, row_R, place_TK, layout.choices_per_row)
+
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        plan: DispatchPlan,
+        round: Round,
+    ) -> Rows:
+        return load(x, gate, plan, round)
+
+    def unload(self, back: Float[Array, "R D"], round: Round) -> Float[Array, "T D"]:
+        return unload(back, round)
+
+    def pack(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        plan: DispatchPlan,
+        round: Round,
+    ) -> Shaped[Array, "P stride D"]:
+        """The rows that `load` makes, packed; eight bits are found once for a token."""
+        scales: tuple[Array, ...] = ()
+        if self.layout.dispatch_dtype is not None:
+            x, scale_T1 = to_eight_bits(x, jnp.dtype(self.layout.dispatch_dtype))
+            scales = (scale_T1.at[token_of(round)].get(mode="clip"),)
+        rows = self.load(x, gate, plan, round)
+        return self.layout.pack(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
+
+    def unpack(self, packed: Shaped[Array, "P stride D"], dtype: DTypeLike) -> Rows:
+        per_row = self.exchange.choices_per_row
+        dtypes = [(jnp.float32, per_row), (jnp.int16, per_row)]
+        if self.layout.dispatch_dtype is None:
+            x, gate, expert = self.layout.unpack(packed, *dtypes)
+        else:
+            x, gate, expert, scale = self.layout.unpack(packed, *dtypes, (jnp.float32, 1))
+            x = (x.astype(jnp.float32) * scale).astype(dtype)
+        return Rows(x, gate, expert.astype(jnp.int32) - 1)
+
+    def pack_gradient(
+        self, x: Float[Array, "R D"], gate: Float[Array, "R J"]
+    ) -> Shaped[Array, "P stride D"]:
+        return self.layout.pack(x, gate)
+
+    def unpack_gradient(
+        self, packed: Shaped[Array, "P stride D"]
+    ) -> tuple[Float[Array, "R D"], Float[Array, "R J"]]:
+        x, gate = self.layout.unpack(packed, (jnp.float32, self.exchange.choices_per_row))
+        return x, gate
+
+    def send(
+        self, packed: Shaped[Array, "P stride D"], round: Round
+    ) -> Shaped[Array, "P stride D"]:
+        return self._swap(packed)
+
+    def send_gradient(
+        self, packed: Shaped[Array, "P stride D"], round: Round
+    ) -> Shaped[Array, "P stride D"]:
+        return self._swap(packed)
+
+    def send_back(self, made: Float[Array, "R D"], round: Round) -> Float[Array, "R D"]:
+        layout = self.layout
+        blocks = made.reshape(layout.num_blocks, layout.stride, layout.width)
+        return self._swap(blocks).reshape(made.shape)
+
+    def _swap(self, blocks: Shaped[Array, "P stride D"]) -> Shaped[Array, "P stride D"]:
+        """Block p goes to device p, and block p comes from it."""
+        axes = self.sizes.axes
+        return jax.lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True)

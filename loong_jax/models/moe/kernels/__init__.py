@@ -1,0 +1,1 @@
+"""Kernels of attention over many keys, of attention over a cache, and of the experts."""

@@ -1,0 +1,251 @@
+"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists, and what repeats in them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import kinds
+from loong_jax.verifiers.maths.expression import (
+    BARE_LISTS,
+    COLLECTIONS,
+    Node,
+    negate,
+    number,
+    render,
+    symbol,
+)
+
+
+def names_something(node: Node) -> bool:
+    node = node.unlabelled
+    if node.head in ("symbol", "apply") or kinds.is_derivative(node):
+        return True
+    if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
+        return node.args[1].head == "symbol"
+    if node.head == "call" and node.args[0] in ("abs", "norm"):
+        return all(item.head in ("symbol", "mul") for item in node.args[1:])
+    return node.head == "tuple" and all(item.head == "symbol" for item in node.args)
+
+
+def names_ratio(node: Node) -> bool:
+    """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
+    if node.head not in ("ratio", "div") or {n.head for n in node.walk()} - {
+        node.head,
+        "symbol",
+        "mul",
+    }:
+        return False
+    return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in node.symbols)
+
+
+def names_function(left: Node, gold: Node, right: Node) -> bool:
+    """Whether F(s), phi(pq) or P(X = k), read as a product, is a name that neither side uses."""
+    if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
+        return False
+    name, argument = left.args
+    base = kinds.without_accent(name.args[0]).partition("_")[0]
+    if name.args[0] in gold.symbols | right.symbols:
+        return False
+    if argument.head == "chain":  # P(X = k)
+        variables = {v for v in argument.symbols if not v[:1].isupper()}
+        return base in ("P", "Pr") and variables <= gold.symbols
+    if argument.head not in ("symbol", "mul"):
+        return False
+    is_name = base in _FUNCTION_NAMES or (len(base) == 1 and base.isupper())
+    return is_name and bool(argument.symbols) and argument.symbols <= gold.symbols
+
+
+def names_measure(left: Node) -> bool:
+    """sigma^2, s^2, chi^2, R^2, eta^2, which are names of one value, and rank(A)."""
+    if left.head == "pow" and left.args[1] == number(2) and left.args[0].head == "symbol":
+        return left.args[0].args[0].partition("_")[0] in _SQUARED_NAMES
+    if left.head != "mul" or len(left.args) != 2:
+        return False
+    name, argument = left.args
+    return (
+        name.head == argument.head == "symbol"
+        and name.args[0] in ("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", "ord")
+        and name != argument
+    )
+
+
+def with_products_of(other: Node, node: Node) -> Node:
+    """g times (a - b) for g(a - b), where `other` has the letter g as a number."""
+    args = tuple(with_products_of(other, a) if isinstance(a, Node) else a for a in node.args)
+    if node.head == "apply" and len(args) == 2:
+        name = symbol(str(node.args[0]))
+        if name in set(other.walk()):
+            return Node("mul", (name, args[1]))
+    return Node(node.head, args)
+
+
+_FUNCTION_NAMES = frozenset(("phi", "varphi", "psi", "Phi", "Psi", "Gamma", "Pr"))
+_SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
+
+
+def with_plain_equals(node: Node) -> Node:
+    """f = 0 for f \\equiv 0, where no modulus follows."""
+    if node.head in ("list", "and", "or"):
+        return Node(node.head, tuple(map(with_plain_equals, node.args)))
+    if node.head == "chain" and node.args[0] == ("==",) and names_something(node.args[1]):
+        return Node("chain", (("=",), *node.args[1:]))
+    return node
+
+
+def as_values(node: Node) -> Node:
+    """n = 1 or n = 2 for n \\in {1, 2}."""
+    if node.head != "chain" or node.args[0] != ("in",) or node.args[2].head != "set":
+        return node
+    name, elements = node.args[1:]
+    named = tuple(Node("chain", (("=",), name, element)) for element in elements.args)
+    return Node("or", named) if names_something(name) and len(named) > 1 else node
+
+
+def is_assignment(node: Node) -> bool:
+    node = node.unlabelled
+    return (
+        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
+    )
+
+
+def may_rename(name: Node, other: Node) -> bool:
+    """y and f(x) name the same thing, as do a long name and another."""
+    orders = kinds.order_of_derivative(name), kinds.order_of_derivative(other)
+    if name.head == other.head == "div":
+        return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
+    if any(orders) and (all(orders) or name.head == other.head == "apply"):
+        return orders[0] == orders[1]
+    if kinds.is_derivative(name) or kinds.is_derivative(other):
+        return False
+    if name.head == "apply" or other.head == "apply":
+        return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
+    if name.head == other.head == "symbol":
+        return (
+            not {name.args[0], other.args[0]} & {"pH", "pOH"}
+            and len(name.args[0]) > 1
+            and len(other.args[0]) > 1
+            and name.args[0][:1] == other.args[0][:1]
+        )
+    return False
+
+
+def left_side(node: Node) -> str | None:
+    node = node.unlabelled
+    return render(node.args[1]) if is_assignment(node) else None
+
+
+def right_side(node: Node) -> Node:
+    return node.unlabelled.args[-1] if is_assignment(node) else node
+
+
+def order_of_point(names: Sequence[str]) -> list[str] | None:
+    """Names in the order of a point, where they tell it: y = 2, x = 1 is (1, 2) and not (2, 1)."""
+    if set(names) <= {"x", "y", "z"}:
+        return sorted(names)
+    parts = [name.rpartition("_") for name in names]
+    if len({letter for letter, _, _ in parts}) == 1 and all(n.isdecimal() for *_, n in parts):
+        return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+    return None
+
+
+def is_term(node: Node, name: Node) -> bool:
+    """Whether a(n), read as a product, is the a_n of a sequence."""
+    is_pair = node.head == "mul" and len(node.args) == 2
+    if not is_pair or name.head != "symbol" or any(part.head != "symbol" for part in node.args):
+        return False
+    return name.args[0] == f"{node.args[0].args[0]}_{node.args[1].args[0]}"
+
+
+def named_parts(equation: Node) -> Node | None:
+    """(a, b) = (1, 2) as the list of a = 1 and b = 2; None for any other equation."""
+    operators, left, *right = equation.args
+    if operators != ("=",) or left.head != "tuple" or right[0].head != "tuple":
+        return None
+    if len(left.args) != len(right[0].args) or any(part.head != "symbol" for part in left.args):
+        return None
+    pairs = zip(left.args, right[0].args, strict=True)
+    return Node("list", tuple(Node("chain", (("=",), *pair)) for pair in pairs))
+
+
+ELLIPSIS = Node("symbol", ("...",))
+
+
+def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
+    """Names, and a row of values each time they come, of x = 1, y = 2, x = 3, y = 4."""
+    names = [name for item in items if (name := left_side(item)) is not None]
+    size = len(set(names))
+    if len(names) < len(items) or size < 2 or len(names) == size or len(names) % size:
+        return None
+    rows = []
+    for i in range(0, len(names), size):
+        row = dict(zip(names[i : i + size], items[i : i + size], strict=True))
+        if len(row) < size:
+            return None
+        rows.append(tuple(right_side(row[name]) for name in names[:size]))
+    return names[:size], rows
+
+
+def grouped(gold: Node, answer: Node) -> Node:
+    """x = 1, y = 2, x = 3, y = 4 as two points, where the gold has points."""
+    found = in_turns(answer.args) if answer.head in BARE_LISTS else None
+    golds = [item.unlabelled for item in gold.args]
+    if found is None or any(g.head != "tuple" or len(g.args) != len(found[0]) for g in golds):
+        return answer
+    return Node("list", tuple(Node("tuple", row) for row in found[1]))
+
+
+def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
+    """An expression without the values that its unknowns may not have: x + 1, x != 1."""
+    first, *rest = items
+    allowed = first.symbols
+    if first.head == "chain" or not rest:
+        return items
+    for item in (item.unlabelled for item in rest):
+        if item.head != "chain" or item.args[0] != ("!=",) or not item.args[1].symbols & allowed:
+            return items
+    return (first,)
+
+
+def may_be_interval(items: Sequence[Node]) -> bool:
+    ends = [values.real_value(item) for item in items]
+    return len(ends) == 2 and None not in ends and values.gap(*ends) < 0
+
+
+def without_repeats(items: list[Node]) -> list[Node]:
+    """Without repeated values, among few."""
+    if len(items) > 12:
+        return items
+    kept: list[Node] = []
+    for item in items:
+        if not any(
+            kinds.is_value(item) and kinds.is_value(k) and values.equal(k, item) for k in kept
+        ):
+            kept.append(item)
+    return kept
+
+
+def flat(node: Node) -> tuple[Node, ...]:
+    """Items with a plus-minus spread out; (x, y) = (1, 2) inside a list stays one item."""
+    items: list[Node] = []
+    for item in node.args:
+        items += spread(item)
+    return tuple(items)
+
+
+def spread(node: Node) -> tuple[Node, ...]:
+    """Both values of an expression with plus-minus: all upper signs, then all lower ones."""
+    if node.head in (*COLLECTIONS, "matrix") or "pm" not in node.heads:
+        return (node,)
+    return with_sign(node, 1), with_sign(node, -1)
+
+
+def with_sign(item: Any, sign: int) -> Any:
+    if type(item) is tuple:
+        return tuple(with_sign(part, sign) for part in item)
+    if not isinstance(item, Node):
+        return item
+    args = tuple(with_sign(arg, sign) for arg in item.args)
+    if item.head != "pm":
+        return Node(item.head, args)
+    last = args[-1] if sign > 0 else negate(args[-1])
+    return last if len(args) == 1 else Node("add", (args[0], last))

@@ -1,1 +1,0 @@
-"""What a node is, and other forms of the same thing."""

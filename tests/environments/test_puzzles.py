@@ -1,0 +1,230 @@
+"""What every puzzle promises at every level: the tests of admission."""
+
+import itertools
+import json
+import math
+import os
+import statistics
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loong_jax.environments import LEVELS, PUZZLES, Problem, get_environment
+from loong_jax.environments.deductive import first_order
+from tests.bounds import EXPLODES_S
+
+SEEDS = range(2)
+PAYLOADS = (
+    "__import__('os').system('touch {path}')",
+    "[x for x in ().__class__.__base__.__subclasses__()]",
+    "9**9**9**9",
+    "lambda: 1",
+    "{{7*7}}",
+    "'; DROP TABLE answers; --",
+    "\x00",
+    "\ud800",
+    "<eos>",
+    "nan",
+    "1e309",
+    "\uff11\u0662",
+    "correct",
+    "entailed",
+    "not entailed",
+    "Thought process:",
+)
+LONG = ("1" * 10**6, "(" * 10**6, "\n" * 10**6, "1, " * 333_333, "not " * 250_000)
+OTHER_TYPES = (None, 5, 1.5, True, b"1", ["1"], {"a": 1}, object())
+
+every_puzzle = pytest.mark.parametrize("name", PUZZLES)
+every_level = pytest.mark.parametrize("level", LEVELS)
+
+_made: dict[tuple[str, int], list[Problem]] = {}
+
+
+def problems(name, level):
+    if (name, level) not in _made:
+        _made[name, level] = [get_environment(name).problem(level, seed) for seed in SEEDS]
+    return _made[name, level]
+
+
+def judge(problem, answer):
+    return get_environment(problem.environment).verify(problem, answer)
+
+
+def solved(problem):
+    return get_environment(problem.environment).solve(problem).answer
+
+
+@every_puzzle
+@every_level
+def test_a_problem_is_a_pure_function_of_level_and_seed(name, level):
+    found = problems(name, level)
+    assert found[1] == get_environment(name).problem(level, 1)
+    assert {p.level for p in found} == {level}
+    for key in ("uid", "canonical", "prompt"):
+        assert len({getattr(p, key) for p in found}) == len(found)
+    assert Problem.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
+
+
+@every_puzzle
+@every_level
+def test_its_own_solution_is_right_and_no_part_of_the_prompt(name, level):
+    for problem in problems(name, level):
+        answer = solved(problem)
+        assert judge(problem, answer).is_correct
+        assert judge(problem, f"\n {answer} \n").is_correct
+        assert answer not in problem.prompt
+
+
+@every_puzzle
+@every_level
+def test_what_is_no_answer_is_wrong(name, level, tmp_path):
+    problem = problems(name, level)[0]
+    gold, marker = solved(problem), tmp_path / "ran"
+    payloads = [text.replace("{path}", str(marker)) for text in PAYLOADS]
+    other = [solved(p) for p in problems(name, level)[1:]]
+    junk = [
+        f"{gold} {gold}", f"{gold}\n{gold}", f"{gold} or so", f"I say {gold}", f"{gold};",
+        f"{gold},",
+        f"{gold}\n{payloads[0]}", f"{payloads[0]}\n{gold}", "\n".join([*other, gold]),
+        ", ".join([gold, *other]),
+    ]  # fmt: skip
+    before_s = time.process_time()
+    for answer in ("", " ", "0", "yes", *payloads, *LONG, *OTHER_TYPES, *junk):
+        judged = judge(problem, answer)
+        assert judged.outcome == "wrong", repr(answer)[:80]
+        assert judged.reason in ("format", "value")
+    assert time.process_time() - before_s < EXPLODES_S
+    assert not os.path.exists(marker)
+
+
+def perturbed(answer):
+    """The answer with one digit, bit, letter or word changed, or one line left out."""
+    for place, symbol in enumerate(answer):
+        if symbol.isdigit():
+            yield answer[:place] + str((int(symbol) + 1) % 10) + answer[place + 1 :]
+        elif symbol in "#.":
+            yield answer[:place] + "#."[symbol == "#"] + answer[place + 1 :]
+        elif symbol in "+-*":
+            yield answer[:place] + "+-*"[("+-*".index(symbol) + 1) % 3] + answer[place + 1 :]
+    swaps = (("knight", "knave"), ("true", "false"), ("red", "blue"), ("and", "or"), ("p", "q"))
+    for one, other in swaps:
+        if one in answer:
+            yield answer.replace(one, other, 1)
+    rows = answer.splitlines()
+    for place in range(len(rows) if len(rows) > 1 else 0):
+        yield "\n".join(rows[:place] + rows[place + 1 :])
+
+
+MANY_ANSWERS = {  # prompts that take any solution: how many perturbed answers may be one
+    "graph_colouring", "hamiltonian_path", "formula_induction", "automaton_induction",
+    "causal_abduction", "predecessor", "first_order_entailment", "propositional_entailment",
+}  # fmt: skip
+
+
+@every_puzzle
+@every_level
+def test_perturbed_answers_are_wrong(name, level):
+    tried = accepted = 0
+    for problem in problems(name, level):
+        for answer in perturbed(solved(problem)):
+            tried += 1
+            accepted += judge(problem, answer).is_correct
+    assert tried >= len(SEEDS)
+    assert accepted <= (0.34 * tried if name in MANY_ANSWERS else 0)
+
+
+EFFORT = {  # by the state: a measure of difficulty
+    "sudoku": lambda s: s["cells"].count("."),  # empty cells
+    "zebra": lambda s: s["houses"] * len(s["attributes"]),  # values to be placed
+    "knights_and_knaves": lambda s: len(s["statements"]),
+    "propositional_entailment": lambda s: s["variables"],
+    "first_order_entailment": lambda s: max(
+        e[0] for e in first_order.closure(s).values()
+    ),  # rounds
+    "cryptarithm": lambda s: 100 * len(set("".join(s["words"]))) + len(s["words"][2]),
+    "graph_colouring": lambda s: s["nodes"],
+    "hamiltonian_path": lambda s: s["nodes"],
+    "nonogram": lambda s: len(s["rows"]) ** 2,  # cells
+    "futoshiki": lambda s: s["cells"].count("."),
+    "sequence": lambda s: (s["largest"] + 1) ** len(s["names"]),  # rules in the class
+    "grid_transformation": lambda s: 10 ** len(s["program"]) * len(s["test"]) ** 2,
+    "formula_induction": lambda s: s["operators"],
+    "automaton_induction": lambda s: (
+        s["states"] ** (2 * s["states"])  # ways, times words
+        * (len(s["accepted"]) + len(s["rejected"]))
+    ),
+    "cellular_rule": lambda s: 2 ** (2 * s["radius"] + 1) * s["asked"] * len(s["rows"][0]),
+    "matrix_completion": lambda s: len(s["cells"][0]),
+    "circuit_diagnosis": lambda s: math.comb(len(s["gates"]), s["faults"]) * 2 ** s["faults"],
+    "causal_abduction": lambda s: 2 ** s["causes"],
+    "mastermind": lambda s: s["digits"] ** s["places"],  # codes there are
+    "lights_out": lambda s: len(s["lights"]) ** 2,
+    "predecessor": lambda s: 2 ** len(s["row"]),
+    "missing_operators": lambda s: 3 ** (len(s["numbers"]) - 1),
+}
+
+
+@every_puzzle
+def test_effort_grows_with_the_level(name):
+    efforts = [
+        [EFFORT[name](problem.arguments["state"]) for problem in problems(name, level)]
+        for level in LEVELS
+    ]
+    medians = [statistics.median(found) for found in efforts]
+    assert all(a < b for a, b in itertools.pairwise(medians)), medians
+    assert all(max(a) < min(b) for a, b in itertools.pairwise(efforts)), efforts
+
+
+@every_puzzle
+def test_one_answer_for_all_is_seldom_right(name):
+    found = [get_environment(name).problem(1, seed) for seed in range(20)]
+    for answer in {solved(problem) for problem in found[:3]}:
+        assert sum(judge(problem, answer).is_correct for problem in found) <= 7
+
+
+ALPHABET = "0123456789abcdefgpqrsxABCR()[]{}=,:;.#+-*/ \n\t\\\x00\u0660"
+WORDS = st.sampled_from(
+    ["entailed\n", "not entailed\n", "rule 1 x=a", "p=true, ", "9. 1 2: ", "accept: ", "knight",
+     "not ", "and ", "A=knight, ", "1: ", "g1=0", "c1, ", "red"]
+)  # fmt: skip
+TEXTS = st.one_of(
+    st.text(max_size=60),
+    st.text(alphabet=ALPHABET, max_size=80),
+    st.lists(st.one_of(WORDS, st.text(alphabet=ALPHABET, max_size=4)), max_size=30).map("".join),
+)
+
+
+@every_puzzle
+def test_any_text_gets_one_verdict(name):
+    problem = problems(name, 1)[0]
+
+    @given(TEXTS)
+    def check(answer):
+        one = judge(problem, answer)
+        assert one == judge(problem, answer)
+        assert one.outcome in ("correct", "wrong")
+
+    check()
+
+
+@every_puzzle
+def test_edits_of_the_gold_never_raise(name):
+    problem = problems(name, 2)[1]
+    gold = solved(problem)
+
+    @given(st.integers(0, len(gold)), st.integers(0, 6), st.text(alphabet=ALPHABET, max_size=6))
+    def check(start, removed, inserted):
+        answer = gold[:start] + inserted + gold[start + removed :]
+        assert judge(problem, answer) == judge(problem, answer)
+
+    check()
+
+
+@every_puzzle
+def test_levels_outside_are_refused(name):
+    for level in (0, 6, -1):
+        with pytest.raises(ValueError, match=f"level={level} is not in"):
+            get_environment(name).problem(level, 0)
