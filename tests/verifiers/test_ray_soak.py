@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from loong_jax.bench import timing
-from loong_jax.environments import tasks
+from loong_jax.environments import get_environment
 from loong_jax.environments.problem import Problem
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.pool import VerifierRequest
@@ -28,8 +28,9 @@ _TASKS = ("sequence", "propositional_entailment", "graph_colouring", "lights_out
 def asked(kind: str, number: int, is_right: bool) -> tuple[Problem, str]:
     """A problem of this kind, and a response to it."""
     if kind == "logic":
-        problem = tasks.generate(_TASKS[number % len(_TASKS)], 1 + number % 3, number)
-        return problem, tasks.solve(problem) if is_right else "Answer: 17"
+        puzzle = get_environment(_TASKS[number % len(_TASKS)])
+        problem = puzzle.problem(1 + number % 3, number)
+        return problem, puzzle.solve(problem).answer if is_right else "Answer: 17"
     fields = {"gold": str(7 * number + 3)}
     text = f"So the answer is \\boxed{{{7 * number + 3 + (not is_right)}}}."
     if kind == "symbolic":

@@ -11,6 +11,7 @@ from loong_jax.verifiers.code import compare, programs
 from loong_jax.verifiers.sandbox import languages
 
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)
+LATE_CPP = pytest.param("cpp", marks=pytest.mark.release)  # a compilation of all headers each
 LIST_OF_TWO = {
     "python": "class Solution:\n    def twoSum(self, nums: List[int], target: int) -> List[int]:\n"
     "        seen = defaultdict(list)\n        for i, x in enumerate(nums):\n"
@@ -154,7 +155,7 @@ ZEROS_LAST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("language", ["python", "cpp", SLOW_JAVA])
+@pytest.mark.parametrize("language", ["python", LATE_CPP, SLOW_JAVA])
 def test_lists_and_trees_are_nodes_where_the_signature_says_so(code, language):
     lists = [([1, 2, 3], [3, 2, 1]), ([], []), ([7], [7])]
     tests = [returns(out, given) for given, out in lists]
@@ -167,7 +168,7 @@ def test_lists_and_trees_are_nodes_where_the_signature_says_so(code, language):
     assert [t["status"] for t in said.details["tests"]] == ["OK", "OK", "OK", "WA"], said
 
 
-@pytest.mark.parametrize("language", ["python", "cpp", SLOW_JAVA])
+@pytest.mark.parametrize("language", ["python", LATE_CPP, SLOW_JAVA])
 def test_a_method_that_returns_nothing_is_judged_by_its_first_argument(code, language):
     tests = [returns([1, 2, 0, 0], [0, 1, 0, 2]), returns([0, 1, 0, 2], [0, 1, 0, 2]),
              returns(None, [1]), returns([], [])]  # fmt: skip
