@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.hf import names
+from loong_jax.models.moe import hf as moe_hf
 from tests.models.moe.test_model import call
 from tests.peers import longcat_models
 from tests.sweeps import thinned
@@ -125,8 +125,8 @@ def test_gradients_of_all_weights(pair):
     gradient = parameters.by_path(jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(weights)))
     found = {
         place.name: place.turn_back(gradient[place.leaf][_index(place)])
-        for place in names.places(ours.config, gradient)
-        if not place.name.startswith(names.MTP)
+        for place in moe_hf.places(ours.config, gradient)
+        if not place.name.startswith(moe_hf.MTP)
     }
     expected = _gradients(theirs)
     for name, value in expected.items():

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
-from loong_jax.models.moe.hf import names
+from loong_jax.models.moe import hf as moe_hf
 from loong_jax.rl import local_trainer, lora, optimizers, sft, trainer
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import longcat_policy
@@ -187,7 +187,7 @@ def test_files_hold_what_peft_multiplies(longcat, tmp_path):
     base, weights = longcat
     config = LoraConfig(rank=3, alpha=6.0, targets=("query_up", "out", "down", "experts"))
     adapters = drawn(lora.initial_adapters(base, config, weights, jax.random.key(1)))
-    places = list(names.places(MODEL, parameters.by_path(weights)))
+    places = list(moe_hf.places(MODEL, parameters.by_path(weights)))
     lora.save_peft(tmp_path, config, adapters, base, places, base="base")
     said = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (said["peft_type"], said["r"], said["lora_alpha"]) == ("LORA", 3, 6.0)
