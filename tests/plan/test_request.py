@@ -19,7 +19,7 @@ from loong_jax.plan.topology import Topology
 from loong_jax.run import convert
 from tests.plan.asking import V5P, asked, make_request
 
-PUBLISHED = Path(__file__).parents[2] / "models" / "moe" / "fixtures" / "published"
+PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"
 BY_SEQUENCE = dict(
     mode="decode", tensor_cuts="sequences", mesh=request.parse_mesh("expert=2,tensor=2", V5P)
 )

@@ -9,11 +9,8 @@ from loong_jax.verifiers import admission, verdict
 
 
 def test_a_run_refuses_an_environment_that_is_not_admitted(monkeypatch):
-    class Lenient(environments.ENVIRONMENTS["gates"]):
-        def verify(self, problem, answer):
-            return verdict.correct()
-
-    monkeypatch.setitem(environments.ENVIRONMENTS, "gates", Lenient)
+    gates = type(environments.get_environment("gates"))
+    monkeypatch.setattr(gates, "verify", lambda self, problem, answer: verdict.correct())
     admission.require_environment.cache_clear()
     started = []
     monkeypatch.setattr(session, "_start_pool", started.append)
