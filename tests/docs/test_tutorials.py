@@ -69,7 +69,7 @@ def test_the_first_run_and_an_objective_of_ones_own(tmp_path):
     quickstart += ["--fused.scales", "2", "--fused.keep-rates", "1"]
     shorter = {"train quickstart --run-dir": quickstart, "eval": EVAL}
     reading.run("tutorials/first_run.md", tmp_path, shorter)
-    for name in ("report.html", "summary.json", "metrics.jsonl", "rollouts", "config.json"):
+    for name in ("report.html", "summary.json", "metrics.jsonl", "stages/sft/rollouts"):
         assert (tmp_path / "runs/quickstart" / name).exists()
     assert list((tmp_path / "exported").glob("*.safetensors"))
     shorter = {"train rl": [*LITTLE, *rl("rl")]}
