@@ -149,11 +149,11 @@ def _step(
     """One step; `state` is donated. The numbers are the same in every process but for the time."""
     looked = programs.routing_metrics(state.weights, batch) if looks_at_routers else {}
     num_tokens = jnp.sum(batch["segment_ids"] > 0)
-    # CPUs run what is dispatched side by side, and two programs that exchange data may then wait
-    # for each other for ever: the order is another one in each process.
+    # CPUs run side by side what does not depend on each other, and two programs that exchange data
+    # may then wait for each other for ever: each ends, on all devices, before the next begins.
     jax.block_until_ready((looked, num_tokens))
     start_s = time.monotonic()
-    state, metrics, load = programs.train_step(state, batch)
+    state, metrics, load = jax.block_until_ready(programs.train_step(state, batch))
     metrics |= looked
     numbers = {name: float(value) for name, value in metrics.items()}
     return state, numbers | programs.policy.load_metrics(load) | {

@@ -66,6 +66,8 @@ class Pod:
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={NUM_DEVICES // num_processes} "
             + xla_flags.QUICK_TO_COMPILE,
             "JAX_PLATFORMS": "cpu",
+            # threads of XLA: a device that waits for another holds one, and two cores give too few
+            "NPROC": str(2 * NUM_DEVICES),
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
             "JAX_NUM_PROCESSES": str(num_processes),
         }
