@@ -56,13 +56,6 @@ RL = [
 ]  # fmt: skip
 
 
-def families(kept):
-    """A landing runs one family, a release all."""
-    return pytest.mark.parametrize(
-        "place", thinned(FAMILIES, list(FAMILIES).index(kept)), indirect=True
-    )
-
-
 @pytest.fixture
 def place(request, tmp_path):
     FAMILIES[request.param](tmp_path / "hf")
@@ -154,7 +147,7 @@ def test_the_tutorials_files_pose_distinct_problems_that_no_conversation_answers
     assert len(chat_records.read(tmp_path / "chat.jsonl")) == 300
 
 
-@families("qwen2")
+@pytest.mark.parametrize("place", thinned(FAMILIES, list(FAMILIES).index("qwen2")), indirect=True)
 def test_the_tutorial_runs_as_printed(place, monkeypatch):
     """Save that its training is cut short by overrides."""
     blocks = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)

@@ -173,11 +173,9 @@ def test_others_decode_while_tools_run(engine):
     replica.submit([Ticket(number=7, problem=plain_problem)])  # names no tools
     done = {}
     for _ in range(60):
-        start_s = time.monotonic()
         done |= {g.ticket.number: g for g in replica.step()[0]}
         if 7 in done:
             break
-        assert time.monotonic() - start_s < 15
     assert done[7].rollouts[0].turns == ()
     assert done[7].rollouts[0].loss_mask.all()
     for _ in range(3):
