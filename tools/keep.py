@@ -26,6 +26,7 @@ TRAIN = [
     "train", "quickstart", "--sft.num-steps", "120",
     "--rl-stem.num-steps", "4", "--rl-stem.scheduler.groups-per-step", "4",
     "--rl-stem.scheduler.deterministic", "--rl-stem.scheduler.max-staleness", "0",
+    "--rl-stem.reward.malformed", "-0.5",  # so that groups differ this early
     "--rl-stem.learns-from-all", "--evaluation.num-problems", "4", "--evaluation.pass-at", "4",
     "--evaluation.num-pass-at-problems", "4",
 ]  # fmt: skip
