@@ -19,7 +19,7 @@ _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " 
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
-_WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
+_LATIN_WORD = re.compile("[A-Za-z]{2,}")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _SAID = names.patterns("languages")
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
@@ -126,7 +126,7 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if _WORDED.search(text) and any(character.isdigit() for character in text[-4000:]):
+    if _is_measured(text) and any(character.isdigit() for character in text[-4000:]):
         text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
@@ -135,6 +135,15 @@ def translated(text: str) -> str:
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
+
+
+_AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
+
+
+def _is_measured(text: str) -> bool:
+    """Whether some of the words or signs may be there that stand after a number."""
+    is_plain = text.isascii() and "$" not in text
+    return not (is_plain and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")

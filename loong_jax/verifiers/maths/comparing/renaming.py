@@ -36,12 +36,11 @@ _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     """Both with I, j and E as the constants they may be; not where both have such a variable."""
-    shared = gold.symbols & answer.symbols
-    pair = [gold, answer]
-    for name, meant in _ALIASES.items():
-        if name not in shared:
-            pair = [substitute(node, name, Node("constant", (meant,))) for node in pair]
-    return None if pair == [gold, answer] else (pair[0], pair[1])
+    once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
+    for name in once:
+        meant = Node("constant", (_ALIASES[name],))
+        gold, answer = (substitute(node, name, meant) for node in (gold, answer))
+    return (gold, answer) if once else None
 
 
 _INDICES = frozenset("jklmnrst")

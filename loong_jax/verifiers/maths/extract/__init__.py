@@ -223,7 +223,7 @@ def gives_up(text: str) -> bool:
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
     refusing: list[int] = []
     if _SAID.MAY_REFUSE.search(body) is not None:
-        refusing = [i for i, clause in enumerate(clauses) if _SAID.REFUSES.match(clause[:400])]
+        refusing = [i for i, clause in enumerate(clauses) if _refuses(clause)]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
     breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
@@ -244,12 +244,17 @@ def gives_up(text: str) -> bool:
     return not refusing and not any(map(_settles, others))
 
 
+def _refuses(clause: str) -> bool:
+    start = clause[:400]
+    return _SAID.MAY_REFUSE.search(start) is not None and _SAID.REFUSES.match(start) is not None
+
+
 def _settles(clause: str) -> bool:
     """Whether a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
-    if _SAID.NOTHING.search(clause) and not _SAID.REFUSES.match(clause[:400]):
+    if _SAID.NOTHING.search(clause) and not _refuses(clause):
         return True
-    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _SAID.REFUSES.match(clause[:400]):
+    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _refuses(clause):
         return False
     if any(rule.search(clause) for rule in (_SAID.ASKS, _PROMISES, _SUPPOSES)):
         return False

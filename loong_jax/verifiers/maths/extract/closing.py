@@ -22,9 +22,18 @@ _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 DERIVED = _SAID.DERIVED
 
 
+_HINTS = ("ans", "solution", "result", "option", "choice", "conclusion", "####", "\na", "\n*")
+
+
 @functools.lru_cache(maxsize=8)  # one verdict asks for them twice
 def phrases_of(body: str) -> tuple[re.Match[str], ...]:
-    return tuple(PHRASE.finditer(body))
+    return tuple(PHRASE.finditer(body)) if _may_announce(body) else ()
+
+
+def _may_announce(body: str) -> bool:
+    """Whether some of what is in all of `PHRASE` is there."""
+    lowered = body.lower()
+    return lowered[:1] in ("a", "*") or any(hint in lowered for hint in _HINTS)
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -99,7 +108,7 @@ def without_comments(body: str) -> str:
     """The text without sentences at its end that praise the answer: "The result is confirmed."."""
     if (check := _SAID.CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
         body = body[: check.start()].rstrip()
-    while (found := list(PHRASE.finditer(body, max(0, len(body) - 400)))) and (
+    while (found := [m for m in phrases_of(body) if m.start() >= len(body) - 400]) and (
         _SAID.AFTERWARDS.match(body, found[-1].end()) is not None
     ):
         start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1

@@ -154,7 +154,7 @@ def based_text(text: str) -> Node | None:
     if "_" in text:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
     match = _SAID.BASED.fullmatch(text)
-    if match is None and re.search("base|binary|octal|hexadecimal", text.lower()):
+    if match is None and any(word in text.lower() for word in ("base", *_BASES_IN_WORDS)):
         return _in_named_base(text)
     if match is None or match[1].isdigit() or len(match[1]) < 2:
         return None

@@ -172,7 +172,7 @@ def prepare(text: str) -> str:
         text = with_groups(text)
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "").replace("'", "")
-    return _TEN_TIMES.sub(r" \\times ", text)
+    return _TEN_TIMES.sub(r" \\times ", text) if "10" in text else text
 
 
 def with_groups(text: str) -> str:
@@ -187,9 +187,9 @@ def with_groups(text: str) -> str:
 def tokenize(text: str) -> list[Token]:
     """Tokens of a prepared text, END last; commands that only space out are dropped."""
     tokens: list[Token] = []
-    position, spaced, inside = 0, False, []
+    position, spaced, inside, scan = 0, False, [], _TOKEN.match
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = scan(text, position)
         assert match is not None
         kind, value = match.lastgroup, match[0]
         position = match.end()
@@ -291,8 +291,8 @@ class Parser:
         return token
 
     def at(self, *texts: str) -> bool:
-        token = self.token
-        return token.kind in ("sign", "command") and token.text in texts
+        token = self._tokens[self._position]
+        return token.text in texts and token.kind in ("sign", "command")
 
     def accept(self, *texts: str) -> bool:
         if self.at(*texts):

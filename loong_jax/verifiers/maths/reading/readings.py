@@ -42,8 +42,10 @@ MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    node = Grammar(tokenize(prepare(text))).whole()
-    if (deep := depth(node)) > MAX_TREE_DEPTH:
+    tokens = tokenize(prepare(text))
+    may_be_deep = len(tokens) > MAX_TREE_DEPTH // 4
+    node = Grammar(tokens).whole()
+    if may_be_deep and (deep := depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
 

@@ -41,12 +41,13 @@ def _letters(name: str) -> str:
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
+_REPEATED = ("multiplicity", "double", "twice", "repeated")
 MAX_CHARS = 300
 
 
 def spelled_out(text: str) -> str:
     """The text with what has a multiplicity written so many times: "2, 2 and 5"."""
-    if len(text) > MAX_CHARS or not re.search("multiplicity|double|twice|repeated", text):
+    if len(text) > MAX_CHARS or not any(word in text for word in _REPEATED):
         return text
     for _ in range(4):
         match = SAID.ITEM.match(text)
@@ -75,7 +76,8 @@ def at_end(text: str) -> tuple[str, str] | None:
     leaves out more than single points and what is below 1 is no such clause: it stays.
     """
     start = max(0, len(text) - MAX_CLAUSE_CHARS)
-    if "integer" not in text[start:] and not re.search("\\\\in|\u2208|\u00b1|pm", text[start:]):
+    end = text[start:]
+    if not any(hint in end for hint in ("integer", "\\in", "\u2208", "\u00b1", "pm")):
         return _without_domain(text, start)
     match = SAID.CLAUSE.search(text, start)
     if match is None or not text[: match.start()].strip():

@@ -38,7 +38,8 @@ class Evaluator:
         common_log: bool = False,
     ):
         self.context = _CONTEXTS.context
-        self.context.dps = digits
+        if self.context.dps != digits:
+            self.context.dps = digits
         self.digits = digits
         self.bindings = dict(bindings or {})
         self.budget = budget
@@ -55,14 +56,13 @@ class Evaluator:
             raise CostError("evaluating it costs too much")
 
     def value(self, node: Node) -> Value:
-        head, args = node
-        if head == "number":
-            return args[0]
-        method = _HEADS.get(head)
+        if node.head == "number":
+            return node.args[0]
+        method = _HEADS.get(node.head)
         if method is None:
-            raise Undefined(f"{head} has no value")
+            raise Undefined(f"{node.head} has no value")
         self.pay(4)
-        return method(self, args)
+        return method(self, node.args)
 
     def real(self, value: Value) -> Any:
         """As a number of the context."""

@@ -51,6 +51,8 @@ def between(
 
 
 def num_digits(node: Node) -> int:
+    if node.head == "number":
+        return node.args[1]
     return max((n.args[1] for n in node.walk() if n.head == "number"), default=0)
 
 

@@ -53,7 +53,10 @@ def bare(text: str) -> str:
 def is_nothing(text: str) -> bool:
     words = normal(text)
     return (
-        words in names.NOTHING or is_said(words) or languages.NOTHING.fullmatch(words) is not None
+        words in names.NOTHING
+        or is_said(words)
+        or (not words.isascii() or "solu" in words)
+        and languages.NOTHING.fullmatch(words) is not None
     )
 
 
