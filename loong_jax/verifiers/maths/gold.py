@@ -17,6 +17,7 @@ TYPES = tuple(
         "percentage base-n date ratio"
     )
 )
+_IN_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 
 
@@ -109,8 +110,7 @@ def _are_words(text: str) -> bool:
     stripped = wording.normal(text)
     if not stripped or not readings.LETTERS.search(stripped):
         return False
-    bare = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}", r" \1 ", text)
-    bare = bare.strip(" $.")
+    bare = _IN_TEXT.sub(r" \1 ", text).strip(" $.")
     if not bare.isascii():
         return not any(character.isdigit() or character in "\\=+^_<>/*" for character in bare)
     if _WORD.fullmatch(bare) is None or len(bare) < 2:

@@ -126,11 +126,13 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if _is_measured(text) and any(character.isdigit() for character in text[-4000:]):
-        text = _AMOUNT.sub(_multiplied, text)
+    if any(character.isdigit() for character in text[-4000:]):
+        if is_measured := _is_measured(text):
+            text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
-        text = _MEASURED.sub(_measured, text)
+        if is_measured:
+            text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
@@ -138,12 +140,12 @@ def translated(text: str) -> str:
 
 
 _AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
+_AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
 
 
 def _is_measured(text: str) -> bool:
-    """Whether some of the words or signs may be there that stand after a number."""
-    is_plain = text.isascii() and "$" not in text
-    return not (is_plain and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
+    """Whether some of the words may be there that stand after a number."""
+    return not (_AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")

@@ -208,7 +208,9 @@ def gives_up(text: str) -> bool:
     if response.boxes(text):
         return False
     body = statements.statement(text)[-MAX_CHARS:]
-    if not _SAID.MAY_GIVE_UP.search(body) and not _SAID.BROKEN.search(body[-80:].rstrip("* \n")):
+    end = body[-80:].rstrip("* \n")
+    may_break_off = end[-1:].isalpha() or end.endswith(",")
+    if not _SAID.MAY_GIVE_UP.search(body) and not (may_break_off and _SAID.BROKEN.search(end)):
         return False
     body = body.replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())

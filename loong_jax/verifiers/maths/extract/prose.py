@@ -160,8 +160,16 @@ def after_last_equals(text: str) -> str | None:
     return said.strip() if plain and _HAS_MATHS.search(said) else None
 
 
+_THOUGHT_HINTS = str.split(  # some of them is in all of that
+    "no wait oops sorry scratch correct mistake misread actually wrong hmm reflection thought"
+)
+
+
 def second_thought(text: str) -> str | None:
     """What a text that takes something back puts in its place, to the end of that sentence."""
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _THOUGHT_HINTS):
+        return None
     found = list(SAID.SECOND_THOUGHTS.finditer(text))
     if not found:
         disowned = SAID.DISOWNED.search(text)

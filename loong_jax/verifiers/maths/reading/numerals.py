@@ -207,7 +207,7 @@ _CJK_GROUPS = {"万": 10**4, "亿": 10**8}
 
 def number_from_words(text: str) -> int | Fraction | None:
     """12 for "twelve" or "十二", 2/3 for "two thirds"; None for anything else."""
-    if any(character in _CJK_DIGITS or character in _CJK_TENS for character in text):
+    if not text.isascii() and any(c in _CJK_DIGITS or c in _CJK_TENS for c in text):
         below, parted, above = text.partition("分之")  # 百分之二十五 is 25 of 100
         if not parted:
             return _cjk_number(text)

@@ -66,7 +66,9 @@ _GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
         "",
     ),
 )
-_MAY_GROUP = re.compile(r"\d\s*[\\{,~'_]")  # some of it is in all of them
+_MAY_GROUP = re.compile(  # some of it is in all of them
+    r"\d(?:[~'_]|,\d|\s*(?:,\s*\\!|\{\s*[,:\\]|\\(?:[,;: !]|text|thin|med)))"
+)
 _SAID = names.patterns("tokens")
 _INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
 _BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it

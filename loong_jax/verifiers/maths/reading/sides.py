@@ -14,7 +14,7 @@ _EQUALS = re.compile(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])")
 
 def value_after(text: str) -> str | None:
     """What follows the one sign of equality after such a name; None for any other text."""
-    if len(text) > 300:
+    if len(text) > 300 or not any(sign in text for sign in ("=", "\u2248", "\\approx")):
         return None
     parts = _EQUALS.split(text)
     if not 2 <= len(parts) <= 3 or not parts[1].strip():

@@ -100,10 +100,11 @@ def equal(
         b, other = evaluate(answer, LOW_DIGITS, bindings, common_log)
     except Undefined:
         return None
+    both_exact = is_exact(a) and is_exact(b)
+    if both_exact and a == b:
+        return True
     allowance = between(gold, answer, tolerance.digits)
-    if is_exact(a) and is_exact(b):
-        if a == b:
-            return True
+    if both_exact:
         gap, size = abs(a - b), max(abs(a), abs(b))
         return gap <= max(tolerance.absolute, tolerance.relative * abs(a), allowance(size, gap))
     context = evaluator.context

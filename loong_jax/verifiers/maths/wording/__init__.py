@@ -55,8 +55,10 @@ def is_nothing(text: str) -> bool:
     return (
         words in names.NOTHING
         or is_said(words)
-        or (not words.isascii() or "solu" in words)
-        and languages.NOTHING.fullmatch(words) is not None
+        or (
+            (not words.isascii() or "solu" in words)
+            and languages.NOTHING.fullmatch(words) is not None
+        )
     )
 
 

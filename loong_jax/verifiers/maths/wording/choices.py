@@ -57,8 +57,13 @@ def _only_letter_in_brackets(text: str) -> str | None:
     return letters[0]
 
 
+_OPTION_LETTERS = re.compile("[A-H]")
+
+
 def choices(text: str) -> frozenset[str] | None:
     """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
+    if len(_OPTION_LETTERS.findall(text)) < 2:
+        return None
     bare = wording.COMMANDS.sub("", wording.SPACES.sub(" ", text))
     for mark in "{}$().*":
         bare = bare.replace(mark, "")

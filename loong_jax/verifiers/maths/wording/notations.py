@@ -45,7 +45,8 @@ class _NoFormula(ValueError):
     pass
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=512)
 def read_formula(text: str, *, is_gold: bool = False) -> Formula | None:
     """The formula that is all of a text; None else. A gold has a connective's sign."""
     if len(text) > MAX_FORMULA_CHARS or (is_gold and _CONNECTIVE.search(text) is None):
@@ -150,6 +151,7 @@ _SAID = names.patterns("notations")
 MAX_CHARS = 160
 
 
+@functools.lru_cache(maxsize=512)
 def may_be_group(text: str) -> bool:
     """Whether a gold may be such a group: C_4 alone may be anything."""
     return (
@@ -210,6 +212,7 @@ class Proposition(NamedTuple):
     body: Node  # an equation or inequality
 
 
+@functools.lru_cache(maxsize=512)
 def read_proposition(text: str) -> Proposition | None:
     """The statement with one quantifier that ends a text."""
     found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
