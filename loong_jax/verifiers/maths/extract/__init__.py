@@ -190,6 +190,13 @@ def last_clause(text: str) -> str:
     return clause if len(clause) <= MAX_WHOLE else ""
 
 
+def before_last(text: str) -> str | None:
+    """The text before its last sentence; None where that concludes or takes something back."""
+    body = prose.without_remarks(statements.statement(text))
+    before = prose.before_last(body)
+    return None if before is None or closing.phrases_of(body) else before
+
+
 def last_sentence(text: str) -> str:
     return prose.last_sentence(statements.statement(text)[-MAX_TAIL:])
 

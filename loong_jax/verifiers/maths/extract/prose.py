@@ -198,6 +198,7 @@ _BREAK = re.compile(r"\s(?:(?<=[.!?].)\s*|(?<=\n)\n*)(?=\S)", re.DOTALL)
 
 
 _OTHER_CASE = re.compile(r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意")
+_LINE_NUMBER = re.compile(r"(?:\A|\n)\W*\d{1,2}\Z")
 _REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
 
@@ -208,13 +209,14 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if (
-            breaks
-            and SAID.SENTENCE.match(last)
-            and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
-        ):
+        is_remark = SAID.SENTENCE.match(last) and (
+            last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last)
+        )
+        if breaks and (is_remark or _states_nothing(last)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
+            if _LINE_NUMBER.search(said):
+                return body
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
             if not is_aside and _ENDS_ON_VALUE.search(said) is None:
                 return body
@@ -224,6 +226,32 @@ def without_remarks(body: str) -> str:
             return body
         body = body[:start] + last[:cut].rstrip()
     return body
+
+
+def before_last(body: str) -> str | None:
+    """The text before a last sentence on what the one before it states; None where it is none."""
+    breaks = list(_BREAK.finditer(body, max(0, len(body) - MAX_CHARS)))
+    if not breaks:
+        return None
+    last, before = body[breaks[-1].end() :], body[: breaks[-1].start()]
+    said = before[-MAX_CHARS:].rstrip(" .!*")
+    is_on_it = _REFERS.match(last) and not _AMENDS.search(last) and _ENDS_ON_VALUE.search(said)
+    return before if is_on_it and not SAID.GOES_FURTHER.search(last) else None
+
+
+_REFERS = re.compile(
+    r"\W*(?:its?|their|they|this|that|these|those|both|at|on|for|with|其|它)\b", re.I
+)
+
+
+def _states_nothing(sentence: str) -> bool:
+    """Whether a sentence neither states a value nor takes one back or goes on to another.
+
+    What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
+    """
+    if len(sentence) > MAX_CHARS or _AMENDS.search(sentence) or SAID.GOES_FURTHER.search(sentence):
+        return False
+    return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 
 
 def _cut(sentence: str) -> int | None:
