@@ -54,7 +54,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     problem = ""
     if kind is None and (parts := prose.labelled_parts(body)) is not None:
         found = _readings(" \\text{ and } ".join(parts))
-        if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == 2:
+        if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == len(parts):
             return Gold(body, "tuple", (Node("tuple", found[0].args),))
     try:
         found = readings.of(body)

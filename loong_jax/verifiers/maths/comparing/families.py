@@ -51,6 +51,8 @@ def read(node: Node) -> Family | None:
     if len(free) != 1 or not free <= _PARAMETERS or free & set(names):
         return None
     (parameter,) = free
+    if any(name.partition("_")[2] == parameter for name in names):
+        return None  # a_n = 4n + 1 is a sequence
     ends = [end for part in parts if (end := values.affine(part, parameter)) is not None]
     if len(ends) < len(parts) or not all(values.is_exact(x) for end in ends for x in end):
         return None

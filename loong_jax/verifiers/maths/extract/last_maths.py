@@ -20,6 +20,7 @@ _PIECE = re.compile(
 )
 _NUMBER_ONLY = re.compile(_NUMBER)
 _ANY = re.compile(r"\bfor (?:all|every|any|each)(?: (?:real|integers?|reals?|numbers?))*\s*\Z")
+_IS_SUBJECT = re.compile(r" (?:is|are|has|have|was|must|can|itself|from|lies)\b(?! \$?[-\d])")
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
@@ -182,10 +183,11 @@ def _words_before(body: str, position: int) -> str:
 
 
 def _is_any(body: str, match: re.Match[str]) -> bool:
-    """Whether it is the x of "for all $x$"."""
-    if match[5] or _ANY.search(body[max(0, match.start() - 24) : match.start()]) is None:
+    """Whether it is the x of "for all $x$", or the M of "and $M$ is therefore invertible"."""
+    if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
-    return _LETTER.fullmatch(_content(match)) is not None
+    before = body[max(0, match.start() - 24) : match.start()]
+    return _ANY.search(before) is not None or _IS_SUBJECT.match(body, match.end()) is not None
 
 
 def _content(match: re.Match[str]) -> str:

@@ -92,12 +92,22 @@ def two_stated(sentence: str) -> str | None:
     return " \\text{ and } ".join(values) or None
 
 
+_PART = re.compile(r"(?:\A|[\n;,.:*])\s*\**\(([1-8a-h])\)\**")
+
+
 def labelled_parts(text: str) -> list[str] | None:
     """What (1) and (2) hold, where a text has these two parts."""
-    found = SAID.PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
-    if found is None or "(3)" in text or "(c)" in text:
+    if "(1)" not in text and "(a)" not in text:
         return None
-    return [part.strip(" *;,.\n") for part in found.group("one", "two")]
+    row = "abcdefgh" if "(1)" not in text else "12345678"
+    found = [m for m in _PART.finditer(text) if m[1] in row]
+    first = max((i for i, m in enumerate(found) if m[1] == row[0]), default=0)
+    found = found[first:]
+    is_last = len(found) > 1 and "\n\n" not in text[found[-1].end() :].strip()
+    if not is_last or [m[1] for m in found] != list(row[: len(found)]):
+        return None
+    ends = [*(m.start() for m in found[1:]), len(text)]
+    return [text[m.end() : end].strip(" *;,.\n") for m, end in zip(found, ends, strict=True)]
 
 
 def with_larger_unit(amount: str, before: str) -> str:
@@ -184,7 +194,7 @@ _WORD = rf"(?:{numerals.PATTERN}|one|half)\b"
 _NUMBER = rf"(?:\d[\d.,/:]*(?<![.,/:])\s?(?:\\?%|\^\\circ|°)?|{_WORD})"
 _VALUE = rf"(?:\$\$?[^$]+\$\$?|\\\([^()]+\\\)|[-$€£]?{_NUMBER}|\b[xyzn]\s?=\s?-?\d[\d.,]*|[)\]}}])"
 _ENDS_ON_VALUE = re.compile(
-    rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
+    rf"{_VALUE}\*{{0,2}}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+\*{{0,2}}|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
 _CONCLUDES = re.compile(
@@ -197,7 +207,9 @@ _AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不
 _BREAK = re.compile(r"\s(?:(?<=[.!?].)\s*|(?<=\n)\n*)(?=\S)", re.DOTALL)
 
 
-_OTHER_CASE = re.compile(r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意")
+_OTHER_CASE = re.compile(
+    r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意|\W*(?i:note|notice|this doesn't|it doesn't)\b"
+)
 _LINE_NUMBER = re.compile(r"(?:\A|\n)\W*\d{1,2}\Z")
 _REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
@@ -218,7 +230,8 @@ def without_remarks(body: str) -> str:
             if _LINE_NUMBER.search(said):
                 return body
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
-            if not is_aside and _ENDS_ON_VALUE.search(said) is None:
+            states = any(map(_ENDS_ON_VALUE.search, (said, without_remarks(said))))
+            if not is_aside and not states:
                 return body
             body = before
             continue

@@ -126,7 +126,7 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
                 continue
         elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
             continue
-        if before.count("$") % 2:
-            before += "$"
+        if before.count("$$") % 2 or before.count("$") % 2:
+            before += "$$" if before.count("$$") % 2 else "$"
         return before.rstrip(" ,;(\\"), ""
     return None
