@@ -31,6 +31,7 @@ _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\A((?=[A-F]*\d)[\dA-F]*[A-F][\dA-F]*)_\{16\}\Z")  # the gold 2F
 _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
+_ASIDE_END = re.compile(r"\s*\([^()]*\d[^()]*\)\Z")  # "Shop P ($84)"
 _UNMARKED = frozenset(("whole", "stated", "formula", "number", "pair"))
 _TRUTHS = ("yes", "no", "true", "false")
 Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
@@ -195,6 +196,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             outcome = None if answer is None else answer == truth
         elif (
             wording.parts(given) == wording.parts(wanted)
+            or _ASIDE_END.sub("", given) == wanted
             or given in synonyms
             or (span.rule != "boxed" and any(wording.concludes(given, other) for other in synonyms))
         ):

@@ -113,6 +113,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
+        if (bold := markdown.only_bold(span.text)) is not None:
+            yield Span(bold, span.rule)
         if (apposed := _APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
@@ -145,7 +147,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
-            if derived is not None and _HAS_DIGITS.search(derived[1]):
+            is_one = derived is not None and len(prose.sentences(derived[1])) == 1
+            if derived is not None and is_one and _HAS_DIGITS.search(derived[1]):
                 yield from _with_shorter(Span(derived[1], "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
             yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))

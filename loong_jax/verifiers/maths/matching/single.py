@@ -1,5 +1,7 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
+from collections.abc import Sequence
+
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import kinds, naming, piecewise, residues, vectors
 from loong_jax.verifiers.maths.expression import (
@@ -29,6 +31,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head in COLLECTIONS or "pm" in answer.heads:
         items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
+            items = _solved(items)
             items = naming.without_restrictions(naming.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
             return matcher.match(gold, items[0])
@@ -86,6 +89,18 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if outcome is False and all(map(vectors.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
+
+
+def _solved(items: Sequence[Node]) -> Sequence[Node]:
+    """x = 5 of "0.3x = 1.5 and x = 5" or of "f(x) = x + 2, f(3) = 5": what the others lead to."""
+    last = items[-1]
+    if not naming.is_assignment(last) or naming.right_side(last).symbols:
+        return items
+    before = [item for item in items[:-1] if item.head == "chain" and item.args[-1].head != "text"]
+    leads = all(
+        not naming.is_assignment(item) or naming.right_side(item).symbols for item in before
+    )
+    return items[-1:] if len(before) == len(items) - 1 and leads else items
 
 
 def _vector(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
