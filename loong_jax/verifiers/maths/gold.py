@@ -39,7 +39,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     is_wrapped = is_wrapped or (len(text) > 60 and "answer" in text.lower())
     span = next(extract.spans(text), None) if is_wrapped else None
     body = _bare(span.text if span else text)
-    if not body.isascii() or "dollars" in body:
+    if not body.isascii() or "dollars" in body or "R$" in body or "R\\$" in body:
         body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())

@@ -30,6 +30,7 @@ _OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
 _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\A((?=[A-F]*\d)[\dA-F]*[A-F][\dA-F]*)_\{16\}\Z")  # the gold 2F
 _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
+_OF_ANOTHER = re.compile(r"\d\D*\b(?:and|et|und)\b\D{8,}\d")  # a pen costs 2 and a book costs 5
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _ASIDE_END = re.compile(r"\s*\([^()]*\d[^()]*\)\Z")  # "Shop P ($84)"
 _UNMARKED = frozenset(("whole", "stated", "formula", "number", "pair"))
@@ -370,7 +371,8 @@ def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
     if ";" in reference.text and ";" in span.text:
         return True
     sentence = text.rstrip().rpartition("\n")[2][-150:]
-    if span.rule == "pair" and not sentence.isascii():
+    has_subjects = not sentence.isascii() or _OF_ANOTHER.search(sentence) is not None
+    if span.rule == "pair" and has_subjects:
         return True
     return bool(_IN_ORDER.search(sentence)) and not _ANY_ORDER.search(sentence)
 

@@ -97,6 +97,8 @@ _FOREIGN_DATE = re.compile(
     re.IGNORECASE,
 )
 
+_REAIS = re.compile(r"R\\?\$\s?(\d[\d.]*)(?:,(\d\d))?(?![\d,])")
+
 # ---- whole answers
 TRUTHS = names.by_word("truths")
 NOTHING = _SAID.NOTHING
@@ -106,6 +108,8 @@ def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
     if "dollars" in text or ("(" in text and _AGAIN.search(text)):
         text = _IN_WORDS.sub(_amount, text)
+    if "R$" in text or "R\\$" in text:
+        text = _REAIS.sub(lambda m: f"{m[1].replace('.', '')}.{m[2] or '00'} reais", text)
     if not text.isascii():
         text = text.translate(_SIGNS)
         if "分之" in text:

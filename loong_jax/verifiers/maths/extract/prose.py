@@ -87,9 +87,24 @@ def stated(text: str) -> Iterator[str]:
 
 def two_stated(sentence: str) -> str | None:
     """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
-    found = SAID.TWO_STATED.search(sentence)
-    values = [] if found is None else [value for value in found.groups() if value]
-    return " \\text{ and } ".join(values) or None
+    if (found := SAID.TWO_STATED.search(sentence)) is not None:
+        return " \\text{ and } ".join(value for value in found.groups() if value)
+    bare = _BRACKETED.sub("", sentence[-MAX_STATED:])
+    numbers = list(_AMOUNTS.finditer(bare))
+    if len(numbers) != 2 or _FORMAL.search(bare) or SAID.DOUBT.search(bare):
+        return None
+    gap = bare[numbers[0].end() : numbers[1].start()]
+    if not _JOINS.search(gap) or _BOUND_BY.search(bare[: numbers[1].start()]):
+        return None
+    return " \\text{ and } ".join(m[0] + unit_after(bare, m.end()) for m in numbers)
+
+
+_FORMAL = re.compile(
+    r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
+)  # what is left to the grammar
+_AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
+_JOINS = re.compile(r"\b(?:and|et|und|y|e|og|och)\b|[;,]\s*[\u4e00-\u9fff]|[和与]")
+_BOUND_BY = re.compile(r"\b(?:between|of|than|after|from|for|in|at|least|most|per|every)\s+\Z")
 
 
 _PART = re.compile(r"(?:\A|[\n;,.:*])\s*\**\(([1-8a-h])\)\**")
