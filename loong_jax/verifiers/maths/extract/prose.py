@@ -236,8 +236,11 @@ def without_remarks(body: str) -> str:
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        is_remark = SAID.SENTENCE.match(last) and (
-            last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last)
+        is_short = len(last) <= MAX_CHARS
+        is_remark = (
+            is_short
+            and SAID.SENTENCE.match(last)
+            and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
         )
         if breaks and (is_remark or _states_nothing(last)):
             before = body[: breaks[-1].start()]
@@ -245,12 +248,11 @@ def without_remarks(body: str) -> str:
             if _LINE_NUMBER.search(said):
                 return body
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
-            states = any(map(_ENDS_ON_VALUE.search, (said, without_remarks(said))))
-            if not is_aside and not states:
+            if not is_aside and not _ends_on_value(said):
                 return body
             body = before
             continue
-        if len(last) > MAX_CHARS or (cut := _cut(last)) is None:
+        if not is_short or (cut := _cut(last)) is None:
             return body
         body = body[:start] + last[:cut].rstrip()
     return body
@@ -270,6 +272,15 @@ def before_last(body: str) -> str | None:
 _REFERS = re.compile(
     r"\W*(?:its?|their|they|this|that|these|those|both|at|on|for|with|其|它)\b", re.I
 )
+
+
+def _ends_on_value(said: str) -> bool:
+    """Whether a text ends on a value, but for what its last sentence adds to it."""
+    if _ENDS_ON_VALUE.search(said) is not None:
+        return True
+    last = _BREAK.split(said)[-1]
+    cut = _cut(last)
+    return cut is not None and _ENDS_ON_VALUE.search(last[:cut]) is not None
 
 
 def _states_nothing(sentence: str) -> bool:
