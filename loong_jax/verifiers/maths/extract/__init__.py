@@ -64,6 +64,8 @@ def spans(text: str) -> Iterator[Span]:
             words = _TEXT.sub(r" \1 ", boxed)
             if is_said and (said := next(prose.stated(words), None)) is not None:
                 yield Span(said, "boxed")  # \boxed{\text{The largest one is } 17}
+            if (parts := prose.labelled_parts(boxed)) is not None:
+                yield Span("; ".join(parts), "boxed")
             yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")
