@@ -117,6 +117,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         yield from _numbered(span.text)
         if (bold := markdown.only_bold(span.text)) is not None:
             yield Span(bold, span.rule)
+        if (bold := prose.bold_inside(span.text)) is not None:
+            yield Span(bold, span.rule)
         if (apposed := _APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
@@ -142,6 +144,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if wording.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
+        if (bold := prose.bold_inside(prose.last_sentence(body))) is not None:
+            yield Span(bold, "bold")
+        if (derived := prose.last_inequality(body)) is not None:
+            yield Span(derived, "formula")
         if line:
             yield from _with_shorter(Span(line, "bold"))
         items = markdown.last_list(body)

@@ -233,7 +233,7 @@ def read_proposition(text: str) -> Proposition | None:
 
 _QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
 MAX_QUANTIFIED = 400
-_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|[$*]|\\[,;:! ]")
+_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|\\?[$*]|\\[,;:! ]")
 _UNIT_WORD = re.compile(r"[a-z]*")
 _AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
 _BESIDE = re.compile(r"(?:[\s,;.]|\band\b|[和且])*")
