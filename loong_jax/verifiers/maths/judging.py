@@ -21,7 +21,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, notations
+from loong_jax.verifiers.maths.wording import choices, notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -116,14 +116,14 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     """Verdict on groups, formulas of chemistry and times of day."""
     text = reference.text
     group = notations.read_group(text) if notations.may_be_group(text) else None
-    chemical = chemistry.read(text) if group is None else None
+    chemical = notations.read_chemical(text) if group is None else None
     time_of_day = choices.clock(text) if reference.kind == "ratio" else None
 
     def decide(text: str) -> Outcome:
         if group is not None and (other := notations.read_group(text)) is not None:
             return group == other
-        if chemical is not None and (given := chemistry.read(text)) is not None:
-            same = chemistry.equal(chemical, given)
+        if chemical is not None and (given := notations.read_chemical(text)) is not None:
+            same = notations.same_chemical(chemical, given)
             if same or (chemical.is_sure and given.is_sure):
                 return "" if same is None else same
         if time_of_day is not None and _HALF_OF_DAY.search(text):

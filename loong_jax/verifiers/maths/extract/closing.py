@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.extract import markdown
+from loong_jax.verifiers.maths.extract import statements
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.wording import choices
@@ -54,7 +54,7 @@ def spans(body: str) -> Iterator[Span]:
         if PLEASANT.match(sentence_before(body, match.start())):
             continue
         end = _sentence_end(body, match.end())
-        if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
+        if not used and (items := statements.whole_list(body[match.end() :])) is not None:
             yield Span(items, "phrase")
             return
         if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"

@@ -4,15 +4,7 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import (
-    ellipses,
-    families,
-    kinds,
-    naming,
-    real_sets,
-    residues,
-    vectors,
-)
+from loong_jax.verifiers.maths.comparing import ellipses, families, kinds, naming, real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
@@ -28,7 +20,7 @@ class Matcher(Comparison):
             return True
         self.rung = "canonical"
         gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
-        if (classes := residues.of_gold(gold)) is not None:
+        if (classes := families.classes_of_gold(gold)) is not None:
             outcome = single.classes(self, classes, gold, answer)
             if outcome is not None:
                 return outcome
@@ -53,10 +45,10 @@ class Matcher(Comparison):
                 return False
             gold = gold.args[0]
         if answer.head == "modular":
-            if gold.head == "number" and residues.is_open(answer):
+            if gold.head == "number" and families.is_open(answer):
                 self.note = "the remainder is not worked out"
                 return False
-            answer = residues.residue(answer) if gold.head != "chain" else answer.args[0]
+            answer = families.residue(answer) if gold.head != "chain" else answer.args[0]
         if gold.head == "piecewise" or answer.head == "piecewise":
             return single.in_pieces(self, gold, answer)
         if "chain" in gold.heads and gold.args[0] != ("in",):
@@ -71,7 +63,7 @@ class Matcher(Comparison):
         if gold.head in COLLECTIONS:
             return several.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
-            gold = vectors.matrix_of(gold) or gold
+            gold = kinds.matrix_of(gold) or gold
         if gold.head == "matrix":
             return several.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in gold.heads:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
+from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets
 from loong_jax.verifiers.maths.expression import ONE, Node, number
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
@@ -34,12 +34,12 @@ def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         matcher.rung = "numeric" if gold.is_constant else "identity"
         return True
     if outcome is False:
-        renamed = renaming.renamed_constant(gold, answer) or renaming.with_constants(gold, answer)
+        renamed = naming.renamed_constant(gold, answer) or naming.with_constants(gold, answer)
         if renamed is not None and values.equal(*renamed, matcher.tolerance):
             return True
         matcher.rung = "numeric" if gold.is_constant else "identity"
-        others = renaming.renamed(gold, answer)
-        return any(values.equal(gold, other) for other in others) or renaming.absorbed(gold, answer)
+        others = naming.renamed(gold, answer)
+        return any(values.equal(gold, other) for other in others) or naming.absorbed(gold, answer)
     if kinds.needs_symbolic(gold) or kinds.needs_symbolic(answer):
         return ask(matcher, gold, answer)
     return False if kinds.structure(gold) != kinds.structure(answer) else None

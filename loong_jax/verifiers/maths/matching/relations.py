@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
+from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -23,17 +23,17 @@ _ORDERS = frozenset(("<", "<=", ">", ">="))
 
 
 def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    gold, answer = renaming.with_bounds_named(gold, answer)
+    gold, answer = naming.with_bounds_named(gold, answer)
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
         return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
-    gold, answer = renaming.applied(gold, answer)
+    gold, answer = naming.applied(gold, answer)
     operands = gold.args[1:]
     if (bounded := _bounded(gold)) is not None and answer.head != "chain":
         return ladder.real_set(matcher, bounded, answer)
     if answer.head != "chain" and naming.names_ratio(operands[0]) and not operands[-1].symbols:
         return matcher.match(operands[-1], answer)
-    renamed = renaming.with_names_of(gold, answer)
+    renamed = naming.with_names_of(gold, answer)
     if renamed is None:
         matcher.note = f"{render(answer)} renames its argument on one side only"
         return False
@@ -118,7 +118,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if gold.symbols != answer.symbols:
-        return any(equation(matcher, gold, other) for other in renaming.renamed(gold, answer))
+        return any(equation(matcher, gold, other) for other in naming.renamed(gold, answer))
     if "pm" in answer.heads:
         return solves(gold, answer)
     left = difference(*operands)

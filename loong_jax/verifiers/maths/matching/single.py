@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, piecewise, residues, vectors
+from loong_jax.verifiers.maths.comparing import families, kinds, naming, piecewise
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -26,7 +26,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if said is None:
         return False
     answer = said
-    if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
+    if answer.head in ("tuple", "matrix") and kinds.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in answer.heads:
         items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
@@ -53,7 +53,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return ladder.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
-        return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
+        return matcher.match(gold, answer.args[0][0]) if kinds.size_of(answer) == (1, 1) else False
     if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
             "constant" not in gold.heads and ladder.equal(matcher, gold, answer.args[0])
@@ -86,7 +86,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             naming.with_products_of(gold, answer),
         )
     outcome = ladder.equal(matcher, gold, answer)
-    if outcome is False and all(map(vectors.is_combination, (gold, answer))):
+    if outcome is False and all(map(kinds.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
 
@@ -107,8 +107,8 @@ def _vector(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
-        size = max(vectors.size(answer)) if answer.head == "matrix" else len(answer.args)
-    parts = vectors.components(gold, size, frozenset())
+        size = max(kinds.size_of(answer)) if answer.head == "matrix" else len(answer.args)
+    parts = kinds.components(gold, size, frozenset())
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
@@ -129,16 +129,16 @@ def _bare_digits(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 
 def classes(
-    matcher: Comparison, classes: residues.Classes, gold: Node, answer: Node
+    matcher: Comparison, classes: families.Classes, gold: Node, answer: Node
 ) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
-    if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
+    if kinds.domains(answer) and families.INTEGERS not in kinds.domains(answer):
         return False  # k counts from 0 or 1
-    given = residues.of(answer)
+    given = families.classes_of(answer)
     if given is None:
         return None
     matcher.rung = "numeric"
-    return residues.equal(classes, given)
+    return families.same_classes(classes, given)
 
 
 def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
