@@ -1,12 +1,11 @@
-"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists, and what repeats in them."""
+"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists; answers in the gold's names."""
 
 import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds
+from loong_jax.verifiers.maths import comparing, values
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -23,7 +22,7 @@ from loong_jax.verifiers.maths.expression import (
 
 def names_something(node: Node) -> bool:
     node = node.unlabelled
-    if node.head in ("symbol", "apply") or kinds.is_derivative(node):
+    if node.head in ("symbol", "apply") or comparing.is_derivative(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
         return node.args[1].head == "symbol"
@@ -48,7 +47,7 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
     if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
         return False
     name, argument = left.args
-    base = kinds.without_accent(name.args[0]).partition("_")[0]
+    base = comparing.without_accent(name.args[0]).partition("_")[0]
     if name.args[0] in gold.symbols | right.symbols:
         return False
     if argument.head == "chain":  # P(X = k)
@@ -115,12 +114,12 @@ def is_assignment(node: Node) -> bool:
 
 def may_rename(name: Node, other: Node) -> bool:
     """y and f(x) name the same thing, as do a long name and another."""
-    orders = kinds.order_of_derivative(name), kinds.order_of_derivative(other)
+    orders = comparing.order_of_derivative(name), comparing.order_of_derivative(other)
     if name.head == other.head == "div":
         return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
     if any(orders) and (all(orders) or name.head == other.head == "apply"):
         return orders[0] == orders[1]
-    if kinds.is_derivative(name) or kinds.is_derivative(other):
+    if comparing.is_derivative(name) or comparing.is_derivative(other):
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
@@ -223,7 +222,8 @@ def without_repeats(items: list[Node]) -> list[Node]:
     kept: list[Node] = []
     for item in items:
         if not any(
-            kinds.is_value(item) and kinds.is_value(k) and values.equal(k, item) for k in kept
+            comparing.is_value(item) and comparing.is_value(k) and values.equal(k, item)
+            for k in kept
         ):
             kept.append(item)
     return kept
@@ -272,7 +272,7 @@ def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     if len(own) != 1 or len(other) != 1:
         return None
     (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and kinds.PI in gold.walk()
+    is_periodic = name in "kmn" and given in "kmn" and comparing.PI in gold.walk()
     if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
         return gold, substitute(answer, given, Node("symbol", (name,)))
     return None
@@ -330,7 +330,7 @@ def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
 def _product(equation: Node) -> tuple[Node, Node] | None:
     if equation.head != "chain" or equation.args[0] != ("=",):
         return None
-    return equation.args[1].args if kinds.is_applied(equation.args[1]) else None
+    return equation.args[1].args if comparing.is_applied(equation.args[1]) else None
 
 
 def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:

@@ -16,7 +16,6 @@ from loong_jax.verifiers.maths import languages, names, wording
 from loong_jax.verifiers.maths.extract import closing, last_maths, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span, statement
 from loong_jax.verifiers.maths.reading import numerals, sides
-from loong_jax.verifiers.maths.wording import choices
 
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
@@ -83,7 +82,7 @@ def spans(text: str) -> Iterator[Span]:
 def _after_box(said: Span) -> Span | None:
     """What a text says is the answer after a box, if it may take the place of what is boxed."""
     text = statements.without_bold(said.text).strip(" $.")
-    if choices.is_choice(text):
+    if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
         return (

@@ -1,4 +1,4 @@
-"""A response as one text in English, without thinking, tags, marks of HTML and JSON; its boxes."""
+"""A response as one text in English, without thinking, tags, HTML and JSON; boxes, Markdown."""
 
 import functools
 import re
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from loong_jax.data import response
 from loong_jax.data.response import Box
-from loong_jax.verifiers.maths import languages, names, values
+from loong_jax.verifiers.maths import languages, names, reading, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import parser, readings, sides
+from loong_jax.verifiers.maths.reading import readings, sides
 from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
@@ -56,7 +56,7 @@ def statement(text: str) -> str:
             text = SAID.MARKED.sub(_unmarked, text)
     text = languages.translated(text)
     if any(sign in text for sign in "\\{~_,"):
-        text = parser.with_groups(text)
+        text = reading.with_groups(text)
     return _GAP.sub(_short_gap, text).strip()
 
 

@@ -4,7 +4,8 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import ellipses, families, kinds, naming, real_sets
+from loong_jax.verifiers.maths import comparing
+from loong_jax.verifiers.maths.comparing import ellipses, families, naming, real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
@@ -30,11 +31,11 @@ class Matcher(Comparison):
         scales = ladder.scale(gold), ladder.scale(answer)
         if all(scales) and scales[0] != scales[1]:
             return ladder.temperature(self, gold, answer)
-        gold_label, answer_label = kinds.label(gold), kinds.label(answer)
-        if kinds.labels_conflict(gold_label, answer_label):
+        gold_label, answer_label = comparing.label(gold), comparing.label(answer)
+        if comparing.labels_conflict(gold_label, answer_label):
             self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
             return None
-        if kinds.denies(answer_label):
+        if comparing.denies(answer_label):
             self.note = f"the answer says of it: {' '.join(answer_label)}"
             return False
         gold, answer = gold.unlabelled, answer.unlabelled
@@ -63,7 +64,7 @@ class Matcher(Comparison):
         if gold.head in COLLECTIONS:
             return several.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
-            gold = kinds.matrix_of(gold) or gold
+            gold = comparing.matrix_of(gold) or gold
         if gold.head == "matrix":
             return several.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in gold.heads:

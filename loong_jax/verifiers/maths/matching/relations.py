@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets
+from loong_jax.verifiers.maths import comparing, values
+from loong_jax.verifiers.maths.comparing import naming, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -56,7 +56,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return matcher.match(target, answer)
         if len(operators) > 1:
             return matcher.match(target, answer)
-        if not target.symbols and operands[0].head == "symbol" and kinds.is_unsolved(answer):
+        if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
             matcher.note = f"{render(answer)} is not solved"
             return False
         return equation(matcher, gold, answer)
@@ -82,7 +82,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
-        if set(operators) <= {"=", "~", "=="} and not gold.symbols and kinds.is_value(answer):
+        if set(operators) <= {"=", "~", "=="} and not gold.symbols and comparing.is_value(answer):
             return matcher.match(operands[-1], answer)
         return False
     return equation(matcher, gold, answer)
@@ -133,7 +133,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         )
     if operator != "=" or other != "=":
         return False
-    numerators = kinds.numerator(left), kinds.numerator(right)
+    numerators = comparing.numerator(left), comparing.numerator(right)
     if values.constant_ratio(*numerators):
         return True
     if numerators == (left, right):

@@ -1,4 +1,7 @@
-"""Brackets of the grammar: tuples, intervals, sets, bars, matrices, functions in pieces."""
+"""Brackets of the grammar: tuples, intervals, sets, bars, matrices, pieces; Python notation.
+
+`Interval.open(0, 1)`, `Matrix([[1, 2]])`: names are looked up, nothing of that name is called.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading import Parser
 
 
 def raw_argument(parser: Parser) -> str:

@@ -12,8 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets, numerals, sums, words
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets, numerals, sums, words
 from loong_jax.verifiers.maths.units import CURRENCIES
 
 _SHARES = {  # after a number: of how many parts

@@ -15,8 +15,16 @@ from loong_jax.verifiers.maths.expression import (
     depth,
     number,
 )
-from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
-from loong_jax.verifiers.maths.reading.parser import Parser, prepare, tokenize
+from loong_jax.verifiers.maths.reading import (
+    Parser,
+    factors,
+    numerals,
+    prepare,
+    relations,
+    sides,
+    sums,
+    tokenize,
+)
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")

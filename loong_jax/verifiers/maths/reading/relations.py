@@ -2,8 +2,7 @@
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import BARE_LISTS, UNNAMED, Node, ParseError
-from loong_jax.verifiers.maths.reading import words
-from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading import Parser, words
 
 MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",

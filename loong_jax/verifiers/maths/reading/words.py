@@ -2,8 +2,7 @@
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
-from loong_jax.verifiers.maths.reading import brackets
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 from loong_jax.verifiers.maths.units import UNITS
 
 _SHORT_WORDS = frozenset(

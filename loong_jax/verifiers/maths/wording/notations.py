@@ -1,6 +1,7 @@
 """Notations that are no arithmetic: propositional logic by its truth tables, abelian groups.
 
 Amounts by their names: 鸡23只,兔12只; the maximum 5 and the minimum -3; quotient and remainder.
+Formulas of chemistry in any notation; the same atoms in another order decide nothing.
 """
 
 import functools
