@@ -33,7 +33,6 @@ _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
 _OF_ANOTHER = re.compile(r"\d\D*\b(?:and|et|und)\b\D{8,}\d")  # a pen costs 2 and a book costs 5
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _ASIDE_END = re.compile(r"\s*\([^()]*\d[^()]*\)\Z")  # "Shop P ($84)"
-_UNMARKED = frozenset(("whole", "stated", "formula", "number", "pair"))
 _TRUTHS = ("yes", "no", "true", "false")
 Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
 Clock = tuple[tuple[int, int, int], bool]
@@ -289,10 +288,6 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
         judged = _match(reference, answers, span, settings, in_order)
         if span.rule == "boxed" and reference.kind in ("list", "set"):
             last = judged
-        if not judged.is_correct and span.rule in _UNMARKED and _is_other(reference, answers[0]):
-            before = extract.before_last(spans.text)
-            again = _by_value(reference, Candidates(before), settings) if before else judged
-            return again if again.is_correct else judged
         if judged.is_correct or span.rule != "boxed" or last is None:
             return last if last is not None and not judged.is_correct else judged
     if last is not None:
@@ -302,25 +297,6 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
     if looked_like_maths:
         return verdict.ungradable("unparsed", str(unread))
     return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
-
-
-def _is_other(reference: Gold, given: Node) -> bool:
-    """Whether an answer is a number or point where a formula, a set, a list or a matrix belongs."""
-    wanted, found = (_shape(node) for node in (reference.readings[0], given))
-    if "quantity" in (wanted[0], found[0]) and wanted[0] == found[0]:
-        return wanted[1] != found[1]
-    is_value = found[0] in ("number", "quantity", "tuple", "list")
-    return is_value and wanted[0] not in ("number", "quantity", "list", "tuple", found[0])
-
-
-def _shape(node: Node) -> tuple[str, Any]:
-    node = node.unlabelled
-    kind = gold.type_of(node)
-    if node.head == "chain" and kind == "equation" and not node.args[-1].symbols:
-        return _shape(node.args[-1])
-    if kind == "quantity" and node.head == "quantity":
-        return kind, node.args[1].dimensions
-    return "number" if kind in ("percentage", "base-n", "ratio", "quantity") else kind, None
 
 
 def _as_text(reference: Gold, spans: Candidates) -> Verdict:

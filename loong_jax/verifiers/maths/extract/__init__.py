@@ -114,8 +114,6 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
-        if (bold := statements.only_bold(span.text)) is not None:
-            yield Span(bold, span.rule)
         if (apposed := _APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(statements.without_bold(span.text), span.rule))
@@ -194,13 +192,6 @@ def last_clause(text: str) -> str:
     return clause if len(clause) <= MAX_WHOLE else ""
 
 
-def before_last(text: str) -> str | None:
-    """The text before its last sentence; None where that concludes or takes something back."""
-    body = prose.without_remarks(statements.statement(text))
-    before = prose.before_last(body)
-    return None if before is None or closing.phrases_of(body) else before
-
-
 def last_sentence(text: str) -> str:
     return prose.last_sentence(statements.statement(text)[-MAX_TAIL:])
 
@@ -243,10 +234,6 @@ def gives_up(text: str) -> bool:
     if not refusing and not asking and not breaks_off:
         return False
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]
-    if any(_SAID.MATHS.search(span.text) for span in closing.spans(" ".join(others))):
-        return False
-    if wording.is_nothing(prose.last_sentence(body)):
-        return False
     last = max(refusing, default=-1)
     if refusing and not any(map(_settles, clauses[last + 1 :])):
         return True

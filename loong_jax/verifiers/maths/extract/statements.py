@@ -245,13 +245,6 @@ def last_bold(body: str) -> str | None:
     return " \\text{ and } ".join(contents)
 
 
-def only_bold(text: str) -> str | None:
-    """What is in bold type at the end of a text, where nothing else is: "at $x = 2$: **$5$"."""
-    before, mark, bold = text.removesuffix("**").rpartition("**")
-    is_value = mark and "**" not in before and before.rstrip().endswith(":") and "not" not in before
-    return bold.strip(" .") if is_value and any(c.isdigit() or c == "$" for c in bold) else None
-
-
 def without_bold(text: str) -> str:
     """The text without the marks of bold type; x**2 keeps its power."""
     return _SAID.BOLD.sub(lambda m: " " + m[1] + " ", text) if "**" in text else text

@@ -195,8 +195,6 @@ class Branch(NamedTuple):
 
 def rows_in_pieces(parser: Parser) -> Node | None:
     """The rows of a cases environment as branches, up to its end; None where they are no such."""
-    if parser.in_pieces:
-        return None  # each level that is read twice would double the time
     mark, bars, ratio = parser.mark(), parser.bars, parser.colon_is_ratio
     parser.in_pieces = True
     try:

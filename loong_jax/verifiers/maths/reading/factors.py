@@ -71,9 +71,6 @@ def _power(parser: Parser, base: Node) -> Node:
     if parser.at("\\circ"):
         parser.take()
         return numerals.degrees(parser, base)
-    if parser.at("\\prime"):
-        parser.take()
-        return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
     if (
         parser.at("{")
         and parser.peek().text in ("\\circ", "\\prime", "o")

@@ -81,8 +81,6 @@ def _read(text: str) -> tuple[Node, ...]:
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
         return (Node("set", (EMPTY,)),)
-    if 80 <= len(text) < 200 and LETTERS.search(text) and wording.is_nothing(text):
-        return (EMPTY,)
     if len(text) < 80 and LETTERS.search(text):
         bare = wording.normal(text)
         if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):

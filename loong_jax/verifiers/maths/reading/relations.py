@@ -11,8 +11,6 @@ _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "
 _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
            "\\backslash": "setminus", "\\smallsetminus": "setminus",
            "\\bigcup": "union"}  # fmt: skip
-_CLOSERS = frozenset((")", "]", "}", "\\}", "\\rbrace", "\\rangle", "\\rfloor", "\\rceil", "\\end",
-                      "\\rvert", "\\rVert"))  # fmt: skip
 
 
 def whole(parser: Parser) -> Node:
@@ -50,8 +48,6 @@ def items(parser: Parser) -> Node:
             break
         if parser.token.kind == "end":
             parser.reset(mark)
-            break
-        if parser.at(*_CLOSERS):
             break
         joins.add(join)
         if parser.token.kind == "word" and words.is_leading(parser.token, parser.peek()):
