@@ -9,7 +9,7 @@ from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, notations
+from loong_jax.verifiers.maths.wording import notations
 
 TYPES = tuple(
     str.split(
@@ -44,9 +44,9 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
     if kind is None:
-        if choices.is_choice(body) or choices.choices(body) is not None:
+        if wording.is_choice(body) or wording.choices(body) is not None:
             return Gold(body, "choice", _readings(body))
-        if choices.is_date(body):
+        if wording.is_date(body):
             return Gold(body, "date", ())
         if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
@@ -62,7 +62,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
     except ParseError as error:
         problem = str(error)
-        if choices.date(body) is not None:
+        if wording.date(body) is not None:
             return Gold(body, "date", ())
     named = (
         notations.read_amounts(body, is_gold=True) if not found or "..." in found[0].symbols else {}

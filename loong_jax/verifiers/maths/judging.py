@@ -21,7 +21,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, notations
+from loong_jax.verifiers.maths.wording import notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -33,7 +33,6 @@ _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
 _OF_ANOTHER = re.compile(r"\d\D*\b(?:and|et|und)\b\D{8,}\d")  # a pen costs 2 and a book costs 5
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
 _ASIDE_END = re.compile(r"\s*\([^()]*\d[^()]*\)\Z")  # "Shop P ($84)"
-_UNMARKED = frozenset(("whole", "stated", "formula", "number", "pair"))
 _TRUTHS = ("yes", "no", "true", "false")
 Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
 Clock = tuple[tuple[int, int, int], bool]
@@ -46,15 +45,15 @@ def verdict_of(
     if extract.gives_up(answer_text) and not extract.gives_up(reference.text):
         return verdict.wrong("no answer", "the response gives up or asks back")
     spans = Candidates(answer_text)
-    if kind in (None, "choice") and (option := choices.lettered(reference.text)) is not None:
+    if kind in (None, "choice") and (option := wording.lettered(reference.text)) is not None:
         said = _by_letter(option[0], spans)
         if isinstance(said, Verdict):
             return said
         return verdict_of(gold.read_gold(option[1], None), said or answer_text, None, settings)
     judged = None
-    if (sign := choices.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
+    if (sign := wording.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
         said = next((s.text for s in spans if s.rule in ("boxed", "label")), None)
-        given = choices.SIGN.search(said or extract.last_sentence(answer_text))
+        given = wording.SIGN.search(said or extract.last_sentence(answer_text))
         if given is not None:
             return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
@@ -91,8 +90,8 @@ def _verdict(outcome: Outcome, evidence: str) -> Verdict:
 def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
     """For the gold "(C) 12": a verdict on a letter alone, else what stands beside C, if any."""
     for span in spans:
-        other = choices.lettered(span.text)
-        chosen = choices.choice(span.text) if other is None else other[0]
+        other = wording.lettered(span.text)
+        chosen = wording.choice(span.text) if other is None else other[0]
         if chosen is not None:
             if chosen == letter and other is not None:
                 return other[1]
@@ -116,18 +115,18 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     """Verdict on groups, formulas of chemistry and times of day."""
     text = reference.text
     group = notations.read_group(text) if notations.may_be_group(text) else None
-    chemical = chemistry.read(text) if group is None else None
-    time_of_day = choices.clock(text) if reference.kind == "ratio" else None
+    chemical = notations.read_chemical(text) if group is None else None
+    time_of_day = wording.clock(text) if reference.kind == "ratio" else None
 
     def decide(text: str) -> Outcome:
         if group is not None and (other := notations.read_group(text)) is not None:
             return group == other
-        if chemical is not None and (given := chemistry.read(text)) is not None:
-            same = chemistry.equal(chemical, given)
+        if chemical is not None and (given := notations.read_chemical(text)) is not None:
+            same = notations.same_chemical(chemical, given)
             if same or (chemical.is_sure and given.is_sure):
                 return "" if same is None else same
         if time_of_day is not None and _HALF_OF_DAY.search(text):
-            return _same_time(time_of_day, choices.clock(text))
+            return _same_time(time_of_day, wording.clock(text))
         return None
 
     is_notation = group is not None or chemical is not None or time_of_day is not None
@@ -165,8 +164,8 @@ def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any])
 def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = wording.normal(reference.text)
-    numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
-    letters, truth = choices.choices(reference.text), wording.yes_or_no(reference.text)
+    numerals_ = wording.statements(reference.text) if len(reference.text.split()) > 1 else None
+    letters, truth = wording.choices(reference.text), wording.yes_or_no(reference.text)
     synonyms, divisor = wording.SYNONYMS.get(wanted, {wanted}), wording.multiples(reference.text)
     is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
@@ -179,14 +178,14 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         if given == wanted and given:
             differ = _differ_in_case(wording.bare(reference.text), wording.bare(span.text))
             outcome = "symbols differ by case" if differ else True
-        elif letters is not None and (chosen := choices.choices(span.text)) is not None:
+        elif letters is not None and (chosen := wording.choices(span.text)) is not None:
             outcome = chosen == letters
-        elif numerals_ is not None and (stated := choices.statements(span.text)) is not None:
+        elif numerals_ is not None and (stated := wording.statements(span.text)) is not None:
             outcome = stated == numerals_
         elif reference.kind == "choice":
-            letter = choices.choice(span.text)
+            letter = wording.choice(span.text)
             if letter is None and span.rule == "whole":
-                letter = choices.chosen(extract.last_sentence(candidates.text))
+                letter = wording.chosen(extract.last_sentence(candidates.text))
             outcome = None if letter is None else letter.casefold() == wanted
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
@@ -209,13 +208,13 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         return None
     clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
     if letters is not None and reference.kind == "choice":
-        named = choices.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
+        named = wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
         outcome = None if named is None else named == letters
     elif reference.kind == "choice":
-        letter = choices.mentioned(clause)
+        letter = wording.mentioned(clause)
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":
-        outcome = _same_date(reference.text, choices.last_mention(clause))
+        outcome = _same_date(reference.text, wording.last_mention(clause))
     elif truth is not None and is_truth:
         concluded = wording.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
@@ -231,7 +230,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
 
 def _differ_in_case(wanted: str, given: str) -> bool:
     """Whether two rows of letters are symbols, V and v or CO and Co, and no words or options."""
-    is_option = choices.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
+    is_option = wording.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
     if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
         return False
     return wanted.casefold() == given.casefold() and None not in map(
@@ -240,9 +239,9 @@ def _differ_in_case(wanted: str, given: str) -> bool:
 
 
 def _same_date(wanted_text: str, given_text: str) -> Outcome:
-    if (time_of_day := choices.clock(wanted_text)) is not None:
-        return _same_time(time_of_day, choices.clock(given_text))
-    wanted, given = choices.date(wanted_text), choices.date(given_text)
+    if (time_of_day := wording.clock(wanted_text)) is not None:
+        return _same_time(time_of_day, wording.clock(given_text))
+    wanted, given = wording.date(wanted_text), wording.date(given_text)
     if given is None or wanted is None:
         return None
     if wanted[1:] != given[1:] or (None not in (wanted[0], given[0]) and wanted[0] != given[0]):
@@ -292,10 +291,6 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
         judged = _match(reference, answers, span, settings, in_order)
         if span.rule == "boxed" and reference.kind in ("list", "set"):
             last = judged
-        if not judged.is_correct and span.rule in _UNMARKED and _is_other(reference, answers[0]):
-            before = extract.before_last(spans.text)
-            again = _by_value(reference, Candidates(before), settings) if before else judged
-            return again if again.is_correct else judged
         if judged.is_correct or span.rule != "boxed" or last is None:
             return last if last is not None and not judged.is_correct else judged
     if last is not None:
@@ -305,25 +300,6 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
     if looked_like_maths:
         return verdict.ungradable("unparsed", str(unread))
     return verdict.wrong("type", f"no maths where {reference.kind} belongs: {unread}")
-
-
-def _is_other(reference: Gold, given: Node) -> bool:
-    """Whether an answer is a number or point where a formula, a set, a list or a matrix belongs."""
-    wanted, found = (_shape(node) for node in (reference.readings[0], given))
-    if "quantity" in (wanted[0], found[0]) and wanted[0] == found[0]:
-        return wanted[1] != found[1]
-    is_value = found[0] in ("number", "quantity", "tuple", "list")
-    return is_value and wanted[0] not in ("number", "quantity", "list", "tuple", found[0])
-
-
-def _shape(node: Node) -> tuple[str, Any]:
-    node = node.unlabelled
-    kind = gold.type_of(node)
-    if node.head == "chain" and kind == "equation" and not node.args[-1].symbols:
-        return _shape(node.args[-1])
-    if kind == "quantity" and node.head == "quantity":
-        return kind, node.args[1].dimensions
-    return "number" if kind in ("percentage", "base-n", "ratio", "quantity") else kind, None
 
 
 def _as_text(reference: Gold, spans: Candidates) -> Verdict:

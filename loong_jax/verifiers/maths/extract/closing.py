@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.extract import markdown
+from loong_jax.verifiers.maths.extract import statements
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
-from loong_jax.verifiers.maths.wording import choices
 
 _SAID = names.patterns("closing")
 PHRASE = _SAID.PHRASE
@@ -54,7 +53,7 @@ def spans(body: str) -> Iterator[Span]:
         if PLEASANT.match(sentence_before(body, match.start())):
             continue
         end = _sentence_end(body, match.end())
-        if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
+        if not used and (items := statements.whole_list(body[match.end() :])) is not None:
             yield Span(items, "phrase")
             return
         if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
@@ -79,13 +78,13 @@ def spans(body: str) -> Iterator[Span]:
         said = _segment(body, earlier)
         if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
             break
-        if choices.choices(said) is None or choices.choices(said) != choices.choices(run[0]):
+        if wording.choices(said) is None or wording.choices(said) != wording.choices(run[0]):
             run.insert(0, said)
     contents = list(dict.fromkeys(run))
     joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
     is_label = is_mark or body[body.rfind("\n", 0, used[0][0]) + 1 : used[0][0]].strip(" *>-") == ""
     last = Span(joined, "label" if is_label else "phrase")
-    if choices.is_choice(joined):
+    if wording.is_choice(joined):
         last = Span(joined, "letter")
     elif not is_worded or wording.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
         yield last

@@ -33,15 +33,6 @@ _CLAUSE_END = re.compile(r"(?<!\d),\s|,\s+(?:so|and)\b")  # "it must be odd, so 
 _BRACKETED = re.compile(r"\([^()]*\)")
 
 
-def _amount_in_words(said: str) -> str | None:
-    """ "12 square metres" for "twelve square metres"; None where no known unit ends it."""
-    digits = numerals.with_digits(said.strip(" *"))
-    if digits is None:
-        return None
-    unit = SAID.UNIT.fullmatch(digits.partition(" ")[2])
-    return digits if unit is not None and unit["word"] in UNITS else None
-
-
 @functools.lru_cache(maxsize=64)  # one verdict asks for it again and again
 def last_sentence(text: str) -> str:
     """The last sentence of a text; the point of 0.5 ends none."""
@@ -78,8 +69,6 @@ def stated(text: str) -> Iterator[str]:
         if not _GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
     said = SAID.CONCLUSION.split(said)[-1]
-    if (amount := _amount_in_words(said)) is not None:
-        said = amount
     is_maths = _HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
     if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
         yield said
@@ -258,17 +247,6 @@ def without_remarks(body: str) -> str:
     return body
 
 
-def before_last(body: str) -> str | None:
-    """The text before a last sentence on what the one before it states; None where it is none."""
-    breaks = list(_BREAK.finditer(body, max(0, len(body) - MAX_CHARS)))
-    if not breaks:
-        return None
-    last, before = body[breaks[-1].end() :], body[: breaks[-1].start()]
-    said = before[-MAX_CHARS:].rstrip(" .!*")
-    is_on_it = _REFERS.match(last) and not _AMENDS.search(last) and _ENDS_ON_VALUE.search(said)
-    return before if is_on_it and not SAID.GOES_FURTHER.search(last) else None
-
-
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
 _AMOUNT_ALONE = re.compile(
     r"(?:\\?[$€£¥]\s?)?-?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s?(?:\\?%)?(?: [A-Za-z]+)?\$?|"
@@ -312,11 +290,6 @@ def bold_inside(sentence: str) -> str | None:
         return None
     said = numerals.in_digits(said)
     return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
-
-
-_REFERS = re.compile(
-    r"\W*(?:its?|their|they|this|that|these|those|both|at|on|for|with|其|它)\b", re.I
-)
 
 
 def _ends_on_value(said: str) -> bool:

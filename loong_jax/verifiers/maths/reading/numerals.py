@@ -13,8 +13,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 
 MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,

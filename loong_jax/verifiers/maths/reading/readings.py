@@ -15,8 +15,16 @@ from loong_jax.verifiers.maths.expression import (
     depth,
     number,
 )
-from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
-from loong_jax.verifiers.maths.reading.parser import Parser, prepare, tokenize
+from loong_jax.verifiers.maths.reading import (
+    Parser,
+    factors,
+    numerals,
+    prepare,
+    relations,
+    sides,
+    sums,
+    tokenize,
+)
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
@@ -73,8 +81,6 @@ def _read(text: str) -> tuple[Node, ...]:
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
         return (Node("set", (EMPTY,)),)
-    if 80 <= len(text) < 200 and LETTERS.search(text) and wording.is_nothing(text):
-        return (EMPTY,)
     if len(text) < 80 and LETTERS.search(text):
         bare = wording.normal(text)
         if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):

@@ -56,8 +56,6 @@ def spelled_out(text: str) -> str:
         count = 2 if match["double"] else _COUNTS[match["count"]]
         item = match["item"].strip().rstrip("(").strip()
         value = item.rpartition("=")[2].strip()
-        if not value or not re.search(r"\d|\\|[a-z]", value):
-            return text
         repeated = ", ".join([item, *[value] * (count - 1)])
         text = f"{match['before']} {repeated}{text[match.end() :]}"
     return text
