@@ -6,9 +6,9 @@ response in another language has length only.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from loong_jax.data.curation.stages import Outcome, Record, text_of
+from loong_jax.data.curation.stages import Record, Said, text_of
 
 _WORD = re.compile(r"\w+")
 MARKS: Mapping[str, re.Pattern[str]] = {
@@ -54,7 +54,5 @@ class Features:
     name: str = "features"
     key: str = "response"
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        return Outcome(
-            notes={i: {"features": of_text(text_of(r, self.key))} for i, r in enumerate(records)}
-        )
+    def reason(self, record: Record) -> Said:
+        return {"features": of_text(text_of(record, self.key))}

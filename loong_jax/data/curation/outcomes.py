@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data.curation.stages import Outcome, Record, list_of, text_of
+from loong_jax.data.curation.stages import Record, Said, list_of, text_of
 from loong_jax.errors import ConfigError
 
 
@@ -60,20 +60,15 @@ class PassRate:
         if self.min_attempts < 1:
             raise ConfigError(f"min_attempts={self.min_attempts} is below 1.")
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            passed = passed_of(record, self.rollouts)
-            rate = passed.rate
-            if rate is None or passed.num_graded < self.min_attempts:
-                reasons[index] = f"too few attempts: {passed.num_graded}"
-            elif rate > self.at_most:
-                reasons[index] = f"too easy: {passed.num_correct} of {passed.num_graded}"
-            elif rate < self.at_least:
-                reasons[index] = f"too hard: {passed.num_correct} of {passed.num_graded}"
-            else:
-                notes[index] = {"pass_rate": rate}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        passed = passed_of(record, self.rollouts)
+        rate = passed.rate
+        if rate is None or passed.num_graded < self.min_attempts:
+            return f"too few attempts: {passed.num_graded}"
+        if self.at_least <= rate <= self.at_most:
+            return {"pass_rate": rate}
+        kind = "too easy" if rate > self.at_most else "too hard"
+        return f"{kind}: {passed.num_correct} of {passed.num_graded}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,19 +92,15 @@ class Balanced:
                 f"{self.min_attempts} is below 2."
             )
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            correct, graded = passed_of(record, self.rollouts)
-            if graded < self.min_attempts:
-                reasons[index] = f"too few attempts: {graded}"
-            elif correct in (0, graded):
-                reasons[index] = "all correct" if correct else "all wrong"
-            elif min(correct, graded - correct) < self.min_minority * graded:
-                reasons[index] = f"unbalanced: {correct} of {graded}"
-            else:
-                notes[index] = {"pass_rate": correct / graded}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        correct, graded = passed_of(record, self.rollouts)
+        if graded < self.min_attempts:
+            return f"too few attempts: {graded}"
+        if correct in (0, graded):
+            return "all correct" if correct else "all wrong"
+        if min(correct, graded - correct) < self.min_minority * graded:
+            return f"unbalanced: {correct} of {graded}"
+        return {"pass_rate": correct / graded}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
