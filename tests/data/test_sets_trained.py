@@ -73,9 +73,10 @@ def test_ten_rows_of_each_set_are_judged_and_trained_on_in_one_run(tmp_path, ser
     problems = {one.uid: one for one in problem_files.read(file).problems if one.uid in answers}
     assert len(problems) == 10 * len(sources.FORMATS)
     pool = LocalVerifierPool(1)
+    judge = Judge(pool)
     for place, outcome in enumerate(("correct", "wrong")):
         texts = [answers[uid][place] for uid in problems]
-        verdicts = Judge(pool).of_texts([*problems.values()], texts)
+        verdicts = judge.of_texts([*problems.values()], texts)
         assert {uid: v.outcome for uid, v in zip(problems, verdicts, strict=True)} == dict.fromkeys(
             problems, outcome
         )
@@ -103,7 +104,8 @@ def test_without_a_prover_the_other_problems_are_trained_on(tmp_path, monkeypatc
     monkeypatch.setenv("LOONG_LEAN_URL", "http://127.0.0.1:9")  # where nothing listens
     file, answers = converted(tmp_path, ("gsm8k", "minif2f"))
     pool = LocalVerifierPool(1)
-    own_admission.require(FileProblems(file=file), Judge(pool), tmp_path)
+    judge = Judge(pool)
+    own_admission.require(FileProblems(file=file), judge, tmp_path)
     assert "'lean' can judge nothing here (server: http://127.0.0.1:9/verify" in caplog.text
     assert "10 problems will train nothing" in caplog.text
     record = json.loads((tmp_path / "admission.json").read_text())
@@ -111,11 +113,10 @@ def test_without_a_prover_the_other_problems_are_trained_on(tmp_path, monkeypatc
     assert record["ungradable"].keys() == {"lean"}
     problems = problem_files.read(file).problems
     last = problems[-2]  # before the one that is held out
-    (said,) = Judge(pool).of_texts([last], [answers[last.uid][0]])
+    (said,) = judge.of_texts([last], [answers[last.uid][0]])
     assert (last.verifier, said.outcome, said.reason) == ("lean", "ungradable", "server")
-    pool.close(timeout_s=10.0)
-
     alone = tmp_path / "lean.jsonl"
     json_files.write_jsonl(alone, json_files.read_jsonl(file)[10:20])
     with pytest.raises(ConfigError, match=r"no problem of .*lean.*Start the prover"):
-        own_admission.require(FileProblems(file=alone), Judge(pool), tmp_path)
+        own_admission.require(FileProblems(file=alone), judge, tmp_path)
+    pool.close(timeout_s=10.0)
