@@ -88,7 +88,7 @@ class Funnel:
             "num_records": self.num_records,
             "num_kept": self.num_kept,
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
-            "sources": [dataclasses.asdict(source) for source in self.sources],
+            "sources": [source._asdict() for source in self.sources],
         }
 
     def as_text(self) -> str:
@@ -344,7 +344,7 @@ def _cut(files: Sequence[Path], chunk_records: int, work: Path) -> tuple[list[So
     saved = json_files.read_json(work / "sources.json")
     if saved is not None:
         _refuse_other_sources([Source(**one) for one in saved], sources, work.parent)
-    json_files.write_json(work / "sources.json", [dataclasses.asdict(one) for one in sources])
+    json_files.write_json(work / "sources.json", [one._asdict() for one in sources])
     return sources, chunks
 
 

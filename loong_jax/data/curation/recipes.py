@@ -13,7 +13,6 @@ from loong_jax.data.curation import (
     code_problems,
     contamination,
     duplicates,
-    features,
     instructions,
     outcomes,
     prompts,
@@ -76,7 +75,7 @@ def sft(given: Given) -> tuple[Stage, ...]:
         *_once(given, ("prompt", "response")),
         instructions.KeepsConstraints(),
         *_scored(given),
-        features.Features(),
+        responses.Features(),
     )
 
 
