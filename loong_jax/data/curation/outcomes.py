@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from loong_jax.data import json_files
 from loong_jax.data.curation.stages import Record, Said, list_of, text_of
+from loong_jax.data.json_files import BadLine
 from loong_jax.errors import ConfigError
 
 
@@ -171,18 +173,11 @@ def _verifier() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _passed_in(file: Path) -> dict[str, Passed]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}. Name a file of attempts.") from None
     if file.suffix == ".json":
-        return _of_evaluation(file, text)
+        return _of_evaluation(file)
     correct: Counter[str] = Counter()
     graded: Counter[str] = Counter()
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        name, value = _attempt(line, f"line {number} of {file}")
+    for name, value in json_files.read_lines(file, _attempt, noun="attempt"):
         graded[name] += value is not None
         correct[name] += value is True
     return {name: Passed(correct[name], count) for name, count in graded.items()}
@@ -193,32 +188,28 @@ _OUTCOMES: dict[Any, bool | None] = {
 }  # fmt: skip
 
 
-def _attempt(line: str, where: str) -> tuple[str, bool | None]:
-    try:
-        record = json.loads(line)
-        name = record.get("id", record.get("uid"))
-        said = record.get("correct", record.get("outcome", record.get("verdict")))
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{where} is no attempt: {error}. Give id and correct.") from None
+def _attempt(record: dict[str, Any], _: int) -> tuple[str, bool | None]:
+    name = record.get("id", record.get("uid"))
+    said = record.get("correct", record.get("outcome", record.get("verdict")))
     if isinstance(said, Mapping):
         said = said.get("outcome")
     is_value = said is None or isinstance(said, bool | str)
     if name is None or not is_value or said not in _OUTCOMES:
-        raise ConfigError(
-            f"{where} has id {name!r} and says {said!r:.40}. Give id, and correct as true, false "
-            "or null, or outcome as correct, wrong or ungradable."
+        raise BadLine(
+            f"has id {name!r} and says {said!r:.40}. Give id, and correct as true, false or null, "
+            "or outcome as correct, wrong or ungradable"
         )
     return str(name), _OUTCOMES[said]
 
 
-def _of_evaluation(file: Path, text: str) -> dict[str, Passed]:
+def _of_evaluation(file: Path) -> dict[str, Passed]:
     """The counts that `loong eval --json` wrote: by domain, by problem, [correct, graded]."""
     try:
-        domains = json.loads(text)["domains"]
+        domains = json.loads(file.read_text(encoding="utf-8"))["domains"]
         found = [one["correct_per_problem"] for one in domains.values()]
         counts = {name: pair for one in found for name, pair in one.items()}
         return {name: Passed(int(pair[0]), int(pair[1])) for name, pair in counts.items()}
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file} is not what `loong eval --json` writes ({error!r}). Name such a file, or JSON "
             "lines of attempts."

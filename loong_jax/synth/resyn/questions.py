@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
+from loong_jax.data import fences
 from loong_jax.synth.authors import prompts, structured
 from loong_jax.synth.authors.records import Request
 from loong_jax.synth.resyn.items import Item
@@ -31,7 +32,6 @@ ASKED: dict[str, tuple[str, dict[str, Any] | None]] = {  # prompt -> role, shape
     "solve": ("solver", None),
 }
 MAX_TITLE_CHARS = 200
-_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -45,8 +45,8 @@ def request(name: str, seed: int, item: Item | None = None, **more: str) -> Requ
 
 def code_of(text: str) -> str:
     """The last fenced block of a reply, or all of it where there is none."""
-    found = _FENCE.findall(text)
-    return (found[-1] if found else text).strip("\n") + "\n"
+    found = fences.blocks(text)
+    return (found[-1].body if found else text).strip("\n") + "\n"
 
 
 def answer_of(text: str) -> str | None:
