@@ -237,25 +237,23 @@ def _alive(chunk: Chunk, index: int, number: int, work: Path) -> dict[int, dict[
         record = records.parse(line)
         if record is None:
             continue
-        if place in notes:
-            record["notes"] = {**_own_notes(record), **notes[place]}
+        _note(record, notes.get(place))
         found[place] = record
     return found
 
 
-def _own_notes(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    own = record.get("notes")
-    return own if isinstance(own, dict) else {}
+def _note(record: dict[str, Any], more: Mapping[str, Any] | None) -> None:
+    if more is not None:
+        own = record.get("notes")
+        record["notes"] = {**(own if isinstance(own, dict) else {}), **more}
 
 
 def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, dict[str, Any]]:
     left = {}
     for i, (place, record) in enumerate(alive.items()):
-        if i in outcome.reasons:
-            continue
-        if i in outcome.notes:
-            record["notes"] = {**_own_notes(record), **outcome.notes[i]}
-        left[place] = record
+        if i not in outcome.reasons:
+            _note(record, outcome.notes.get(i))
+            left[place] = record
     return left
 
 
@@ -369,7 +367,11 @@ def _count(
             for reason in said["reasons"].values():
                 word = stages.counted(reason)
                 reasons[name][word] = reasons[name].get(word, 0) + 1
-    left = seen[chain.stages[0].name] if chain.stages and chunks else _num_readable(chunks)
+    if chain.stages and chunks:
+        left = seen[chain.stages[0].name]
+    else:
+        lines = (line for chunk in chunks for line in records.read_lines(chunk))
+        left = sum(records.parse(line) is not None for line in lines)
     unread = {UNREADABLE: total - left} if total > left else {}
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
@@ -384,11 +386,6 @@ def _count(
             reasons=dict(sorted(reasons[name].items(), key=lambda item: -item[1])),
             cpu_s=cpu_s[name],
         )
-
-
-def _num_readable(chunks: Sequence[Chunk]) -> int:
-    lines = (line for chunk in chunks for line in records.read_lines(chunk))
-    return sum(records.parse(line) is not None for line in lines)
 
 
 def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -> None:
@@ -407,8 +404,7 @@ def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -
                     bad = {"line": text, "dropped_by": READ, "reason": UNREADABLE}
                     dropped_file.write(json_files.json_line(bad))
                     continue
-                if place in notes:
-                    record["notes"] = {**_own_notes(record), **notes[place]}
+                _note(record, notes.get(place))
                 if place in reasons:
                     stage, reason = reasons[place]
                     record |= {"dropped_by": stage, "reason": reason}

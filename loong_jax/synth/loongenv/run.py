@@ -6,7 +6,7 @@ again, and pays for nothing twice; and two runs with one seed give the same file
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import Author
@@ -169,13 +169,16 @@ def _through(
     `progress` has where the candidates stand, by id; a stage sees those that are open.
     """
 
-    def after(candidates: Sequence[Candidate]) -> list[Candidate]:
+    def after(candidates: Iterable[Candidate]) -> list[Candidate]:
         progress.update((one.id, one) for one in candidates)
         return [one for one in progress.values() if one.is_open]
 
     name = next(iter(progress))
     left = after(strategy.propose(workshop, list(progress)))
-    left = after([_gated(one) for one in left])
+    left = after(
+        one.ended("malformed_question", why) if (why := gates.malformed(one.question)) else one
+        for one in left
+    )
     left = after(_deduplicated(left, known))
     left = after(strategies.coded(left, workshop))
     left = after(execution.executed(left, workshop.packages, executions))
@@ -187,11 +190,6 @@ def _through(
             min_correct=config.min_correct, round_name=name,
         )
     )  # fmt: skip
-
-
-def _gated(candidate: Candidate) -> Candidate:
-    why = gates.malformed(candidate.question)
-    return candidate.ended("malformed_question", why) if why else candidate
 
 
 def _deduplicated(candidates: Sequence[Candidate], known: Duplicates) -> list[Candidate]:
