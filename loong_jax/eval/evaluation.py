@@ -115,17 +115,12 @@ class DomainEvaluation:
         num_graded = sum(n for _, n in self.correct.values())
         levels = metrics.by_group(list(rate.values()), [self.level[uid] for uid in rate], seed=seed)
         record: dict[str, Any] = {
-            "pass@1": overall.value,
-            "ci95": overall.ci95,
-            "n": overall.n,
+            **overall.to_json("pass@1"),
             "samples_per_problem": max((n for _, n in self.correct.values()), default=0),
             "well_formed": sum(self.well_formed.values()) / max(num_graded, 1),
             "pass@1_without_format_failures": without.value,
             "pass@1_without_format_failures_ci95": without.ci95,
-            "by_level": {
-                str(level): {"pass@1": e.value, "ci95": e.ci95, "n": e.n}
-                for level, e in levels.items()
-            },
+            "by_level": {str(level): e.to_json("pass@1") for level, e in levels.items()},
             "mean_length": self.mean_length,
             "ungradable": self.num_ungradable,
             "isolation": dict(self.isolation),

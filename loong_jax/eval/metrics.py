@@ -6,7 +6,7 @@ independent; comparisons are paired by problem, because both policies met the sa
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -29,6 +29,9 @@ class Estimate(NamedTuple):
     @property
     def ci95(self) -> list[float]:
         return [self.low, self.high]
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        return {name: self.value, "ci95": self.ci95, "n": self.n}
 
 
 NOTHING = Estimate(float("nan"), float("nan"), float("nan"), 0)
