@@ -5,6 +5,7 @@ is written as `evaluation.json` beside the stage and holds the counts of every p
 stages can later be compared problem by problem.
 """
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -276,10 +277,6 @@ def _evaluate_domain(
         for p, rollouts, judged in zip(problems, sampled, verdicts, strict=True)
     }
     every = [verdict for judged in verdicts for verdict in judged]
-    isolation: dict[str, int] = {}
-    for verdict in every:
-        isolation[verdict.isolation] = isolation.get(verdict.isolation, 0) + 1
-
     greedy: dict[str, int] = {}
     if settings.greedy:
         one = dataclasses.replace(settings.sampling, greedy=True)
@@ -309,7 +306,7 @@ def _evaluate_domain(
         pass_at_correct=pass_at_correct,
         mean_length=float(np.mean(lengths)),
         num_ungradable=sum(not verdict.is_graded for verdict in every),
-        isolation=isolation,
+        isolation=dict(collections.Counter(verdict.isolation for verdict in every)),
     )
     shown = [
         readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]), form)
