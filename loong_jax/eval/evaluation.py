@@ -18,7 +18,7 @@ import numpy as np
 from loong_jax.data import json_files
 from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.problem import Problem, current_uid
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
 from loong_jax.rollout.records import Rollout, SamplingSettings
 from loong_jax.rollout.statistics import readable
@@ -63,11 +63,7 @@ class EvaluationSettings:
             raise ConfigError(
                 f"side={self.side!r} must be test or validation: the rest is trained on."
             )
-        if self.num_problems < 1 or self.samples_per_problem < 1:
-            raise ConfigError(
-                f"num_problems={self.num_problems} and samples_per_problem="
-                f"{self.samples_per_problem} must be positive. Ask for at least one of each."
-            )
+        refuse_below(self, 1, "num_problems", "samples_per_problem")
         if self.pass_at and self.pass_at < self.samples_per_problem:
             raise ConfigError(
                 f"pass_at={self.pass_at} is less than samples_per_problem="

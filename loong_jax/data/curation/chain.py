@@ -23,7 +23,7 @@ from loong_jax.data import json_files
 from loong_jax.data.curation import records, stages
 from loong_jax.data.curation.records import Chunk, Source
 from loong_jax.data.curation.stages import CorpusFilter, Outcome, Sketch, Stage
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 READ, UNREADABLE = "read", "no JSON object"  # the stage before the first, and its one reason
 _MAX_REASONS = 3  # of a stage, in the table
@@ -41,8 +41,7 @@ class Chain:
         twice = {name for name in names if names.count(name) > 1 or name == READ}
         if twice:
             raise ConfigError(f"stages share the name {sorted(twice)}. Give each its own.")
-        if self.chunk_records < 1:
-            raise ConfigError(f"chunk_records={self.chunk_records} is below 1. Raise it.")
+        refuse_below(self, 1, "chunk_records")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

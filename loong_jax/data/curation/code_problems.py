@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loong_jax.data.curation.stages import Record, Said, list_of, prompt_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import refuse_below
 
 _LIMITS = re.compile(
     r"\b(?:time limit|memory limit|constraints?|seconds?|\d+\s?(?:ms|mb|mib|kb)|o\([^)]+\))\b"
@@ -41,8 +41,7 @@ class CodeStatement:
     needs_limits: bool = False  # bounds on input, time or memory in the statement
 
     def __post_init__(self):
-        if self.min_tests < 1:
-            raise ConfigError(f"min_tests={self.min_tests} is below 1.")
+        refuse_below(self, 1, "min_tests")
 
     def reason(self, record: Record) -> str | None:
         tests = tests_of(record)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from loong_jax.data import json_files
 from loong_jax.data.curation.stages import Record, Said, list_of, text_of
 from loong_jax.data.json_files import BadLine
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 
 class Passed(NamedTuple):
@@ -59,8 +59,7 @@ class PassRate:
             raise ConfigError(
                 f"at_least={self.at_least}, at_most={self.at_most} are no range in [0, 1]."
             )
-        if self.min_attempts < 1:
-            raise ConfigError(f"min_attempts={self.min_attempts} is below 1.")
+        refuse_below(self, 1, "min_attempts")
 
     def reason(self, record: Record) -> Said:
         passed = passed_of(record, self.rollouts)
@@ -88,11 +87,9 @@ class Balanced:
     min_attempts: int = 4
 
     def __post_init__(self):
-        if not 0 <= self.min_minority <= 0.5 or self.min_attempts < 2:
-            raise ConfigError(
-                f"min_minority={self.min_minority} is not in [0, 0.5], or min_attempts="
-                f"{self.min_attempts} is below 2."
-            )
+        refuse_below(self, 2, "min_attempts")
+        if not 0 <= self.min_minority <= 0.5:
+            raise ConfigError(f"min_minority={self.min_minority} is not in [0, 0.5]. Correct it.")
 
     def reason(self, record: Record) -> Said:
         correct, graded = passed_of(record, self.rollouts)
@@ -123,11 +120,8 @@ class MajorityVote:
     needs_agreement: bool = False
 
     def __post_init__(self):
-        if not 0 < self.min_share <= 1 or self.min_answers < 1:
-            raise ConfigError(
-                f"min_share={self.min_share} is not in (0, 1], or min_answers={self.min_answers} "
-                "is below 1."
-            )
+        refuse_no_share(self, "min_share")
+        refuse_below(self, 1, "min_answers")
 
     def reason(self, record: Record) -> str | None:
         answers = [a for a in list_of(record, self.key) if isinstance(a, str) and a.strip()]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from loong_jax.data import response
 from loong_jax.data.curation.stages import Record, Said, prompt_of, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -35,11 +35,8 @@ class Repetition:
     max_same_sentences: int = 5
 
     def __post_init__(self):
-        if not 0 < self.max_share <= 1 or self.ngram < 2 or self.min_rounds < 2:
-            raise ConfigError(
-                f"max_share={self.max_share}, ngram={self.ngram}, min_rounds={self.min_rounds}: "
-                "the share is in (0, 1], the others at least 2."
-            )
+        refuse_no_share(self, "max_share")
+        refuse_below(self, 2, "ngram", "min_rounds")
 
     def reason(self, record: Record) -> str | None:
         text = text_of(record, self.key)
