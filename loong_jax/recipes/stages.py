@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
@@ -48,8 +48,8 @@ class SftStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        _refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
-        _refuse_below(self, 0, "first_pairs", "row_length")
+        refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
+        refuse_below(self, 0, "first_pairs", "row_length")
         if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
             raise ConfigError(
                 f"epochs={self.epochs} must be positive, and of examples that are there before the "
@@ -112,9 +112,9 @@ class RlStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        _refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
-        _refuse_below(self, 1, "checkpoint_every")
-        _refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
+        refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
+        refuse_below(self, 1, "checkpoint_every")
+        refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
         counted = getattr(self.objective.reduction, "group_size", self.group_size)
         if counted != self.group_size:
             raise ConfigError(
@@ -174,7 +174,7 @@ class FusionStage:
     num_problems: int = 64  # per domain and point of the grid
 
     def __post_init__(self):
-        _refuse_below(self, 1, "num_problems")
+        refuse_below(self, 1, "num_problems")
         if not (self.experts and self.scales and self.keep_rates):
             raise ConfigError(
                 f"experts={self.experts}, scales={self.scales} and keep_rates={self.keep_rates} "
@@ -210,14 +210,6 @@ class EvaluationStage:
     """
 
     of: str = START
-
-
-def _refuse_below(settings: object, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(settings, name) < least:
-            raise ConfigError(
-                f"{name}={getattr(settings, name)} must be at least {least}. Raise it."
-            )
 
 
 Stage = SftStage | RlStage | FusionStage | SampleStage | EvaluationStage
