@@ -163,8 +163,8 @@ def placements(setting: Setting) -> dict[str, Placement]:
             DoraPolicy(groups_per_step=p, max_staleness=s, max_ahead=s + 1), 2, p * (s + 1)
         ),
         "DORA, several versions": Placement(
-            dora.MultiVersionPolicy(
-                groups_per_step=p, max_staleness=s, over_provision=beyond, triggers=None
+            dora.algorithm_1(
+                groups_per_step=p, max_staleness=s, max_ahead=1 + beyond, triggers=None
             ),
             2,
             more,

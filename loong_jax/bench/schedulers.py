@@ -24,9 +24,7 @@ class Setup(NamedTuple):
 
 
 def _dora(**fields) -> Callable[[int, int], Policy]:
-    return lambda groups, staleness: dora.MultiVersionPolicy(
-        groups_per_step=groups, max_staleness=staleness, **fields
-    )
+    return lambda groups, staleness: dora.algorithm_1(groups, staleness, **fields)
 
 
 def _partial(keep_cache: bool) -> Callable[[int, int], Policy]:

@@ -13,7 +13,6 @@ from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
-from loong_jax.orchestrator.dora import refuse_idle_loans
 from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.recipes import (
     FileProblems,
@@ -48,9 +47,6 @@ class Session:
             if isinstance(stage, RlStage):
                 refuse_unable(
                     stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
-                )
-                refuse_idle_loans(
-                    stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)
