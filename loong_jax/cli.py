@@ -444,22 +444,30 @@ def curate(arguments: Arguments) -> int:
 
 
 def verify(arguments: Arguments) -> int:
+    from loong_jax import verifiers
     from loong_jax.verifiers import command
 
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(verify_help_text(command.VERIFIERS))
+        print(verify_help_text(verifiers.VERIFIERS))
         return 0
     name, *rest = arguments
     if name == "admission":
         return command.admit(rest)
-    if name not in command.VERIFIERS:
+    if ".py:" not in name and name not in verifiers.VERIFIERS:
         raise ConfigError(
-            f"{name!r} judges no files. Choose one of: {', '.join(command.VERIFIERS)}."
+            f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
+            "your own: FILE.py:CLASS."
         )
     from loong_jax import options
 
     chosen = options.parse(options.VerifyOptions, f"loong verify {name}", rest)
-    counts = command.verify_file(name, chosen.input, chosen.output)
+    if ".py:" in name:
+        from loong_jax import recipes
+
+        verifier = recipes.own_function(name)()
+    else:
+        verifier = verifiers.get_verifier(name)
+    counts = command.verify_file(verifier, chosen.input, chosen.output)
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     return 0
 
@@ -471,7 +479,7 @@ def verify_help_text(names: Iterable[str]) -> str:
             "",
             "Judges answers: one record a line comes in, one verdict a line goes out, in order.",
             "",
-            f"verifiers: {', '.join(names)}",
+            f"verifiers: {', '.join(names)}; or one of your own: FILE.py:CLASS",
             "",
             "example:",
             "  loong verify math --input cases.jsonl --output verdicts.jsonl",
