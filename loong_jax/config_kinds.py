@@ -84,7 +84,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "noise_reward": "rl.rewards:NoiseReward",
     "group_reuse": "rollout.reuse:GroupReuse",
     "collapse_rules": "rl.collapse:CollapseRules",
-    "collapse_limits": "rl.collapse:Limits",
+    "collapse_limits": "rl.collapse:CollapseLimits",
     "collapse_drift": "rl.collapse:Drift",
     "curriculum": "orchestrator.curriculum:Curriculum",
     "pass_rates": "orchestrator.curriculum:PassRates",

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from loong_jax.errors import LoongError
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import publishing
 from loong_jax.rollout.publishing import Reply
-from loong_jax.rollout.versions import Manifest, Weights
+from loong_jax.rollout.versions import Manifest
 
 
 class HostLost(LoongError):

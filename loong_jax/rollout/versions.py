@@ -19,8 +19,7 @@ import numpy as np
 
 from loong_jax import checksums as sums
 from loong_jax.errors import LoongError
-
-Weights = Any  # nested dicts of arrays
+from loong_jax.models.parameters import Weights
 
 
 class VersionError(LoongError):

@@ -13,6 +13,7 @@ from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
+from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.recipes import (
     FileProblems,
@@ -34,8 +35,6 @@ from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.formed import FormedPool
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
-
-Weights = dict[str, Any]
 
 
 class Session:

@@ -14,7 +14,7 @@ from loong_jax.orchestrator.baselines import PartialRolloutPolicy
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.recipes import EngineSettings, LocalVerifiers, ProcessReplicas, get_recipe
 from loong_jax.rl import local_trainer
-from loong_jax.rl.collapse import CollapseError, CollapseRules, Limits
+from loong_jax.rl.collapse import CollapseError, CollapseLimits, CollapseRules
 from loong_jax.rl.objectives import grpo_objective, longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
@@ -122,7 +122,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
         objective = grpo_objective(group_size=GROUP_SIZE, beta=0.1)
         return made.with_stage("rl", objective=objective, collapse=collapse)
 
-    longer_than_any = CollapseRules(length=Limits(low=1000.0, window=2))
+    longer_than_any = CollapseRules(length=CollapseLimits(low=1000.0, window=2))
     with pytest.raises(CollapseError, match=r"step 2: completions/mean_length.*collapse\.length"):
         run.train(watched(longer_than_any), tmp_path, only="rl", source=cold_start)
     run.train(watched(CollapseRules()), tmp_path, only="rl", source=cold_start)

@@ -288,7 +288,7 @@ class Experts(nnx.Module):
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _placement(self, x: Float[Array, "B T D"]) -> transport.Placement:
+    def _placement(self, x: Float[Array, "B T D"]) -> transport.RowPlacement:
         return self._exchange(x) if self.sends_rows else transport.Local()
 
     def _exchange(self, x: Float[Array, "B T D"]) -> transport.DeviceExchange:

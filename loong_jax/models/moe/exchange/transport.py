@@ -26,7 +26,7 @@ GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the othe
 
 
 @runtime_checkable
-class Placement(Protocol[Plan, Round]):
+class RowPlacement(Protocol[Plan, Round]):
     """Which choices go into which rows on one device; methods in the order of use."""
 
     @property
@@ -61,7 +61,7 @@ class Placement(Protocol[Plan, Round]):
 
 
 @runtime_checkable
-class DeviceExchange(Placement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
+class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
     """An exchange fitted to one device: rows packed into buffers, there and back."""
 
     def pack(
