@@ -101,7 +101,8 @@ class DoraPolicy:
     # count too. While nothing is trained on, one batch at least.
     max_ahead: float = 1.0
     triggers: Triggers | None = None  # of Algorithm 1; None: replicas change version once empty
-    # without triggers: how many take up each new version; None: one share in S + 1 of them
+    # without triggers: how many are emptied for each new version; None: one share in S + 1 takes it
+    # up as they run empty
     replicas_per_version: int | None = 1
     gate: ElasticGate | None = ElasticGate()  # None: devices are lent whenever they are free
     score_at_least: int | None = 8  # judged groups worth a pass before their batch is there
@@ -225,22 +226,24 @@ class DoraPolicy:
 
     def _turn_replicas(self, view: Ledger) -> list[Action]:
         """Empty replicas take up the version they are needed for; others are emptied, oldest
-        first, so generation never stops for a weight update."""
+        first, so generation never stops for a weight update.
+        """
         queued_versions = set(view.tickets.versions("queued"))
         generating = {number: view.replicas[number] for number in view.sets.generating}
+        newest = sum(replica.version == view.newest_version for replica in generating.values())
+        share = max(1, round(len(generating) / (self.max_staleness + 1)))
+        is_due = self.deterministic or (self.replicas_per_version is None and newest < share)
         for number, replica in generating.items():
             if view.tickets.num_decoding(number) or replica.version in queued_versions:
                 continue
             uncovered = queued_versions - {r.version for r in generating.values()}
             if uncovered:
                 return [Assign(number, min(uncovered))]
-            may_turn = replica.version is None or replica.draining or self.deterministic
+            may_turn = replica.version is None or replica.draining or is_due
             if may_turn and replica.version != view.newest_version:
                 return [Assign(number, view.newest_version)]
         draining = sum(replica.draining for replica in generating.values())
-        newest = sum(replica.version == view.newest_version for replica in generating.values())
-        share = max(1, round(len(generating) / (self.max_staleness + 1)))
-        wanted = (self.replicas_per_version or share) - newest - draining
+        wanted = (self.replicas_per_version or 0) - newest - draining
         oldest_useful = view.newest_version - self.max_staleness + 1
         behind = sorted(
             (replica.version, view.tickets.num_decoding(number), number)
