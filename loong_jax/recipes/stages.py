@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -86,7 +87,7 @@ class OwnPolicy:
     def named(cls, name: str, **known: Any) -> "OwnPolicy":
         """Of the class that FILE.py:CLASS names, with those of the fields `known` that it has."""
         policy: Any = _policy_of(name, known)
-        if not isinstance(policy, Policy):
+        if not (dataclasses.is_dataclass(policy) and isinstance(policy, Policy)):
             raise ConfigError(
                 f"{name} makes {policy!r:.80}, which is no scheduler. It needs groups_per_step, "
                 "max_staleness, mixes_versions, needs and decide (docs/how-to/add_scheduler.md)."
@@ -121,8 +122,8 @@ class OwnPolicy:
 
 def _policy_of(name: str, known: Mapping[str, Any]) -> Any:
     kind = own_function(name)
-    names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{field: value for field, value in known.items() if field in names})
+    fields = inspect.signature(kind).parameters
+    return kind(**{field: value for field, value in known.items() if field in fields})
 
 
 Scheduler = (
