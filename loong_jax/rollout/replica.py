@@ -279,9 +279,8 @@ class Replica:
         assert payload.version == self.version, f"under {payload.version}, to {self.version}"
         num_moved = num_reprefilled = 0
         for job in payload.jobs:
-            assert job.ticket.number not in self._jobs, (
-                f"ticket {job.ticket.number} is here already"
-            )
+            number = job.ticket.number
+            assert number not in self._jobs, f"ticket {number} is here already"
             self._jobs[number] = job
         for held in payload.held:
             num_tokens = sum(len(attempt.sequence) for _, attempt in held.waiting)
