@@ -33,7 +33,7 @@ FLOORS = (
     {"recipes"},
     {"run", "options"},
     {"plan", "launch", "doctor", "bench"},
-    {"cli"},
+    {"cli", "cli_help", "commands"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules
 # import nothing of ours above the ground.

@@ -18,14 +18,14 @@ from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.metrics import Metrics
-from loong_jax.rollout.serving.request import Limits
+from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.serving.scheduler import Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
 from tests.rollout import engine_checks
 
 KEY = "a key for tests"
-LIMITS = Limits(
+LIMITS = ServingLimits(
     max_queued=24,
     max_samples=8,
     max_unread=64,
