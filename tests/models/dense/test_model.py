@@ -18,6 +18,7 @@ from loong_jax.rl import policy_model
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
 from tests.doubles import tiny
 from tests.models.dense import reference
+from tests.sweeps import thinned
 
 FIXTURES = Path(__file__).parent / "fixtures"
 YARN = rope.YarnScaling(factor=4.0, original_max_position=16, beta_fast=8.0, truncate=False)
@@ -165,11 +166,15 @@ def alone():
 
 @pytest.mark.parametrize(
     ("rules_on", "sizes"),
-    [
-        (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
-        (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
-        (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
-    ],
+    thinned(
+        [
+            (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
+            (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
+            (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
+        ],
+        1,
+        2,
+    ),
     ids=["training", "context", "decoding"],
 )
 def test_a_mesh_changes_nothing(rules_on, sizes):
