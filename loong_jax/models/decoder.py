@@ -48,8 +48,12 @@ def _split(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
 def words(
     table: Float[Array, "V D"], tokens: Int[Array, "B T"], rules: ShardingRules, dtype: DTypeLike
 ) -> Float[Array, "B T D"]:
-    """The row of each token, in the dtype of activations."""
-    table = rules.gather(table, "vocab", "vocab_embed")
+    """The row of each token, in the dtype of activations.
+
+    A table that is cut along D stays so: the rows of some tokens are fewer than those of all words.
+    """
+    if rules.gathers("vocab"):
+        table = rules.gather(table, "vocab", "vocab_embed")
     return rules.take(table, tokens, "act_embed").astype(dtype)
 
 
