@@ -9,10 +9,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.models.parameters import Weights
 from loong_jax.models.products import project, project_weight_first, together_going_back
 from loong_jax.sharding import ShardingRules
 
-Weights = dict[str, Any]  # nested, of arrays
 Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
 

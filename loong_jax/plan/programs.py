@@ -20,12 +20,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.models import families, parameters
-from loong_jax.models.decoder import Weights
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
 from loong_jax.rl import optimizers
 from loong_jax.sharding import ShardingRules, decoding_rules
