@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import names, wording
 from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
@@ -249,7 +249,7 @@ def without_remarks(body: str) -> str:
 
 def _ends_on_value(said: str) -> bool:
     """Whether a text ends on a value, but for what its last sentence adds to it."""
-    if _ENDS_ON_VALUE.search(said) is not None:
+    if _ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
         return True
     last = _BREAK.split(said)[-1]
     cut = _cut(last)
