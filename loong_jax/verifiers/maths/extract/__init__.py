@@ -150,10 +150,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not statements.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
-            is_one = derived is not None and len(prose.sentences(derived[1])) == 1
-            is_value = is_one and not last_maths.IS_SUBJECT.search(derived[1])
-            if is_value and _HAS_DIGITS.search(derived[1]):
-                yield from _with_shorter(Span(derived[1], "stated"))
+            said = "" if derived is None else derived[1]
+            is_value = _HAS_DIGITS.search(said) and not last_maths.IS_SUBJECT.search(said)
+            if is_value and len(prose.sentences(said)) == 1:
+                yield from _with_shorter(Span(said, "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
             yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
         if (bold := statements.last_bold(body)) is not None:
