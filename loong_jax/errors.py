@@ -23,3 +23,17 @@ class VerifierError(LoongError):
 
 class LaunchError(LoongError):
     """A machine, or a command that was to reach it, failed."""
+
+
+def refuse_below(settings: object, least: float, *names: str) -> None:
+    """ConfigError for the first of these settings that is below `least`."""
+    for name in names:
+        if not (value := getattr(settings, name)) >= least:
+            raise ConfigError(f"{name}={value} must be at least {least}. Raise it.")
+
+
+def refuse_no_share(settings: object, *names: str) -> None:
+    """ConfigError for the first of these settings that is not above 0 and at most 1."""
+    for name in names:
+        if not 0 < (value := getattr(settings, name)) <= 1:
+            raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")

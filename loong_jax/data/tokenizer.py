@@ -7,6 +7,7 @@ tokens, so V = 128 and the ids of beginning and end are those of LongCat-Flash (
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,6 +39,9 @@ SPECIAL_TOKENS = {
     "<longcat_tool_response>": 9,
     "</longcat_tool_response>": 11,  # 10 is the newline
 }
+_PIECE = re.compile("|".join(SPECIAL_TOKENS) + "|.", re.DOTALL)
+_TOKEN_OF = {chr(code): code for code in (10, *range(32, 127))} | SPECIAL_TOKENS
+_TEXT_OF = {number: name for name, number in _TOKEN_OF.items()} | {SPECIAL_TOKENS["<pad>"]: ""}
 
 
 Tokens = Sequence[int] | np.ndarray
@@ -100,44 +104,21 @@ class AsciiTokenizer(Tokenizer):
     chat: ChatTemplate | None = None
     specials = frozenset(SPECIAL_TOKENS)
 
-    def __init__(self):
-        self._name_of = {number: name for name, number in SPECIAL_TOKENS.items()}
-
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; raises ValueError on a character it has no token for."""
         tokens: list[int] = []
-        position = 0
-        while position < len(text):
-            if text[position] == "<":
-                name = next((n for n in SPECIAL_TOKENS if text.startswith(n, position)), None)
-                if name is not None:
-                    tokens.append(SPECIAL_TOKENS[name])
-                    position += len(name)
-                    continue
-            code = ord(text[position])
-            if not (32 <= code < 127 or code == 10):
+        for piece in _PIECE.finditer(text):
+            if piece[0] not in _TOKEN_OF:
                 raise ValueError(
-                    f"character {text[position]!r} at {position} has no token: it must be "
+                    f"character {piece[0]!r} at {piece.start()} has no token: it must be "
                     "printable ASCII, newline or a tag. Transliterate the text first."
                 )
-            tokens.append(code)
-            position += 1
+            tokens.append(_TOKEN_OF[piece[0]])
         return tokens
 
     def decode(self, tokens: Tokens) -> str:
         """Text of `tokens`; padding is dropped, unused ids appear as U+FFFD."""
-        pieces = []
-        for token in tokens:
-            token = int(token)
-            if token == self.pad_id:
-                continue
-            if token in self._name_of:
-                pieces.append(self._name_of[token])
-            elif 32 <= token < 127 or token == 10:
-                pieces.append(chr(token))
-            else:
-                pieces.append("\ufffd")
-        return "".join(pieces)
+        return "".join(_TEXT_OF.get(int(token), "\ufffd") for token in tokens)
 
     def token_bytes(self, token: int) -> bytes:
         return self.decode([token]).encode()

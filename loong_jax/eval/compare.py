@@ -29,16 +29,12 @@ class Gain:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **_both(self.sampled),
-            "greedy": _both(self.greedy),
-            "without_format_failures": _both(self.without_format_failures),
-            "by_level": {str(level): _both(e) for level, e in self.by_level.items()},
+            **self.sampled.to_json("gain"),
+            "greedy": self.greedy.to_json("gain"),
+            "without_format_failures": self.without_format_failures.to_json("gain"),
+            "by_level": {str(level): e.to_json("gain") for level, e in self.by_level.items()},
             "disjoint_intervals": self.disjoint,
         }
-
-
-def _both(estimate: metrics.Estimate) -> dict[str, Any]:
-    return {"gain": estimate.value, "ci95": estimate.ci95, "n": estimate.n}
 
 
 def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) -> Gain:
@@ -181,9 +177,8 @@ def write_controls(
             }
         table[name] = {"domains": domains, "over_all_runs": None}
         if repeated:
-            table[name]["over_all_runs"] = _both(metrics.over_runs(repeated)) | {
-                "runs": len(repeated)
-            }
+            found = metrics.over_runs(repeated).to_json("gain")
+            table[name]["over_all_runs"] = found | {"runs": len(repeated)}
     table = json_files.without_nan(table)
     json_files.write_json(Path(directory) / "controls.json", table)
     return table

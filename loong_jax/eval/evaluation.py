@@ -5,6 +5,7 @@ is written as `evaluation.json` beside the stage and holds the counts of every p
 stages can later be compared problem by problem.
 """
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from loong_jax.data import json_files
 from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.problem import Problem, current_uid
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
 from loong_jax.rollout.records import Rollout, SamplingSettings
 from loong_jax.rollout.statistics import readable
@@ -62,11 +63,7 @@ class EvaluationSettings:
             raise ConfigError(
                 f"side={self.side!r} must be test or validation: the rest is trained on."
             )
-        if self.num_problems < 1 or self.samples_per_problem < 1:
-            raise ConfigError(
-                f"num_problems={self.num_problems} and samples_per_problem="
-                f"{self.samples_per_problem} must be positive. Ask for at least one of each."
-            )
+        refuse_below(self, 1, "num_problems", "samples_per_problem")
         if self.pass_at and self.pass_at < self.samples_per_problem:
             raise ConfigError(
                 f"pass_at={self.pass_at} is less than samples_per_problem="
@@ -115,17 +112,12 @@ class DomainEvaluation:
         num_graded = sum(n for _, n in self.correct.values())
         levels = metrics.by_group(list(rate.values()), [self.level[uid] for uid in rate], seed=seed)
         record: dict[str, Any] = {
-            "pass@1": overall.value,
-            "ci95": overall.ci95,
-            "n": overall.n,
+            **overall.to_json("pass@1"),
             "samples_per_problem": max((n for _, n in self.correct.values()), default=0),
             "well_formed": sum(self.well_formed.values()) / max(num_graded, 1),
             "pass@1_without_format_failures": without.value,
             "pass@1_without_format_failures_ci95": without.ci95,
-            "by_level": {
-                str(level): {"pass@1": e.value, "ci95": e.ci95, "n": e.n}
-                for level, e in levels.items()
-            },
+            "by_level": {str(level): e.to_json("pass@1") for level, e in levels.items()},
             "mean_length": self.mean_length,
             "ungradable": self.num_ungradable,
             "isolation": dict(self.isolation),
@@ -281,10 +273,6 @@ def _evaluate_domain(
         for p, rollouts, judged in zip(problems, sampled, verdicts, strict=True)
     }
     every = [verdict for judged in verdicts for verdict in judged]
-    isolation: dict[str, int] = {}
-    for verdict in every:
-        isolation[verdict.isolation] = isolation.get(verdict.isolation, 0) + 1
-
     greedy: dict[str, int] = {}
     if settings.greedy:
         one = dataclasses.replace(settings.sampling, greedy=True)
@@ -314,7 +302,7 @@ def _evaluate_domain(
         pass_at_correct=pass_at_correct,
         mean_length=float(np.mean(lengths)),
         num_ungradable=sum(not verdict.is_graded for verdict in every),
-        isolation=isolation,
+        isolation=dict(collections.Counter(verdict.isolation for verdict in every)),
     )
     shown = [
         readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]), form)

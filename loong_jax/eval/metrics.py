@@ -6,7 +6,7 @@ independent; comparisons are paired by problem, because both policies met the sa
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -29,6 +29,12 @@ class Estimate(NamedTuple):
     @property
     def ci95(self) -> list[float]:
         return [self.low, self.high]
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        return {name: self.value, "ci95": self.ci95, "n": self.n}
+
+
+NOTHING = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -91,7 +97,7 @@ def mean_estimate(
     if value_P.ndim != 1:
         raise ValueError(f"value_P has shape {value_P.shape}, not [P]. Give one value a problem.")
     if not len(value_P):
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NOTHING
     low, high = bootstrap(
         lambda sum_R1: sum_R1[:, 0] / len(value_P),
         value_P[:, None],
@@ -123,7 +129,7 @@ def pooled_ratio(
     """
     correct_P, counted_P = np.asarray(correct_P, np.float64), np.asarray(counted_P, np.float64)
     if not counted_P.sum():
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NOTHING
     low, high = bootstrap(
         lambda sum_R2: _ratio(sum_R2[:, 0], sum_R2[:, 1]),
         np.stack([correct_P, counted_P], axis=1),
@@ -145,7 +151,7 @@ def paired_ratio_difference(
     """Difference of two pooled ratios; each maps a uid to (correct, counted) samples."""
     shared = sorted(after.keys() & before.keys())
     if not shared:
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+        return NOTHING
     row_P4 = np.array([[*after[uid], *before[uid]] for uid in shared], np.float64)
 
     def difference(sum_R4: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def to_json(
 
     def of(part: DomainEvaluation) -> dict[str, Any]:
         named = figures(part, ks, seed=seed)
-        return {name: {"value": e.value, "ci95": e.ci95, "n": e.n} for name, e in named.items()}
+        return {name: e.to_json("value") for name, e in named.items()}
 
     return {
         name: {

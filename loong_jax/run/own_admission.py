@@ -2,8 +2,10 @@
 
 Every answer that is known to be right, gold or worked solution, must be right for its verifier; and
 each verifier must withstand, on problems of this very file, what `verifiers.admission` tries.
+Without a prover proofs are ungradable: such problems are told of, and train nothing.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +13,15 @@ from pathlib import Path
 from loong_jax import verifiers
 from loong_jax.data import json_files, response
 from loong_jax.data.problem_files import Posed
+from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems
 from loong_jax.run import own_problems
 from loong_jax.run.judging import Judge
-from loong_jax.verifiers import admission
+from loong_jax.verifiers import admission, admission_cases
 from loong_jax.verifiers.admission import Case
+from loong_jax.verifiers.verdict import Verdict
+
+logger = logging.getLogger(__name__)
 
 RECORD = "admission.json"  # in the run directory
 NUM_CASES = {"code": 1}  # of a file that a verifier is tried on; of others:
@@ -24,6 +30,7 @@ USUAL_CASES = 4
 RENDER = {"math": admission.in_box, "loongbench": admission.in_box}
 # Answers that are judged, of verifiers that cost something: a call, a process.
 MAX_ASKED = {"judge": 16, "resyn": 256}
+WITH_PROVERS = ("coq", "lean")  # programs that a machine may lack
 
 
 def is_done(run_dir: Path) -> bool:
@@ -34,13 +41,30 @@ def is_done(run_dir: Path) -> bool:
 def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
     """Admits all, and notes in `RUN_DIR/admission.json` what was tried.
 
-    Raises ConfigError by line for answers that are refused, VerifierError for a verifier that is.
+    Raises ConfigError by line for answers that are refused, and where nothing can be judged;
+    VerifierError for a verifier that is refused.
     """
     start_s = time.monotonic()
     posed = own_problems.read(settings).posed
     by_verifier: dict[str, list[Posed]] = {}
     for one in posed:
         by_verifier.setdefault(one.problem.verifier, []).append(one)
+    ungradable: dict[str, str] = {}
+    for name in WITH_PROVERS:
+        if name in by_verifier and (said := _tried(name)).outcome == "ungradable":
+            num_problems = len(by_verifier.pop(name))
+            ungradable[name] = f"{said.reason}: {said.evidence}"
+            logger.warning(
+                "verifier %r can judge nothing here (%s), so its %d problems will train nothing",
+                name,
+                ungradable[name],
+                num_problems,
+            )
+    if not by_verifier:
+        raise ConfigError(
+            f"no problem of {settings.file} can be judged: {ungradable}. Start the prover, or add "
+            "problems of another verifier."
+        )
     answers = [
         one
         for name, found in by_verifier.items()
@@ -54,6 +78,7 @@ def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
             "num_problems": len(posed),
             "num_answers_judged": len(answers),
             "verdicts_by_verifier": {name: r.num_verdicts for name, r in reports.items()},
+            "ungradable": ungradable,
             "seconds": round(time.monotonic() - start_s, 1),
         },
     )
@@ -84,6 +109,15 @@ def _admit(name: str, found: Sequence[Posed]) -> admission.Report:
     verifier = verifiers.get_verifier(name)
     try:
         return admission.admit(verifier, cases, name=f"verifier {name!r}").require()
+    finally:
+        verifier.close()
+
+
+def _tried(name: str) -> Verdict:
+    """The verdict on an answer that is known to be right."""
+    case, verifier = admission_cases.cases_of(name)[0], verifiers.get_verifier(name)
+    try:
+        return verifier.verify(case.problem, case.render(case.answer))
     finally:
         verifier.close()
 

@@ -62,7 +62,7 @@ def hmmt():
 
 def big_math():
     for n, (gold, right, wrong) in enumerate(ANSWERS):
-        yield {"problem": f"Find quantity {n}.", "answer": gold, "source": "cn_k12",
+        yield {"problem": f"Find number {n}.", "answer": gold, "source": "cn_k12",
                "domain": ["Mathematics -> Algebra -> Other"],
                "llama8b_solve_rate": 0.5 if n % 2 else None}, right, wrong  # fmt: skip
 
@@ -120,7 +120,7 @@ def minif2f():
             row |= {"goal": "x + 1 = 9", "header": None}
         if n == 9:
             row["formal_statement"] = theorem.replace("theorem", "lemma") + end
-        yield row, None, None
+        yield row, f"by\n  rw [h]\n  norm_num -- {n}", f"by\n  wrong_tactic -- {n}"
 
 
 PLUS = "class Solution:\n    def plus(self, xs: List[int], n: int) -> List[int]:\n        {}\n"
@@ -177,6 +177,7 @@ def apps():
 
 def taco():
     for n, (row, right, wrong) in enumerate(apps()):
+        row["question"] += " Be quick."
         row |= {"difficulty": ("EASY", "MEDIUM", "MEDIUM_HARD", "HARD", "VERY_HARD")[n % 5], "name": None,
                 "raw_tags": "['Maths']", "source": "codechef", "tags": "[]", "skill_types": "[]",
                 "time_limit": "2.0 seconds" if n % 2 else None, "date": None, "picture_num": None,
@@ -223,8 +224,12 @@ def zebralogic():
         header = ["House", "Name", "Pet"][: 2 + n % 2]
         rows = [[str(k + 1), ("Ada", "Bo", "Cy")[(k + n) % 3], ("cat", "dog", "emu")[k]][: len(header)]
                 for k in range(2 + n % 2)]  # fmt: skip
+        answers = [
+            json.dumps({f"House {row[0]}": dict(zip(header[1:], row[1:], strict=True)) for row in some})
+            for some in (rows, [[a[0], *b[1:]] for a, b in zip(rows, rows[1:] + rows[:1], strict=True)])
+        ]  # fmt: skip
         yield {"id": f"lgp-test-{n}", "size": f"{len(rows)}*{len(header) - 1}", "puzzle": f"Houses, {n}.",
-               "solution": {"header": header, "rows": rows}, "created_at": "2024-07-03"}, None, None  # fmt: skip
+               "solution": {"header": header, "rows": rows}, "created_at": "2024-07-03"}, *answers  # fmt: skip
 
 
 def sudoku_bench():

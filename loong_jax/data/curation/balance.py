@@ -11,7 +11,7 @@ import numpy as np
 
 from loong_jax.data.curation import shingles
 from loong_jax.data.curation.stages import Outcome, Record, Sketch, note_of, prompt_of, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 _NAME_CHARS = 48  # of a source's name; longer ones are cut
 
@@ -32,11 +32,7 @@ class AnswerSources:
     seed: int = 0
 
     def __post_init__(self):
-        if self.per_prompt < 1 or self.per_source < 1:
-            raise ConfigError(
-                f"per_prompt={self.per_prompt}, per_source={self.per_source} are not both at "
-                "least 1."
-            )
+        refuse_below(self, 1, "per_prompt", "per_source")
 
     def sketch(self, records: Sequence[Record]) -> Sketch:
         return {
@@ -115,10 +111,9 @@ class Mixture:
     def __post_init__(self):
         if not self.shares or any(share <= 0 for share in self.shares.values()):
             raise ConfigError(f"shares={dict(self.shares)} are not all above 0, or none is given.")
-        if self.max_copies < 1 or (self.num_records is not None and self.num_records < 1):
-            raise ConfigError(
-                f"max_copies={self.max_copies}, num_records={self.num_records} are below 1."
-            )
+        refuse_below(
+            self, 1, "max_copies", *(["num_records"] if self.num_records is not None else [])
+        )
 
     def sketch(self, records: Sequence[Record]) -> Sketch:
         names = [str(note_of(record, self.key))[:_NAME_CHARS] for record in records]

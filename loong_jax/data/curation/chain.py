@@ -23,7 +23,7 @@ from loong_jax.data import json_files
 from loong_jax.data.curation import records, stages
 from loong_jax.data.curation.records import Chunk, Source
 from loong_jax.data.curation.stages import CorpusFilter, Outcome, Sketch, Stage
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 READ, UNREADABLE = "read", "no JSON object"  # the stage before the first, and its one reason
 _MAX_REASONS = 3  # of a stage, in the table
@@ -41,8 +41,7 @@ class Chain:
         twice = {name for name in names if names.count(name) > 1 or name == READ}
         if twice:
             raise ConfigError(f"stages share the name {sorted(twice)}. Give each its own.")
-        if self.chunk_records < 1:
-            raise ConfigError(f"chunk_records={self.chunk_records} is below 1. Raise it.")
+        refuse_below(self, 1, "chunk_records")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ class Funnel:
             "num_records": self.num_records,
             "num_kept": self.num_kept,
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
-            "sources": [dataclasses.asdict(source) for source in self.sources],
+            "sources": [source._asdict() for source in self.sources],
         }
 
     def as_text(self) -> str:
@@ -237,25 +236,23 @@ def _alive(chunk: Chunk, index: int, number: int, work: Path) -> dict[int, dict[
         record = records.parse(line)
         if record is None:
             continue
-        if place in notes:
-            record["notes"] = {**_own_notes(record), **notes[place]}
+        _note(record, notes.get(place))
         found[place] = record
     return found
 
 
-def _own_notes(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    own = record.get("notes")
-    return own if isinstance(own, dict) else {}
+def _note(record: dict[str, Any], more: Mapping[str, Any] | None) -> None:
+    if more is not None:
+        own = record.get("notes")
+        record["notes"] = {**(own if isinstance(own, dict) else {}), **more}
 
 
 def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, dict[str, Any]]:
     left = {}
     for i, (place, record) in enumerate(alive.items()):
-        if i in outcome.reasons:
-            continue
-        if i in outcome.notes:
-            record["notes"] = {**_own_notes(record), **outcome.notes[i]}
-        left[place] = record
+        if i not in outcome.reasons:
+            _note(record, outcome.notes.get(i))
+            left[place] = record
     return left
 
 
@@ -344,7 +341,7 @@ def _cut(files: Sequence[Path], chunk_records: int, work: Path) -> tuple[list[So
     saved = json_files.read_json(work / "sources.json")
     if saved is not None:
         _refuse_other_sources([Source(**one) for one in saved], sources, work.parent)
-    json_files.write_json(work / "sources.json", [dataclasses.asdict(one) for one in sources])
+    json_files.write_json(work / "sources.json", [one._asdict() for one in sources])
     return sources, chunks
 
 
@@ -369,7 +366,11 @@ def _count(
             for reason in said["reasons"].values():
                 word = stages.counted(reason)
                 reasons[name][word] = reasons[name].get(word, 0) + 1
-    left = seen[chain.stages[0].name] if chain.stages and chunks else _num_readable(chunks)
+    if chain.stages and chunks:
+        left = seen[chain.stages[0].name]
+    else:
+        lines = (line for chunk in chunks for line in records.read_lines(chunk))
+        left = sum(records.parse(line) is not None for line in lines)
     unread = {UNREADABLE: total - left} if total > left else {}
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
@@ -384,11 +385,6 @@ def _count(
             reasons=dict(sorted(reasons[name].items(), key=lambda item: -item[1])),
             cpu_s=cpu_s[name],
         )
-
-
-def _num_readable(chunks: Sequence[Chunk]) -> int:
-    lines = (line for chunk in chunks for line in records.read_lines(chunk))
-    return sum(records.parse(line) is not None for line in lines)
 
 
 def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -> None:
@@ -407,8 +403,7 @@ def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -
                     bad = {"line": text, "dropped_by": READ, "reason": UNREADABLE}
                     dropped_file.write(json_files.json_line(bad))
                     continue
-                if place in notes:
-                    record["notes"] = {**_own_notes(record), **notes[place]}
+                _note(record, notes.get(place))
                 if place in reasons:
                     stage, reason = reasons[place]
                     record |= {"dropped_by": stage, "reason": reason}

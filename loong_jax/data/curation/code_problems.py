@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.data.curation.stages import Outcome, Record, list_of, prompt_of
-from loong_jax.errors import ConfigError
+from loong_jax.data.curation.stages import Record, Said, list_of, prompt_of
+from loong_jax.errors import refuse_below
 
 _LIMITS = re.compile(
     r"\b(?:time limit|memory limit|constraints?|seconds?|\d+\s?(?:ms|mb|mib|kb)|o\([^)]+\))\b"
@@ -41,8 +41,7 @@ class CodeStatement:
     needs_limits: bool = False  # bounds on input, time or memory in the statement
 
     def __post_init__(self):
-        if self.min_tests < 1:
-            raise ConfigError(f"min_tests={self.min_tests} is below 1.")
+        refuse_below(self, 1, "min_tests")
 
     def reason(self, record: Record) -> str | None:
         tests = tests_of(record)
@@ -87,43 +86,33 @@ class CodeExecution:
     time_limit_s: float = 4.0
     min_tier: str = "namespaces"
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            if tests_of(record) is None:
-                continue
-            reason, note = self._judge(record)
-            if reason is not None:
-                reasons[index] = reason
-            elif note:
-                notes[index] = note
-        return Outcome(reasons, notes)
-
-    def _judge(self, record: Record) -> tuple[str | None, dict[str, Any]]:
+    def reason(self, record: Record) -> Said:
+        if tests_of(record) is None:
+            return None
         solution = record.get("solution")
         programs = [p for p in list_of(record, "candidates") if isinstance(p, str)]
         if isinstance(solution, str):
             programs = [solution, *programs]
         if not programs:
-            return "no candidates", {}
+            return "no candidates"
         ran = [self._run(record, program) for program in programs]
         lost = next((one for one in ran if isinstance(one, str)), None)
         if lost is not None:
-            return f"cannot run: {lost[:80]}", {}
+            return f"cannot run: {lost[:80]}"
         table = [one for one in ran if not isinstance(one, str)]
         faults = faults_of(table, self.min_agreeing)
         note = {"code_pass_rate": sum(all(t.passed for t in row) for row in table) / len(table)}
         if faults.mismatched:
             left = len(table[0]) - len(faults.mismatched)
             if not self.repairs or left < self.min_tests:
-                return f"mismatched tests: {list(faults.mismatched)}", {}
-            return None, note | {"bad_tests": list(faults.mismatched)}
+                return f"mismatched tests: {list(faults.mismatched)}"
+            return note | {"bad_tests": list(faults.mismatched)}
         if faults.ambiguous:
-            return f"ambiguous: tests {list(faults.ambiguous)}", {}
+            return f"ambiguous: tests {list(faults.ambiguous)}"
         if isinstance(solution, str) and not all(t.passed for t in table[0]):
             failed = [i for i, t in enumerate(table[0]) if not t.passed]
-            return f"reference fails: tests {failed}", {}
-        return ("unsolved" if not note["code_pass_rate"] else None), note
+            return f"reference fails: tests {failed}"
+        return note if note["code_pass_rate"] else "unsolved"
 
     def _run(self, record: Record, program: str) -> "list[Ran] | str":
         """What the program did in every test, or why that is not known."""

@@ -22,7 +22,7 @@ import numpy as np
 from loong_jax.data.curation import records as corpora
 from loong_jax.data.curation import shingles
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _FRAME_ITEMS = 4  # a long run that so many items have is the frame of a template
 
@@ -37,13 +37,9 @@ class Overlap:
     max_items: int = 50  # a run that more items have does not count
 
     def __post_init__(self):
-        if not 0 < self.min_share <= 1:
-            raise ConfigError(f"min_share={self.min_share} is not in (0, 1].")
-        if not 1 <= self.ngram <= self.long_run or self.max_items < 1:
-            raise ConfigError(
-                f"ngram={self.ngram}, long_run={self.long_run}, max_items={self.max_items}: a long "
-                "run is at least as long as a run, and each is at least 1."
-            )
+        refuse_no_share(self, "min_share")
+        refuse_below(self, 1, "ngram", "max_items")
+        refuse_below(self, self.ngram, "long_run")
 
 
 class Match(NamedTuple):

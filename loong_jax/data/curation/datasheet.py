@@ -58,7 +58,7 @@ def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage])
         sha256=digest.hexdigest(),
         fields={field: _most_common(c) for field, c in counts.items() if set(c) - {"(none)"}},
         prompt_chars=_quantiles(lengths),
-        sources=[dataclasses.asdict(source) for source in funnel.sources],
+        sources=[source._asdict() for source in funnel.sources],
         stages=_stages(funnel, all_stages),
         decontaminated_against=[
             {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}

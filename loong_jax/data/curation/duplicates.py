@@ -24,7 +24,7 @@ from scipy.sparse import csgraph
 from loong_jax.data.curation import shingles
 from loong_jax.data.curation.shingles import Ragged
 from loong_jax.data.curation.stages import Outcome, Record, Sketch, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _BLOCK = 1 << 16  # values hashed at a time, so that they stay in the cache
 _SEED = 20240917
@@ -46,11 +46,9 @@ class Similarity:
     numbers_matter: bool = True
 
     def __post_init__(self):
-        if not 0 < self.threshold <= 1:
-            raise ConfigError(f"threshold={self.threshold} is not in (0, 1].")
-        if self.ngram < 1:
-            raise ConfigError(f"ngram={self.ngram} is below 1. A run has at least one word.")
-        if self.num_bands < 1 or self.num_hashes % self.num_bands:
+        refuse_no_share(self, "threshold")
+        refuse_below(self, 1, "ngram", "num_bands")
+        if self.num_hashes % self.num_bands:
             raise ConfigError(
                 f"num_hashes={self.num_hashes} is no multiple of num_bands={self.num_bands}. "
                 "Change one of them."

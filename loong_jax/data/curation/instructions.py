@@ -9,10 +9,10 @@ result is checked by the verifier "constraints", so it serves SFT (prompt and re
 import dataclasses
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from loong_jax.data.curation.stages import Outcome, Record, prompt_of, text_of
+from loong_jax.data.curation.stages import Record, Said, prompt_of, text_of
 from loong_jax.verifiers import constraints as checks
 
 Constraint = Mapping[str, Any]
@@ -89,24 +89,18 @@ class KeepsConstraints:
 
     name: str = "keeps_constraints"
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            arguments = record.get("arguments")
-            asked = arguments.get("constraints") if isinstance(arguments, Mapping) else None
-            if asked is None:
-                continue
-            try:
-                checked = checks.check(asked, text_of(record, "response"))
-            except checks.VerifierError as error:
-                reasons[index] = f"malformed: {error}"[:100]
-                continue
-            broken = [one.rule for one in checked if not one.is_kept]
-            if broken:
-                reasons[index] = f"breaks: {broken[0]}"[:100]
-            else:
-                notes[index] = {"num_constraints": len(checked)}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        arguments = record.get("arguments")
+        asked = arguments.get("constraints") if isinstance(arguments, Mapping) else None
+        if asked is None:
+            return None
+        try:
+            checked = checks.check(asked, text_of(record, "response"))
+        except checks.VerifierError as error:
+            return f"malformed: {error}"[:100]
+        broken = next((one.rule for one in checked if not one.is_kept), None)
+        told = {"num_constraints": len(checked)}
+        return told if broken is None else f"breaks: {broken}"[:100]
 
 
 # ---- kinds

@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data.curation.stages import Outcome, Record, list_of, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.data import json_files
+from loong_jax.data.curation.stages import Record, Said, list_of, text_of
+from loong_jax.data.json_files import BadLine
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 
 class Passed(NamedTuple):
@@ -57,23 +59,17 @@ class PassRate:
             raise ConfigError(
                 f"at_least={self.at_least}, at_most={self.at_most} are no range in [0, 1]."
             )
-        if self.min_attempts < 1:
-            raise ConfigError(f"min_attempts={self.min_attempts} is below 1.")
+        refuse_below(self, 1, "min_attempts")
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            passed = passed_of(record, self.rollouts)
-            rate = passed.rate
-            if rate is None or passed.num_graded < self.min_attempts:
-                reasons[index] = f"too few attempts: {passed.num_graded}"
-            elif rate > self.at_most:
-                reasons[index] = f"too easy: {passed.num_correct} of {passed.num_graded}"
-            elif rate < self.at_least:
-                reasons[index] = f"too hard: {passed.num_correct} of {passed.num_graded}"
-            else:
-                notes[index] = {"pass_rate": rate}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        passed = passed_of(record, self.rollouts)
+        rate = passed.rate
+        if rate is None or passed.num_graded < self.min_attempts:
+            return f"too few attempts: {passed.num_graded}"
+        if self.at_least <= rate <= self.at_most:
+            return {"pass_rate": rate}
+        kind = "too easy" if rate > self.at_most else "too hard"
+        return f"{kind}: {passed.num_correct} of {passed.num_graded}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,25 +87,19 @@ class Balanced:
     min_attempts: int = 4
 
     def __post_init__(self):
-        if not 0 <= self.min_minority <= 0.5 or self.min_attempts < 2:
-            raise ConfigError(
-                f"min_minority={self.min_minority} is not in [0, 0.5], or min_attempts="
-                f"{self.min_attempts} is below 2."
-            )
+        refuse_below(self, 2, "min_attempts")
+        if not 0 <= self.min_minority <= 0.5:
+            raise ConfigError(f"min_minority={self.min_minority} is not in [0, 0.5]. Correct it.")
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            correct, graded = passed_of(record, self.rollouts)
-            if graded < self.min_attempts:
-                reasons[index] = f"too few attempts: {graded}"
-            elif correct in (0, graded):
-                reasons[index] = "all correct" if correct else "all wrong"
-            elif min(correct, graded - correct) < self.min_minority * graded:
-                reasons[index] = f"unbalanced: {correct} of {graded}"
-            else:
-                notes[index] = {"pass_rate": correct / graded}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        correct, graded = passed_of(record, self.rollouts)
+        if graded < self.min_attempts:
+            return f"too few attempts: {graded}"
+        if correct in (0, graded):
+            return "all correct" if correct else "all wrong"
+        if min(correct, graded - correct) < self.min_minority * graded:
+            return f"unbalanced: {correct} of {graded}"
+        return {"pass_rate": correct / graded}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,11 +120,8 @@ class MajorityVote:
     needs_agreement: bool = False
 
     def __post_init__(self):
-        if not 0 < self.min_share <= 1 or self.min_answers < 1:
-            raise ConfigError(
-                f"min_share={self.min_share} is not in (0, 1], or min_answers={self.min_answers} "
-                "is below 1."
-            )
+        refuse_no_share(self, "min_share")
+        refuse_below(self, 1, "min_answers")
 
     def reason(self, record: Record) -> str | None:
         answers = [a for a in list_of(record, self.key) if isinstance(a, str) and a.strip()]
@@ -180,18 +167,11 @@ def _verifier() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _passed_in(file: Path) -> dict[str, Passed]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}. Name a file of attempts.") from None
     if file.suffix == ".json":
-        return _of_evaluation(file, text)
+        return _of_evaluation(file)
     correct: Counter[str] = Counter()
     graded: Counter[str] = Counter()
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        name, value = _attempt(line, f"line {number} of {file}")
+    for name, value in json_files.read_lines(file, _attempt, noun="attempt"):
         graded[name] += value is not None
         correct[name] += value is True
     return {name: Passed(correct[name], count) for name, count in graded.items()}
@@ -202,32 +182,28 @@ _OUTCOMES: dict[Any, bool | None] = {
 }  # fmt: skip
 
 
-def _attempt(line: str, where: str) -> tuple[str, bool | None]:
-    try:
-        record = json.loads(line)
-        name = record.get("id", record.get("uid"))
-        said = record.get("correct", record.get("outcome", record.get("verdict")))
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{where} is no attempt: {error}. Give id and correct.") from None
+def _attempt(record: dict[str, Any], _: int) -> tuple[str, bool | None]:
+    name = record.get("id", record.get("uid"))
+    said = record.get("correct", record.get("outcome", record.get("verdict")))
     if isinstance(said, Mapping):
         said = said.get("outcome")
     is_value = said is None or isinstance(said, bool | str)
     if name is None or not is_value or said not in _OUTCOMES:
-        raise ConfigError(
-            f"{where} has id {name!r} and says {said!r:.40}. Give id, and correct as true, false "
-            "or null, or outcome as correct, wrong or ungradable."
+        raise BadLine(
+            f"has id {name!r} and says {said!r:.40}. Give id, and correct as true, false or null, "
+            "or outcome as correct, wrong or ungradable"
         )
     return str(name), _OUTCOMES[said]
 
 
-def _of_evaluation(file: Path, text: str) -> dict[str, Passed]:
+def _of_evaluation(file: Path) -> dict[str, Passed]:
     """The counts that `loong eval --json` wrote: by domain, by problem, [correct, graded]."""
     try:
-        domains = json.loads(text)["domains"]
+        domains = json.loads(file.read_text(encoding="utf-8"))["domains"]
         found = [one["correct_per_problem"] for one in domains.values()]
         counts = {name: pair for one in found for name, pair in one.items()}
         return {name: Passed(int(pair[0]), int(pair[1])) for name, pair in counts.items()}
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file} is not what `loong eval --json` writes ({error!r}). Name such a file, or JSON "
             "lines of attempts."

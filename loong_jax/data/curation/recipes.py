@@ -13,7 +13,6 @@ from loong_jax.data.curation import (
     code_problems,
     contamination,
     duplicates,
-    features,
     instructions,
     outcomes,
     prompts,
@@ -72,11 +71,14 @@ def sft(given: Given) -> tuple[Stage, ...]:
     return (
         prompts.Incomplete(),
         prompts.External(),
-        *_good_responses(),
+        responses.Truncation(),
+        responses.Repetition(),
+        responses.LanguageMixing(),
+        responses.Form(form="plain"),
         *_once(given, ("prompt", "response")),
         instructions.KeepsConstraints(),
         *_scored(given),
-        features.Features(),
+        responses.Features(),
     )
 
 
@@ -133,15 +135,6 @@ def safety_kinds(given: Given) -> tuple[Stage, ...]:
     --scorer is a tagger of categories, unless the records name their own under `safety`.
     """
     return (*_once(given, ("prompt",)), safety.SafetyKind(tagger=given.scorer))
-
-
-def _good_responses() -> tuple[Stage, ...]:
-    return (
-        responses.Truncation(),
-        responses.Repetition(),
-        responses.LanguageMixing(),
-        responses.Form(form="plain"),
-    )
 
 
 def _once(given: Given, keys: tuple[str, ...]) -> list[Stage]:

@@ -5,13 +5,12 @@ object is kept as `None`, so that it is counted and lands in a bin of its own.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.errors import ConfigError
 
@@ -19,8 +18,7 @@ JSONL, ARRAY_RECORD = (".jsonl", ".ndjson"), (".array_record",)
 _MAX_DEPTH = 100  # of objects and arrays in one another, so that a record can be written again
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A run of records of one file. `start` counts bytes in JSON lines, else records."""
 
     file: str
@@ -29,8 +27,7 @@ class Chunk:
     num_records: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """A file as it was when it was cut."""
 
     file: str
@@ -72,17 +69,11 @@ def cut(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
             position += len(line)
             in_chunk += bool(line.strip())
             if in_chunk == chunk_records:
-                chunks.append(_chunk(file, start, position - start, in_chunk))
+                chunks.append(Chunk(str(file), start, position - start, in_chunk))
                 start, total, in_chunk = position, total + in_chunk, 0
     if in_chunk:
-        chunks.append(_chunk(file, start, position - start, in_chunk))
-    source = Source(
-        file=str(file),
-        sha256=digest.hexdigest(),
-        num_bytes=position,
-        num_records=total + in_chunk,
-    )
-    return source, chunks
+        chunks.append(Chunk(str(file), start, position - start, in_chunk))
+    return Source(str(file), digest.hexdigest(), position, total + in_chunk), chunks
 
 
 def read_lines(chunk: Chunk) -> list[bytes]:
@@ -142,26 +133,14 @@ def _kind(path: Path) -> str | None:
     return "array_record" if is_array_record else None
 
 
-def _chunk(file: Path, start: int, size: int, num_records: int) -> Chunk:
-    return Chunk(file=str(file), start=start, size=size, num_records=num_records)
-
-
 def _cut_array_record(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
     with open(file, "rb") as data:
         digest = hashlib.file_digest(data, "sha256")
     with contextlib.closing(_reader(file)) as reader:
         total = reader.num_records()
-    chunks = [
-        _chunk(file, start, min(chunk_records, total - start), min(chunk_records, total - start))
-        for start in range(0, total, chunk_records)
-    ]
-    source = Source(
-        file=str(file),
-        sha256=digest.hexdigest(),
-        num_bytes=file.stat().st_size,
-        num_records=total,
-    )
-    return source, chunks
+    sizes = ((start, min(chunk_records, total - start)) for start in range(0, total, chunk_records))
+    chunks = [Chunk(str(file), start, size, size) for start, size in sizes]
+    return Source(str(file), digest.hexdigest(), file.stat().st_size, total), chunks
 
 
 def _reader(file: Path) -> Any:

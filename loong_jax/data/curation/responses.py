@@ -1,4 +1,4 @@
-"""Rules on what was answered: repetition, truncation, mixed languages, form.
+"""Rules on what was answered: repetition, truncation, mixed languages, form. And its features.
 
 LongCat-Flash-Thinking A.1 removes synthetic answers with repetitive generation, truncation,
 language mixing or another form than the desired one. A record without a response passes.
@@ -7,10 +7,11 @@ language mixing or another form than the desired one. A record without a respons
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from loong_jax.data import response
-from loong_jax.data.curation.stages import Record, prompt_of, text_of
-from loong_jax.errors import ConfigError
+from loong_jax.data.curation.stages import Record, Said, prompt_of, text_of
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -34,11 +35,8 @@ class Repetition:
     max_same_sentences: int = 5
 
     def __post_init__(self):
-        if not 0 < self.max_share <= 1 or self.ngram < 2 or self.min_rounds < 2:
-            raise ConfigError(
-                f"max_share={self.max_share}, ngram={self.ngram}, min_rounds={self.min_rounds}: "
-                "the share is in (0, 1], the others at least 2."
-            )
+        refuse_no_share(self, "max_share")
+        refuse_below(self, 2, "ngram", "min_rounds")
 
     def reason(self, record: Record) -> str | None:
         text = text_of(record, self.key)
@@ -227,3 +225,54 @@ class Form:
         forms = (dataclasses.replace(response.FORMS[n], needs_thinking=True) for n in names)
         is_formed = any(response.read(text, form).is_well_formed for form in forms)
         return None if not text or is_formed else f"not {self.form}"
+
+
+# ---- features of behaviour
+
+_WORD = re.compile(r"\w+")
+# English; a response in another language has length only.
+MARKS: Mapping[str, re.Pattern[str]] = {
+    "reflection": re.compile(
+        r"\b(?:wait|hmm|hold on"
+        r"|let me (?:re-?check|re-?think|reconsider|re-?examine|double[- ]check)"
+        r"|on second thought|actually|that(?:'s| is) (?:not right|wrong|incorrect)|i made (?:a|an) "
+        r"(?:mistake|error)|let me go back|is (?:that|this) (?:right|correct)\?)",
+        re.IGNORECASE,
+    ),
+    "verification": re.compile(
+        r"\b(?:let(?:'s| me| us) (?:check|verify|test|confirm|substitute)|to (?:verify|check)|"
+        r"plugging (?:in|back)|sanity check|as a check|we can verify)",
+        re.IGNORECASE,
+    ),
+    "exploration": re.compile(
+        r"\b(?:alternatively|another (?:way|approach|idea|method)|what if|suppose instead|maybe we "
+        r"(?:can|could)|let(?:'s| me) try|instead,)",
+        re.IGNORECASE,
+    ),
+    "planning": re.compile(
+        r"\b(?:first,|step \d+|the plan is|let(?:'s| me) (?:start|begin) (?:by|with)|we need to|"
+        r"our goal is)",
+        re.IGNORECASE,
+    ),
+}
+
+
+def of_text(text: str) -> dict[str, float]:
+    """`words`, and per 1,000 of them each kind of mark; 0 of all for an empty text."""
+    num_words = len(_WORD.findall(text))
+    densities = {
+        name: round(1000 * len(mark.findall(text)) / num_words, 3) if num_words else 0.0
+        for name, mark in MARKS.items()
+    }
+    return {"words": num_words, **densities}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+    """Notes the features of a text as `features`, and drops nothing."""
+
+    name: str = "features"
+    key: str = "response"
+
+    def reason(self, record: Record) -> Said:
+        return {"features": of_text(text_of(record, self.key))}

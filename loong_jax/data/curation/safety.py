@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from loong_jax.data.curation.scorer import Scorer
+from loong_jax.data.curation import scorer
 from loong_jax.data.curation.stages import Outcome, Record, note_of, prompt_of
 from loong_jax.errors import ConfigError
 
@@ -118,13 +118,13 @@ class SafetyKind:
     def _tagged(self, records: Sequence[Record]) -> Mapping[int, str]:
         if self.tagger is None or not records:
             return {}
-        scorer = _tagger(self.tagger)
-        _, probability = scorer.score([prompt_of(record) for record in records])
-        if not scorer.tags:
+        tagger = scorer.loaded(self.tagger)
+        _, probability = tagger.score([prompt_of(record) for record in records])
+        if not tagger.tags:
             raise ConfigError(f"{self.tagger} has learnt no tags. Train it on tagged prompts.")
         best = np.argmax(probability, axis=1)
         return {
-            index: scorer.tags[place]
+            index: tagger.tags[place]
             for index, place in enumerate(best)
             if probability[index, place] >= self.min_probability
         }
@@ -134,8 +134,3 @@ def counts(records: Sequence[Record]) -> dict[str, int]:
     """How many records each kind of response has, all five named."""
     found = Counter(str(note_of(record, "response_kind")) for record in records)
     return {kind: found[kind] for kind in KINDS}
-
-
-@functools.lru_cache(maxsize=2)
-def _tagger(path: Path) -> Scorer:
-    return Scorer.load(path)

@@ -8,6 +8,7 @@ absent. LongCat-Flash-Thinking A.1 (difficulty), A.2.1 (knowledge points, safety
 """
 
 import dataclasses
+import functools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -102,6 +103,9 @@ class Scorer:
                 f"{directory} holds no scorer ({error!r}). It needs {' and '.join(_FILES)}; train "
                 "one with `loong curate train-scorer`."
             ) from None
+
+
+loaded = functools.cache(Scorer.load)
 
 
 def train(
@@ -238,7 +242,7 @@ class Scored:
     at_most: float | None = None
 
     def judge(self, records: Sequence[Record]) -> Outcome:
-        scorer = _loaded(self.path)
+        scorer = loaded(self.path)
         difficulty, probability = scorer.score([prompt_of(record) for record in records])
         reasons, notes = {}, {}
         for index in range(len(records)):
@@ -253,15 +257,6 @@ class Scored:
                 note["tags"] = [scorer.tags[place] for place in places]
             notes[index] = note
         return Outcome(reasons, notes)
-
-
-_SCORERS: dict[Path, Scorer] = {}
-
-
-def _loaded(path: Path) -> Scorer:
-    if path not in _SCORERS:
-        _SCORERS[path] = Scorer.load(path)
-    return _SCORERS[path]
 
 
 # ---- model

@@ -15,7 +15,7 @@ import numpy as np
 
 from loong_jax.data.curation import records as corpora
 from loong_jax.data.curation.stages import Outcome, Record, Sketch, prompt_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _BLOCK = 2048
 
@@ -94,11 +94,8 @@ class Semantic:
     seed: int = 0
 
     def __post_init__(self):
-        if not 0 < self.threshold <= 1 or self.num_clusters < 1 or self.num_rounds < 1:
-            raise ConfigError(
-                f"threshold={self.threshold} is not in (0, 1], or num_clusters="
-                f"{self.num_clusters}, num_rounds={self.num_rounds} are below 1."
-            )
+        refuse_no_share(self, "threshold")
+        refuse_below(self, 1, "num_clusters", "num_rounds")
 
     def sketch(self, records: Sequence[Record]) -> Sketch:
         if not records:
@@ -131,10 +128,9 @@ class SemanticContamination:
     threshold: float = 0.9
 
     def __post_init__(self):
-        if not 0 < self.threshold <= 1 or not self.against:
-            raise ConfigError(
-                f"threshold={self.threshold} is not in (0, 1], or against is empty. Name a file."
-            )
+        refuse_no_share(self, "threshold")
+        if not self.against:
+            raise ConfigError("against is empty. Name a file.")
 
     def judge(self, records: Sequence[Record]) -> Outcome:
         if not records:

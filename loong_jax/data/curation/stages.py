@@ -5,7 +5,7 @@ A record is a JSON object: `prompt` (or `messages`), perhaps `gold`, `response`,
 
 Stages are small frozen dataclasses of three forms, told apart by the methods they have:
 
-- `RecordFilter.reason(record)`: a record by itself;
+- `RecordFilter.reason(record)`: a record by itself, a reason or notes;
 - `ChunkFilter.judge(records)`: a few thousand at a time, where that is faster;
 - `CorpusFilter.sketch(records)`, then `decide(sketch)`: the whole corpus, through small arrays.
 
@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 Record: TypeAlias = Mapping[str, Any]
+Said: TypeAlias = str | Mapping[str, Any] | None
 Sketch: TypeAlias = dict[str, np.ndarray]  # arrays with one row per record
 
 
@@ -39,8 +40,8 @@ class RecordFilter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def reason(self, record: Record) -> str | None:
-        """Why the record is dropped; None keeps it."""
+    def reason(self, record: Record) -> Said:
+        """Why the record is dropped, or what is noted of one that stays."""
         ...
 
 
@@ -71,8 +72,9 @@ def judge(stage: RecordFilter | ChunkFilter, records: Sequence[Record]) -> Outco
     """What a stage says of a few records, whichever of the first two forms it has."""
     if isinstance(stage, ChunkFilter):
         return stage.judge(records)
-    found = ((index, stage.reason(record)) for index, record in enumerate(records))
-    return Outcome({index: reason for index, reason in found if reason is not None})
+    said = {index: stage.reason(record) for index, record in enumerate(records)}
+    reasons = {index: one for index, one in said.items() if isinstance(one, str)}
+    return Outcome(reasons, {i: one for i, one in said.items() if isinstance(one, Mapping)})
 
 
 def prompt_of(record: Record) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loong_jax.data.curation.outcomes import passed_of
-from loong_jax.data.curation.stages import Outcome, Record, list_of
+from loong_jax.data.curation.stages import Record, Said, list_of
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import tool_calls
 
@@ -43,25 +43,18 @@ class ToolNecessity:
         if (self.with_tools is None) != (self.without_tools is None):
             raise ConfigError("one of with_tools and without_tools is missing. Give both or none.")
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            using = passed_of(record, self.with_tools, "outcomes_with_tools")
-            alone = passed_of(record, self.without_tools, "outcomes_without_tools")
-            if min(using.num_graded, alone.num_graded) < self.min_attempts:
-                reasons[index] = f"too few attempts: {using.num_graded}, {alone.num_graded}"
-                continue
-            s_with, s_without = using.rate or 0.0, alone.rate or 0.0
-            gain = s_with - s_without
-            if s_without >= self.tau_3:
-                reasons[index] = f"solved without: {s_without:.2f}"
-            elif s_with <= self.tau_2:
-                reasons[index] = f"unsolved with: {s_with:.2f}"
-            elif gain <= self.tau_1:
-                reasons[index] = f"little gain: {gain:.2f}"
-            else:
-                notes[index] = {"tool_necessity": gain}
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        using = passed_of(record, self.with_tools, "outcomes_with_tools")
+        alone = passed_of(record, self.without_tools, "outcomes_without_tools")
+        if min(using.num_graded, alone.num_graded) < self.min_attempts:
+            return f"too few attempts: {using.num_graded}, {alone.num_graded}"
+        s_with, s_without = using.rate or 0.0, alone.rate or 0.0
+        gain = s_with - s_without
+        if s_without >= self.tau_3:
+            return f"solved without: {s_without:.2f}"
+        if s_with <= self.tau_2:
+            return f"unsolved with: {s_with:.2f}"
+        return f"little gain: {gain:.2f}" if gain <= self.tau_1 else {"tool_necessity": gain}
 
 
 Call = Mapping[str, Any]  # name, arguments
@@ -208,22 +201,14 @@ def _calls_of(message: Mapping[str, Any], number: int) -> list[dict[str, Any]] |
 
 
 def _in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Answers in the order of their calls."""
-    order: dict[str, int] = {}
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            order[call["id"]] = len(order)
-    result: list[dict[str, Any]] = []
-    for message in messages:
-        place = len(result)
-        if message["role"] == "tool":
-            mine = order[message["tool_call_id"]]
-            while place and result[place - 1]["role"] == "tool":
-                if order[result[place - 1]["tool_call_id"]] < mine:
-                    break
-                place -= 1
-        result.insert(place, message)
-    return result
+    """Answers in the order of their calls, which the message before them made."""
+    keys, turn, order = [], 0, {}
+    for place, message in enumerate(messages):
+        if message["role"] != "tool":
+            turn, calls = place, message.get("tool_calls", ())
+            order = {call["id"]: number for number, call in enumerate(calls, 1)}
+        keys.append((turn, order.get(message.get("tool_call_id"), 0), place))
+    return [messages[place] for *_, place in sorted(keys)]
 
 
 def _values(arguments: Any) -> list[str]:
@@ -253,25 +238,14 @@ class Trajectories:
     min_score: float = 0.6
     min_judges: int = 1
 
-    def judge(self, records: Sequence[Record]) -> Outcome:
-        reasons, notes = {}, {}
-        for index, record in enumerate(records):
-            messages = record.get("messages")
-            shaped = normalised(messages) if isinstance(messages, list) else "no messages"
-            if isinstance(shaped, str):
-                reasons[index] = f"form: {shaped}"
-                continue
-            reason = self._panel(record.get("judgements"))
-            if reason is not None:
-                reasons[index] = reason
-                continue
-            of = complexity(shaped)
-            notes[index] = {
-                "messages": shaped,
-                "stratum": of.stratum,
-                "complexity": dataclasses.asdict(of),
-            }
-        return Outcome(reasons, notes)
+    def reason(self, record: Record) -> Said:
+        messages = record.get("messages")
+        shaped = normalised(messages) if isinstance(messages, list) else "no messages"
+        if isinstance(shaped, str):
+            return f"form: {shaped}"
+        of = complexity(shaped)
+        told = {"messages": shaped, "stratum": of.stratum, "complexity": dataclasses.asdict(of)}
+        return self._panel(record.get("judgements")) or told
 
     def _panel(self, judgements: Any) -> str | None:
         given = judgements if isinstance(judgements, Mapping) else {}

@@ -25,15 +25,11 @@ def effects(rules: Sequence[Sequence[Any]], causes: frozenset[str]) -> set[str]:
     return known
 
 
-def _explains(state: State, causes: frozenset[str]) -> bool:
-    known = effects(state["rules"], causes)
-    return known.issuperset(state["seen"]) and known.isdisjoint(state["absent"])
-
-
 def _explanations(state: State, size: int) -> Iterator[frozenset[str]]:
     names = [f"c{number}" for number in range(1, state["causes"] + 1)]
     for chosen in itertools.combinations(names, size):
-        if _explains(state, frozenset(chosen)):
+        known = effects(state["rules"], frozenset(chosen))
+        if known.issuperset(state["seen"]) and known.isdisjoint(state["absent"]):
             yield frozenset(chosen)
 
 

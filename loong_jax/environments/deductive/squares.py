@@ -15,6 +15,39 @@ SHARE_COMPARED = 0.45  # of the pairs of neighbours
 DIGITS = "123456789"
 
 
+def _size(cells: str) -> int:
+    return round(len(cells) ** 0.5)
+
+
+def _board(cells: str) -> str:
+    size = _size(cells)
+    return "\n".join(cells[start : start + size] for start in range(0, size**2, size))
+
+
+def _place(cell: int, size: int) -> str:
+    return f"({cell // size + 1},{cell % size + 1})"
+
+
+Groups = dict[str, list[int]]  # kind -> which row, column or box each cell is in
+
+
+def _lines(size: int) -> Groups:
+    cells = range(size**2)
+    return {"row": [c // size for c in cells], "column": [c % size for c in cells]}
+
+
+def _network(groups: Groups, less: Sequence[Sequence[int]] = ()) -> csp.Network:
+    """Cells of one group differ; of each pair in `less` the first is smaller."""
+    num_cells = len(groups["row"])
+    network = csp.Network(num_cells, round(num_cells**0.5))
+    for a, b in itertools.combinations(range(num_cells), 2):
+        if any(group[a] == group[b] for group in groups.values()):
+            network.relate(a, b, csp.differ)
+    for a, b in less:
+        network.relate(a, b, csp.less)
+    return network
+
+
 def _emptied(
     network: csp.Network, solution: Sequence[int], num_empty: int, order: Sequence[int]
 ) -> str | None:
@@ -37,40 +70,43 @@ def _emptied(
     return "".join("." if mask == full else str(mask.bit_length()) for mask in masks)
 
 
-def _solved(network: csp.Network, cells: str) -> str:
-    full = (1 << network.size) - 1
-    domains = [full if cell == "." else 1 << (int(cell) - 1) for cell in cells]
-    return _board("".join(str(digit + 1) for digit in network.solutions(domains, 1)[0]))
+class _Square(Puzzle):
+    """State: {"cells": the digits given row by row, a dot for none, ...}, perhaps with "less"."""
+
+    def groups(self, state: State) -> Groups:
+        return _lines(_size(state["cells"]))
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        size = _size(state["cells"])
+        given = "".join(answers.grid(answer, size, size, DIGITS[:size]))
+        for cell, (clue, digit) in enumerate(zip(state["cells"], given, strict=True)):
+            if clue not in (".", digit):
+                return f"{_place(cell, size)} was {clue}"
+        for kind, group in self.groups(state).items():
+            for index in range(size):
+                digits = {given[cell] for cell in range(size**2) if group[cell] == index}
+                if len(digits) < size:
+                    return f"{kind} {index + 1} repeats a digit"
+        for a, b in state.get("less", ()):
+            if given[a] >= given[b]:
+                return f"not {_place(a, size)} < {_place(b, size)}"
+        return None
+
+    def answer(self, state: State) -> str:
+        cells, full = state["cells"], (1 << _size(state["cells"])) - 1
+        domains = [full if cell == "." else 1 << (int(cell) - 1) for cell in cells]
+        network = _network(self.groups(state), state.get("less", ()))
+        return _board("".join(str(digit + 1) for digit in network.solutions(domains, 1)[0]))
 
 
-def _size(cells: str) -> int:
-    return round(len(cells) ** 0.5)
+def _with_boxes(rows: int, columns: int) -> Groups:
+    """Groups of a square whose boxes have so many rows and columns."""
+    groups = _lines(rows * columns)
+    places = zip(groups["row"], groups["column"], strict=True)
+    return groups | {"box": [r // rows * rows + c // columns for r, c in places]}
 
 
-def _board(cells: str) -> str:
-    size = _size(cells)
-    return "\n".join(cells[start : start + size] for start in range(0, size**2, size))
-
-
-def _boxes(rows: int, columns: int) -> list[int]:
-    """The box of every cell of a square of rows * columns cells a side."""
-    size = rows * columns
-    return [
-        (row // rows) * rows + column // columns for row in range(size) for column in range(size)
-    ]
-
-
-def _sudoku_network(rows: int, columns: int) -> csp.Network:
-    size, box = rows * columns, _boxes(rows, columns)
-    network = csp.Network(size * size, size)
-    for a in range(size * size):
-        for b in range(a):
-            if a // size == b // size or a % size == b % size or box[a] == box[b]:
-                network.relate(a, b, csp.differ)
-    return network
-
-
-class Sudoku(Puzzle):
+class Sudoku(_Square):
     """State: {"box": [2, 3], "cells": "1..4..."}."""
 
     name = "sudoku"
@@ -78,7 +114,7 @@ class Sudoku(Puzzle):
     def draw(self, level: int, rng: random.Random) -> State | None:
         rows, columns, num_empty = SUDOKUS[level]
         size = rows * columns
-        network = _sudoku_network(rows, columns)
+        network = _network(_with_boxes(rows, columns))
         full = (1 << size) - 1
         domains = [full] * size**2
         for cell, digit in enumerate(rng.sample(range(size), size)):
@@ -114,26 +150,8 @@ class Sudoku(Puzzle):
         rows, columns = state["box"]
         return f"{rows}x{columns}:" + "".join(names[cell] for cell in state["cells"])
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        rows, columns = state["box"]
-        size = rows * columns
-        given = "".join(answers.grid(answer, size, size, DIGITS[:size]))
-        for cell, (clue, digit) in enumerate(zip(state["cells"], given, strict=True)):
-            if clue not in (".", digit):
-                return f"row {cell // size + 1}, column {cell % size + 1} was {clue}"
-        for kind, group in (
-            ("row", [cell // size for cell in range(size**2)]),
-            ("column", [cell % size for cell in range(size**2)]),
-            ("box", _boxes(rows, columns)),
-        ):
-            for index in range(size):
-                digits = {given[cell] for cell in range(size**2) if group[cell] == index}
-                if len(digits) < size:
-                    return f"{kind} {index + 1} repeats a digit"
-        return None
-
-    def answer(self, state: State) -> str:
-        return _solved(_sudoku_network(*state["box"]), state["cells"])
+    def groups(self, state: State) -> Groups:
+        return _with_boxes(*state["box"])
 
 
 def _shuffled(solution: list[int], rows: int, columns: int, rng: random.Random) -> list[int]:
@@ -152,21 +170,7 @@ def _shuffled(solution: list[int], rows: int, columns: int, rng: random.Random) 
     return [solution[row * size + column] for row in row_order for column in column_order]
 
 
-def _futoshiki_network(size: int, less: list[list[int]]) -> csp.Network:
-    network = csp.Network(size * size, size)
-    for a, b in itertools.combinations(range(size * size), 2):
-        if a // size == b // size or a % size == b % size:
-            network.relate(a, b, csp.differ)
-    for a, b in less:
-        network.relate(a, b, csp.less)
-    return network
-
-
-def _place(cell: int, size: int) -> str:
-    return f"({cell // size + 1},{cell % size + 1})"
-
-
-class Futoshiki(Puzzle):
+class Futoshiki(_Square):
     """State: {"cells": "1..4...", "less": [[cell, larger cell], ...]}."""
 
     name = "futoshiki"
@@ -184,7 +188,7 @@ class Futoshiki(Puzzle):
         chosen = sorted(rng.sample(pairs, round(SHARE_COMPARED * len(pairs))))
         less = [[a, b] if solution[a] < solution[b] else [b, a] for a, b in chosen]
         order = rng.sample(range(size * size), size * size)
-        cells = _emptied(_futoshiki_network(size, less), solution, num_empty, order)
+        cells = _emptied(_network(_lines(size), less), solution, num_empty, order)
         return None if cells is None else {"cells": cells, "less": less}
 
     def prompt(self, state: State) -> str:
@@ -197,23 +201,3 @@ class Futoshiki(Puzzle):
             f"{less}.\nThere is exactly one solution. Answer with the whole grid: {size} lines of "
             f"{size} digits."
         )
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        size = _size(state["cells"])
-        rows = answers.grid(answer, size, size, DIGITS[:size])
-        given = "".join(rows)
-        for cell, (clue, digit) in enumerate(zip(state["cells"], given, strict=True)):
-            if clue not in (".", digit):
-                return f"{_place(cell, size)} was {clue}"
-        for kind, found in (("row", rows), ("column", zip(*rows, strict=True))):
-            for number, line in enumerate(found, 1):
-                if len(set(line)) < size:
-                    return f"{kind} {number} repeats a digit"
-        for a, b in state["less"]:
-            if given[a] >= given[b]:
-                return f"not {_place(a, size)} < {_place(b, size)}"
-        return None
-
-    def answer(self, state: State) -> str:
-        cells = state["cells"]
-        return _solved(_futoshiki_network(_size(cells), state["less"]), cells)

@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema
 
+from loong_jax.data import fences
 from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 500_000
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _REFUSAL = re.compile(
     r"(?:i'?m|i am) (?:very |so |really )?sorry\b|sorry[,.]? (?:but )?i (?:can|could|am|will)"
     r"|i (?:can ?not|can't|am unable to|'?m unable to|won't|must decline)"
@@ -40,9 +40,7 @@ def parse(text: str, schema: Mapping[str, Any]) -> Any:
     """The one JSON object of a reply, perhaps in a fence; Malformed where it breaks the schema."""
     if len(text) > MAX_CHARS:
         raise Malformed(f"{len(text)} characters are more than {MAX_CHARS}")
-    text = without_thinking(text)
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced[1].strip()
+    text = fences.unframed(without_thinking(text), "json").strip()
     try:
         found = json.loads(
             text, object_pairs_hook=tool_calls.once, parse_constant=tool_calls.refuse

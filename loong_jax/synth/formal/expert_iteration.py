@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from loong_jax.data import json_files
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth import opening
 from loong_jax.verifiers.verdict import Verdict
 
@@ -65,9 +65,7 @@ class LoopSettings:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("num_rounds", "num_samples", "num_held_out_samples", "chunk"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 1, "num_rounds", "num_samples", "num_held_out_samples", "chunk")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

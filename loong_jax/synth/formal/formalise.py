@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loong_jax.synth.authors import Author, Reply, Request, structured
-from loong_jax.synth.formal import formulas, statement, wording
+from loong_jax.synth.formal import formulas, statement
+from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.statement import Statement
 
@@ -76,8 +77,8 @@ class Formalised:
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
-    glossary = wording.draw_glossary(posed.atoms, rng)
-    text = wording.tell(posed, glossary)
+    glossary = theorems.draw_glossary(posed.atoms, rng)
+    text = theorems.tell(posed, glossary)
     return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 
 
@@ -101,7 +102,7 @@ def formalise(
     ) -> None:
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
         kept = [one for one in made if one.is_kept]
-        glossaries = [wording.glossary_text(one.problem.glossary) for one in kept]
+        glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
         replies = author.ask(
             [
                 Request(

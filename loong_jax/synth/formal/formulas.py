@@ -6,10 +6,12 @@ These two connectives are the language of the verifiers' built-in Metamath datab
 
 import functools
 import itertools
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+T = TypeVar("T")
 MAX_ATOMS = 12  # of a truth table
 MAX_CHARS = 4000
 MAX_DEPTH = 60
@@ -86,26 +88,29 @@ def atoms_of(formulas: Iterable[Formula]) -> list[str]:
     return list(dict.fromkeys(name for formula in formulas for name in leaves(formula)))
 
 
+def fold(
+    formula: Formula, atom: Callable[[str], T], negated: Callable[[T], T],
+    implied: Callable[[T, T], T],
+) -> T:  # fmt: skip
+    """What is made of a formula from its atoms up, from left to right."""
+    match formula:
+        case Atom(name):
+            return atom(name)
+        case Not(inner):
+            return negated(fold(inner, atom, negated, implied))
+        case Implies(premise, conclusion):
+            left = fold(premise, atom, negated, implied)
+            return implied(left, fold(conclusion, atom, negated, implied))
+
+
 @functools.lru_cache(maxsize=4096)
 def leaves(formula: Formula) -> tuple[str, ...]:
     """Names of its atoms from left to right, repeated as they are."""
-    match formula:
-        case Atom(name):
-            return (name,)
-        case Not(inner):
-            return leaves(inner)
-        case Implies(premise, conclusion):
-            return (*leaves(premise), *leaves(conclusion))
+    return tuple(fold(formula, lambda name: [name], lambda inner: inner, lambda a, b: a + b))
 
 
 def rename(formula: Formula, name_of: Mapping[str, str]) -> Formula:
-    match formula:
-        case Atom(name):
-            return Atom(name_of[name])
-        case Not(inner):
-            return Not(rename(inner, name_of))
-        case Implies(premise, conclusion):
-            return Implies(rename(premise, name_of), rename(conclusion, name_of))
+    return fold(formula, lambda name: Atom(name_of[name]), Not, Implies)
 
 
 # ---- truth tables
@@ -127,13 +132,7 @@ def are_equivalent(left: Formula, right: Formula) -> bool:
 
 
 def value(formula: Formula, row: Mapping[str, bool]) -> bool:
-    match formula:
-        case Atom(name):
-            return row[name]
-        case Not(inner):
-            return not value(inner, row)
-        case Implies(premise, conclusion):
-            return not value(premise, row) or value(conclusion, row)
+    return fold(formula, row.__getitem__, operator.not_, operator.le)  # a -> b is a <= b
 
 
 def _rows(formulas: Sequence[Formula]) -> Iterator[dict[str, bool]]:

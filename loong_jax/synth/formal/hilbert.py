@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
+from loong_jax.synth.formal.formulas import Formula
 from loong_jax.synth.formal.proofs import Node, Rule, rules_of
 from loong_jax.synth.formal.statement import Statement
 
@@ -21,7 +21,8 @@ VARIABLES = (*_BUILT_IN, *_MORE)
 
 def theorem(statement: Statement, names: Mapping[str, str]) -> str:
     """`|- ( ph -> ... )` with the variables that `names` gives the atoms."""
-    return f"|- {_wff(statement.formula, names)}"
+    wff = formulas.fold(statement.formula, names.__getitem__, "-. {}".format, "( {} -> {} )".format)
+    return f"|- {wff}"
 
 
 def variables_of(statement: Statement) -> dict[str, str]:
@@ -71,13 +72,12 @@ class _Ledger:
         self._names = names
 
     def wff(self, formula: Formula) -> int:
-        match formula:
-            case Atom(name):
-                return self._number(f"w{self._names[name]}", (), -1)
-            case Not(inner):
-                return self._number("wn", (self.wff(inner),), -1)
-            case Implies(premise, conclusion):
-                return self._implies(self.wff(premise), self.wff(conclusion))
+        return formulas.fold(
+            formula,
+            lambda name: self._number(f"w{self._names[name]}", (), -1),
+            lambda inner: self._number("wn", (inner,), -1),
+            self._implies,
+        )
 
     def under(self, assumed: Sequence[Rule], node: Node) -> int:
         """The sub-proof of a node, with what was assumed for it discharged."""
@@ -203,13 +203,3 @@ def _letters(number: int) -> str:
         text = chr(ord("U") + number % 5) + text
         number //= 5
     return text
-
-
-def _wff(formula: Formula, names: Mapping[str, str]) -> str:
-    match formula:
-        case Atom(name):
-            return names[name]
-        case Not(inner):
-            return f"-. {_wff(inner, names)}"
-        case Implies(premise, conclusion):
-            return f"( {_wff(premise, names)} -> {_wff(conclusion, names)} )"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
+from loong_jax.synth.formal.formulas import Formula
 
 _ROUNDS = 4  # of refinement; more than the longest chain of hypotheses needs to be told apart by
 
@@ -88,13 +88,7 @@ def _note(formula: Formula, where: str, seen: dict[str, list[str]]) -> None:
 
 
 def _painted(formula: Formula, color: Mapping[str, str]) -> str:
-    match formula:
-        case Atom(name):
-            return f"<{color[name]}>"
-        case Not(inner):
-            return f"~{_painted(inner, color)}"
-        case Implies(premise, conclusion):
-            return f"({_painted(premise, color)}>{_painted(conclusion, color)})"
+    return formulas.fold(formula, lambda name: f"<{color[name]}>", "~{}".format, "({}>{})".format)
 
 
 def _hash(text: str) -> str:

@@ -6,9 +6,9 @@ again, and pays for nothing twice; and two runs with one seed give the same file
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import Author
 from loong_jax.synth.loongenv import execution, gates, judging, solving, strategies
 from loong_jax.synth.loongenv.candidates import Candidate
@@ -40,15 +40,12 @@ class LoongEnvConfig:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("items", "round_size", "num_attempts", "max_tries"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
+        refuse_below(self, 1, "items", "round_size", "num_attempts", "max_tries")
         if not 0 <= self.min_correct <= self.num_attempts:
             raise ConfigError(
                 f"min_correct={self.min_correct} is not in 0..num_attempts={self.num_attempts}."
             )
-        if self.max_candidates < 0:
-            raise ConfigError(f"max_candidates={self.max_candidates} is below 0. Use 0 for five x.")
+        refuse_below(self, 0, "max_candidates")
         if unknown := sorted(set(self.strategies) - set(STRATEGIES)):
             raise ConfigError(f"strategies {unknown} are unknown. Choose of {STRATEGIES}.")
         if not self.strategies or len(set(self.strategies)) < len(self.strategies):
@@ -169,13 +166,16 @@ def _through(
     `progress` has where the candidates stand, by id; a stage sees those that are open.
     """
 
-    def after(candidates: Sequence[Candidate]) -> list[Candidate]:
+    def after(candidates: Iterable[Candidate]) -> list[Candidate]:
         progress.update((one.id, one) for one in candidates)
         return [one for one in progress.values() if one.is_open]
 
     name = next(iter(progress))
     left = after(strategy.propose(workshop, list(progress)))
-    left = after([_gated(one) for one in left])
+    left = after(
+        one.ended("malformed_question", why) if (why := gates.malformed(one.question)) else one
+        for one in left
+    )
     left = after(_deduplicated(left, known))
     left = after(strategies.coded(left, workshop))
     left = after(execution.executed(left, workshop.packages, executions))
@@ -187,11 +187,6 @@ def _through(
             min_correct=config.min_correct, round_name=name,
         )
     )  # fmt: skip
-
-
-def _gated(candidate: Candidate) -> Candidate:
-    why = gates.malformed(candidate.question)
-    return candidate.ended("malformed_question", why) if why else candidate
 
 
 def _deduplicated(candidates: Sequence[Candidate], known: Duplicates) -> list[Candidate]:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import structured
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.synth.loongenv.seeds import Seed
@@ -152,11 +152,7 @@ class EvolInstruct:
     min_solvability: float = 4.0  # of 10; below it a rewrite is nobody's parent
 
     def __post_init__(self):
-        if self.num_generations < 1 or self.num_rewrites < 1:
-            raise ConfigError(
-                f"num_generations={self.num_generations} and num_rewrites={self.num_rewrites} must "
-                "be at least 1. Raise them."
-            )
+        refuse_below(self, 1, "num_generations", "num_rewrites")
         if not 0 <= self.breadth_share <= 1:
             raise ConfigError(f"breadth_share={self.breadth_share} is not in 0..1. Choose there.")
         if set(self.weights) != set(_HIGHEST):

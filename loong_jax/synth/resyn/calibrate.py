@@ -26,7 +26,9 @@ def run(ask: Ask, runner: ModuleRunner, items: Sequence[Item], settings: ResynSe
         posed = runner.run(Module(item.source), [("pose", draw) for draw in draws])
         for (level, seed), found in zip(draws, posed, strict=True):
             if found.status == "ok":
-                asked.append(questions.solve(item, found.value[1], settings.seed + seed))
+                asked.append(
+                    questions.request("solve", settings.seed + seed, item, question=found.value[1])
+                )
                 places.append((item, level, found.value[0]))
     replies = ask(asked)
     answered = {id(item): [] for item in items}

@@ -153,7 +153,8 @@ def calibrate(counts: Sequence[LevelCount], rule: CalibrationRule) -> Calibratio
         )
     if (fit := fit_logistic(counts)) is None:
         test, drop = "exact", rates[0] - rates[-1]
-        p_falling, p_rising = exact_p_falling(counts), exact_p_falling(_mirrored(counts))
+        failed = [c._replace(num_solved=c.num_attempts - c.num_solved) for c in counts]
+        p_falling, p_rising = exact_p_falling(counts), exact_p_falling(failed)
     else:
         test, drop = "wald", _rate(fit, counts[0].level) - _rate(fit, counts[-1].level)
         p_falling = wald_p_falling(fit)
@@ -166,11 +167,6 @@ def calibrate(counts: Sequence[LevelCount], rule: CalibrationRule) -> Calibratio
     return Calibration(
         decision=decision, test=test, p_falling=p_falling, drop=drop, rate=mean, counts=counts
     )
-
-
-def _mirrored(counts: Sequence[LevelCount]) -> list[LevelCount]:
-    """Failures in the place of solutions."""
-    return [c._replace(num_solved=c.num_attempts - c.num_solved) for c in counts]
 
 
 def _rate(fit: Fit, level: int) -> float:

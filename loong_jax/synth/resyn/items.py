@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loong_jax.environments.problem import Domain
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 from loong_jax.synth.resyn.calibration import CalibrationRule
 
 STAGES = ("idea", "module", "gates", "novelty", "judge", "calibration")
@@ -26,10 +26,8 @@ class ResynSettings:
     keeps_overlapping: bool = False  # keywords that name an evaluation set's task
 
     def __post_init__(self):
-        if self.ideas_per_keyword < 1:
-            raise ConfigError(f"ideas_per_keyword={self.ideas_per_keyword} is below 1. Raise it.")
-        if not 0 < self.min_graded_share <= 1:
-            raise ConfigError(f"min_graded_share={self.min_graded_share} is not in (0, 1].")
+        refuse_below(self, 1, "ideas_per_keyword")
+        refuse_no_share(self, "min_graded_share")
         if not self.domain.strip():
             raise ConfigError(f"domain={self.domain!r} is no word. Give one.")
 

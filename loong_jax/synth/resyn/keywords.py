@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loong_jax.data import json_files
+from loong_jax.data.json_files import BadLine
 from loong_jax.errors import ConfigError
 
 MAX_KEYWORD_CHARS = 60
@@ -70,22 +72,14 @@ def cleaned(words: Iterable[str]) -> list[str]:
 
 def read_texts(path: Path) -> list[str]:
     """Texts of an evaluation set: JSON lines with a question, prompt, problem, input or text."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Name another file.") from None
-    texts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            texts.append(next(str(record[key]) for key in _TEXT_KEYS if key in record))
-        except (ValueError, TypeError, StopIteration):
-            raise ConfigError(
-                f"line {number} of {path} is no JSON object with one of {', '.join(_TEXT_KEYS)}."
-            ) from None
-    return texts
+
+    def text(record: dict[str, Any], _: int) -> str:
+        key = next((key for key in _TEXT_KEYS if key in record), None)
+        if key is None:
+            raise BadLine(f"has none of the keys {', '.join(_TEXT_KEYS)}. Name what it asks so")
+        return str(record[key])
+
+    return json_files.read_lines(path, text, noun="text")
 
 
 def audit(words: Sequence[str], sets: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:

@@ -94,7 +94,9 @@ class _Flow:
     def ideas(self, keywords: Sequence[str]) -> list[Item]:
         """So many places for each keyword, filled with its ideas or stopped without one."""
         count, seed = self.settings.ideas_per_keyword, self.settings.seed
-        replies = self.ask([questions.ideas(word, count, seed) for word in keywords])
+        replies = self.ask(
+            [questions.request("ideas", seed, keyword=w, count=str(count)) for w in keywords]
+        )
         items, titles = [], set()
         for number, (keyword, reply) in enumerate(zip(keywords, replies, strict=True)):
             found = reply.parsed["ideas"] if reply.parsed else []
@@ -116,8 +118,12 @@ class _Flow:
         return items
 
     def modules(self, items: Sequence[Item]) -> None:
-        todo = [item for item in items if item.is_open]
-        replies = self.ask([questions.module(item, self.settings.seed) for item in todo])
+        self._written([item for item in items if item.is_open], "module")
+
+    def _written(self, todo: Sequence[Item], name: str) -> None:
+        """Each item with the module that the author writes, or stopped without one."""
+        seed = self.settings.seed
+        replies = self.ask([questions.request(name, seed, item) for item in todo])
         for item, reply in zip(todo, replies, strict=True):
             item.calls.append(reply.transcript.key)
             if reply.text is None:
@@ -158,10 +164,13 @@ class _Flow:
         """Both stages; the second sees what passed the first."""
         seed = self.settings.seed
         todo = [item for item in items if item.is_open and not item.complaint]
-        asked = [questions.judge_module(item, seed) for item in todo]
+        asked = [questions.request("judge_module", seed, item) for item in todo]
         self._judged(todo, self._asked_twice(todo, asked), questions.module_refusal)
         todo = [item for item in todo if item.is_open and not item.complaint]
-        asked = [questions.judge_question(item, self._examples(item), seed) for item in todo]
+        asked = [
+            questions.request("judge_question", seed, item, examples=self._examples(item))
+            for item in todo
+        ]
         self._judged(todo, self._asked_twice(todo, asked), questions.question_refusal)
 
     def _asked_twice(self, todo: Sequence[Item], asked: Sequence[Request]) -> list[Reply]:
@@ -194,15 +203,10 @@ class _Flow:
     def revise(self, items: Sequence[Item]) -> None:
         """The one revision of what a gate or the judge refused, then all of it again."""
         todo = [item for item in items if item.is_open and item.complaint]
-        replies = self.ask([questions.revise(item, self.settings.seed) for item in todo])
-        for item, reply in zip(todo, replies, strict=True):
-            item.calls.append(reply.transcript.key)
+        self._written(todo, "revise")
+        for item in todo:
             item.was_revised, item.complaint = True, ""
             self.forms.pop(item.uid, None)
-            if reply.text is None:
-                item.stop("module", reply.failure or "", reply.transcript.detail)
-            else:
-                item.source = questions.code_of(reply.text)
         self.examine(todo)
         self.judge(todo)
 

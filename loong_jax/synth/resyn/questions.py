@@ -1,9 +1,11 @@
 """What ReSyn asks of an author, and how replies are read."""
 
+import dataclasses
 import re
 from typing import Any
 
-from loong_jax.synth.authors import structured
+from loong_jax.data import fences
+from loong_jax.synth.authors import prompts, structured
 from loong_jax.synth.authors.records import Request
 from loong_jax.synth.resyn.items import Item
 
@@ -21,52 +23,30 @@ MODULE_VIEW = structured.fields(
     reference_free=bool, computational_advantage=bool, is_complete=bool, scales=bool, comment=str
 )
 QUESTION_VIEW = structured.fields(is_well_specified=bool, has_loophole=bool, comment=str)
+ASKED: dict[str, tuple[str, dict[str, Any] | None]] = {  # prompt -> role, shape of the reply
+    "ideas": ("idea", IDEAS),
+    "module": ("coder", None),
+    "judge_module": ("judge", MODULE_VIEW),
+    "judge_question": ("judge", QUESTION_VIEW),
+    "revise": ("coder", None),
+    "solve": ("solver", None),
+}
 MAX_TITLE_CHARS = 200
-_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-def ideas(keyword: str, count: int, seed: int) -> Request:
-    fields = {"keyword": keyword, "count": str(count)}
-    return Request(
-        role="idea", prompt_name="resyn/ideas", fields=fields, seed=seed, schema=IDEAS
-    )  # fmt: skip
-
-
-def module(item: Item, seed: int) -> Request:
-    fields = {"title": item.title, "description": item.description}
-    return Request(role="coder", prompt_name="resyn/module", fields=fields, seed=seed)
-
-
-def judge_module(item: Item, seed: int) -> Request:
-    fields = {"title": item.title, "description": item.description, "code": item.source}
-    return Request(role="judge", prompt_name="resyn/judge_module", fields=fields, seed=seed,
-                   schema=MODULE_VIEW)  # fmt: skip
-
-
-def judge_question(item: Item, examples: str, seed: int) -> Request:
-    fields = {"title": item.title, "examples": examples, "code": item.source}
-    return Request(role="judge", prompt_name="resyn/judge_question", fields=fields, seed=seed,
-                   schema=QUESTION_VIEW)  # fmt: skip
-
-
-def revise(item: Item, seed: int) -> Request:
-    fields = {
-        "title": item.title, "description": item.description, "code": item.source,
-        "complaint": item.complaint,
-    }  # fmt: skip
-    return Request(role="coder", prompt_name="resyn/revise", fields=fields, seed=seed)
-
-
-def solve(item: Item, question: str, seed: int) -> Request:
-    fields = {"title": item.title, "question": question}
-    return Request(role="solver", prompt_name="resyn/solve", fields=fields, seed=seed)
+def request(name: str, seed: int, item: Item | None = None, **more: str) -> Request:
+    """What is asked by the prompt of this name, of an item and of what is given beside it."""
+    known = more if item is None else {**dataclasses.asdict(item), "code": item.source, **more}
+    role, schema = ASKED[name]
+    fields = {field: known[field] for field in prompts.load(f"resyn/{name}").fields}
+    return Request(role=role, prompt_name=f"resyn/{name}", fields=fields, seed=seed, schema=schema)
 
 
 def code_of(text: str) -> str:
     """The last fenced block of a reply, or all of it where there is none."""
-    found = _FENCE.findall(text)
-    return (found[-1] if found else text).strip("\n") + "\n"
+    found = fences.blocks(text)
+    return (found[-1].body if found else text).strip("\n") + "\n"
 
 
 def answer_of(text: str) -> str | None:

@@ -11,6 +11,7 @@ What the server is asked is deterministic but for that name. What it fails to an
 
 import http.client
 import json
+import os
 import re
 import secrets
 import time
@@ -29,6 +30,7 @@ from loong_jax.verifiers.verdict import Verdict
 if TYPE_CHECKING:
     from loong_jax.environments.problem import Problem
 
+URL = "LOONG_LEAN_URL"
 MAX_REPLY_BYTES = 64 * 2**20
 _RETRIED = (429, 500, 502, 503, 504)
 
@@ -133,6 +135,7 @@ class LeanClient:
 class LeanVerifier:
     """Judges proofs of Lean 4 statements: by the server at `url`, or by REPLs of this machine.
 
+    LOONG_LEAN_URL fills a `url` that is left out, else it is port 8000 of this machine.
     `repl` holds the arguments of LeanReplPool, at least {"command": [...]}; without it the rest
     goes to LeanClient. A REPL is a process like ours: what keeps a proof from running code is the
     list of refused words, so on a machine of value run it in a container, as `command` may.
@@ -141,14 +144,16 @@ class LeanVerifier:
     def __init__(
         self,
         *,
-        url: str = "http://127.0.0.1:8000",
+        url: str | None = None,
         repl: Mapping[str, Any] | None = None,
         **client: Any,
     ):
         if repl is not None and client:
             raise VerifierError(f"repl goes without {sorted(client)}, which are a server's.")
         self._client: LeanClient | LeanReplPool = (
-            LeanReplPool(**repl) if repl is not None else LeanClient(url, **client)
+            LeanReplPool(**repl)
+            if repl is not None
+            else LeanClient(url or os.environ.get(URL, "http://127.0.0.1:8000"), **client)
         )
 
     def verify(self, problem: "Problem", response_text: str) -> Verdict:

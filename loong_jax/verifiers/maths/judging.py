@@ -207,7 +207,10 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     if is_marked and reference.kind != "date":
         return None
     clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
-    if reference.kind == "choice":
+    if letters is not None and reference.kind == "choice":
+        named = wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
+        outcome = None if named is None else named == letters
+    elif reference.kind == "choice":
         letter = wording.mentioned(clause)
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":

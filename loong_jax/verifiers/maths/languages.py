@@ -14,7 +14,9 @@ MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
     0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
     0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
-_SIGNS |= {0x2212: "-"} | dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
+_SIGNS |= {0x2212: "-", 0x2236: ":"} | dict.fromkeys(
+    map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), ""
+)
 _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
@@ -87,6 +89,7 @@ _MEASURED = re.compile(
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
+_OF_DATE = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
@@ -115,6 +118,8 @@ def translated(text: str) -> str:
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _SAID.CLOCK.sub(_time, text)
+        if "\\" in text:
+            text = _OF_DATE.sub(r"\1", text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
         text = _SAID.MONTH.sub(lambda m: str(numerals.number_from_words(m[0])), text)
         text = _ROOT.sub(lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}", text)

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from loong_jax.data.curation import balance, features, semantic, stages
+from loong_jax.data.curation import balance, responses, semantic, stages
 from loong_jax.data.curation.balance import AnswerSources, Mixture, Stratified
 from loong_jax.errors import ConfigError
 
@@ -66,14 +66,14 @@ def test_mixtures_have_the_shares_that_were_asked_for():
 
 
 def test_features_count_marks_per_thousand_words():
-    found = features.of_text(
+    found = responses.of_text(
         "Wait, is that right? Let me check it. Alternatively add 3. " + "x " * 89
     )
     assert found["words"] == 100
     assert found["reflection"] == 20.0
     assert found["verification"] == 10.0
     assert found["exploration"] == 10.0
-    assert features.of_text("") == {"words": 0, **dict.fromkeys(features.MARKS, 0.0)}
+    assert responses.of_text("") == {"words": 0, **dict.fromkeys(responses.MARKS, 0.0)}
 
 
 def test_what_means_the_same_goes(tmp_path):

@@ -88,7 +88,7 @@ def test_programs_are_asked():
         problem(five, candidates=GOOD, language="klingon"),
         {"prompt": "What is 2 + 2?"},
     ]
-    outcome = CodeExecution().judge(records)
+    outcome = stages.judge(CodeExecution(), records)
     assert {i: stages.counted(r) for i, r in outcome.reasons.items()} == {
         1: "mismatched tests",
         2: "unsolved",
@@ -98,7 +98,7 @@ def test_programs_are_asked():
         6: "cannot run",
     }
     assert outcome.notes == {0: {"code_pass_rate": 1.0}}
-    repaired = CodeExecution(repairs=True, min_tests=4).judge(records[1:2])
+    repaired = stages.judge(CodeExecution(repairs=True, min_tests=4), records[1:2])
     assert repaired.notes[0]["bad_tests"] == [4]
     assert not repaired.reasons
 

@@ -46,7 +46,7 @@ def test_prompts_ask_for_what_is_checked():
     assert made["prompt"].startswith("Tell me of bread.\n\n")
     assert len(made["arguments"]["constraints"]) == 3
     assert made == instructions.reverse_prompt(record, num_constraints=3, seed=1)
-    assert KeepsConstraints().judge([made]).notes == {0: {"num_constraints": 3}}
+    assert stages.judge(KeepsConstraints(), [made]).notes == {0: {"num_constraints": 3}}
     assert constraints.ConstraintsVerifier().judge(made["arguments"]["constraints"], "No.").outcome
     turns = instructions.reverse_prompt(record, num_constraints=2, seed=1, turns="multi")
     assert turns is not None
@@ -62,7 +62,7 @@ def test_broken_constraints_are_dropped():
         {"response": BREAD, "arguments": {"constraints": [{"kind": "nonsense"}]}},
         {"response": BREAD},
     ]
-    reasons = KeepsConstraints().judge(records).reasons
+    reasons = stages.judge(KeepsConstraints(), records).reasons
     assert {i: stages.counted(reason) for i, reason in reasons.items()} == {
         0: "breaks",
         1: "malformed",

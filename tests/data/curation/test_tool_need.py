@@ -21,7 +21,7 @@ def test_queries_stay_by_the_three_thresholds():
         {"outcomes_with_tools": attempts(w), "outcomes_without_tools": attempts(o)}
         for w, o in pairs
     ]
-    outcome = stage.judge(records)
+    outcome = stages.judge(stage, records)
     for i, (w, o) in enumerate(pairs):
         stays = w / 10 - o / 10 > 0.3 and w / 10 > 0.4 and o / 10 < 0.3
         assert stays == (i not in outcome.reasons), (w, o)
@@ -32,7 +32,7 @@ def test_queries_stay_by_the_three_thresholds():
         "unsolved with",
         "little gain",
     }
-    few = stage.judge([{"outcomes_with_tools": attempts(3, 3)}])
+    few = stages.judge(stage, [{"outcomes_with_tools": attempts(3, 3)}])
     assert few.reasons == {0: "too few attempts: 3, 0"}
     with pytest.raises(ConfigError):
         ToolNecessity(tau_3=0.0)
@@ -140,7 +140,7 @@ def test_panels_decide():
         {"messages": OPENAI[:4], "judgements": good},
         {"prompt": "none"},
     ]
-    outcome = Trajectories().judge(records)
+    outcome = stages.judge(Trajectories(), records)
     assert {i: stages.counted(r) for i, r in outcome.reasons.items()} == {
         1: "judged",
         2: "too few judges",

@@ -5,7 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from loong_jax.synth.formal import backends, formalise, statement, wording
+from loong_jax.synth.formal import backends, formalise, statement
+from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.problems import Theorems
 from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
 
@@ -22,8 +23,8 @@ def test_words_are_read_back():
     for problem in problems(50):
         assert formal_words.read(problem.text, problem.glossary) == problem.intended
     posed = statement.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
-    assert formal_words.read(wording.tell(posed, GLOSSARY), GLOSSARY) == posed
-    text = wording.glossary_text(GLOSSARY)
+    assert formal_words.read(theorems.tell(posed, GLOSSARY), GLOSSARY) == posed
+    text = theorems.glossary_text(GLOSSARY)
     assert formal_roles.read_glossary(text) == GLOSSARY
     for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
                     "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip

@@ -1,13 +1,13 @@
 """The scripted author of the formal loop: it translates, tells in words, and judges.
 
-It reads the problem's words as `formal.wording` tells them, and knows no more than they say.
+It reads the problem's words as `formal.problems` tells them, and knows no more than they say.
 """
 
 import json
 import random
 from collections.abc import Callable
 
-from loong_jax.synth.formal import formulas, statement, wording
+from loong_jax.synth.formal import formulas, problems, statement
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
 from loong_jax.synth.formal.statement import Statement
 from tests.synth.scripted import formal_words
@@ -62,7 +62,7 @@ def formalise(ask: Ask) -> Said:
 def back_translate(ask: Ask) -> Said:
     glossary = read_glossary(ask.fields["glossary"])
     posed = statement.of_parts(ask.fields["hypotheses"].splitlines(), ask.fields["goal"])
-    words = wording.tell(posed, glossary)
+    words = problems.tell(posed, glossary)
     if ask.defect == "loose_words":
         return Said(json.dumps({"problem": words.split("\n", 1)[-1]}), ask.defect)
     return Said(json.dumps({"problem": words}))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.formulas import Atom, Formula, Not
+from loong_jax.synth.formal.problems import NOT
 from loong_jax.synth.formal.statement import Statement
-from loong_jax.synth.formal.wording import NOT
 
 
 class Unclear(ValueError):
@@ -14,7 +14,7 @@ class Unclear(ValueError):
 
 
 def read(text: str, glossary: Mapping[str, str]) -> Statement:
-    """Inverse of `wording.tell`. Raises Unclear."""
+    """Inverse of `problems.tell`. Raises Unclear."""
     reader = _Reader({clause: name for name, clause in glossary.items()})
     hypotheses, goal = [], None
     for line in filter(None, map(str.strip, text.splitlines())):

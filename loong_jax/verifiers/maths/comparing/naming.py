@@ -244,6 +244,16 @@ def spread(node: Node) -> tuple[Node, ...]:
     return with_sign(node, 1), with_sign(node, -1)
 
 
+def points(node: Node) -> tuple[Node, ...]:
+    """(1, 0) and (-1, 0) of the point (+-1, 0); two signs are left alone."""
+    signs = sum(part.head == "pm" for part in node.walk())
+    return (
+        (with_sign(node, 1), with_sign(node, -1))
+        if node.head == "tuple" and signs == 1
+        else (node,)
+    )
+
+
 def with_sign(item: Any, sign: int) -> Any:
     if type(item) is tuple:
         return tuple(with_sign(part, sign) for part in item)

@@ -118,6 +118,8 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
+        if (bold := prose.bold_inside(span.text)) is not None:
+            yield Span(bold, span.rule)
         if (apposed := _APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(statements.without_bold(span.text), span.rule))
@@ -143,6 +145,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if wording.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
+        if (bold := prose.bold_inside(prose.last_sentence(body))) is not None:
+            yield Span(bold, "bold")
+        if (derived := prose.last_inequality(body)) is not None:
+            yield Span(derived, "formula")
         if line:
             yield from _with_shorter(Span(line, "bold"))
         items = statements.last_list(body)

@@ -48,6 +48,7 @@ _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
+_REASON = re.compile(r"(?i)\b(?:since|because|as)\s+\Z")
 _BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
@@ -117,6 +118,8 @@ def spans(body: str) -> Iterator[Span]:
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )
+        if gap.strip(" $") == "," and _REASON.search(_words_before(body, match.start())):
+            break
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)

@@ -247,6 +247,51 @@ def without_remarks(body: str) -> str:
     return body
 
 
+_BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
+_AMOUNT_ALONE = re.compile(
+    r"(?:\\?[$€£¥]\s?)?-?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s?(?:\\?%)?(?: [A-Za-z]+)?\$?|"
+    rf"\$[^$=]+\$|{_WORD}",
+    re.IGNORECASE,
+)
+_NO_SUBJECT = re.compile(r"\w+\W+(?:\w+\W+)*\Z")
+_MENTIONS = re.compile(
+    r"(?i)\b(?:the|these|those|of|for|with|from|than|by|at|in|to|per|every|each|after|before|step|case|"
+    r"part|if|since|because|when|not|n't)\s+\W*\Z"
+)
+_STATES_AFTER = re.compile(
+    r"(?i)=|\b(?:is|are|was|were|equals?|gives?|so|therefore|hence|thus|but|not|wrong|then)\b|[不错]"
+)
+_DENIES = re.compile(r"(?i)\b(?:not|cannot|can't|never|no longer|isn't)\b|不")
+_CONCLUDING = re.compile(
+    r"(?i)\W*(?:so|thus|therefore|hence)\b|[\W\s]*(?:所以|因此|因而|故|综上|答)"
+)
+
+
+def bold_inside(sentence: str) -> str | None:
+    """The value in bold type inside a sentence that says more of it: "pays **$64** for 16 glasses".
+
+    Of a sentence that concludes also a name at its beginning: "So **Tom** is the oldest of 3".
+    """
+    found = list(_BOLD.finditer(sentence)) if "**" in sentence else []
+    if len(found) != 1:
+        return None
+    before, after = sentence[: found[0].start()], sentence[found[0].end() :]
+    said = found[0][1].strip(" .,;:")
+    if _AMOUNT_ALONE.fullmatch(said) is None:
+        is_name = _CONCLUDING.fullmatch(before.rstrip(" ,")) and not any(c.isdigit() for c in said)
+        return said if is_name and not re.search(r"\bnot\b|不", after) else None
+    stated = _CONCLUDING.sub("", before)
+    if (
+        _NO_SUBJECT.search(stated) is None
+        or _DENIES.search(before)
+        or _MENTIONS.search(before)
+        or _STATES_AFTER.search(after)
+    ):
+        return None
+    said = numerals.in_digits(said)
+    return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
+
+
 def _ends_on_value(said: str) -> bool:
     """Whether a text ends on a value, but for what its last sentence adds to it."""
     if _ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
@@ -269,6 +314,21 @@ def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
     start = breaks[-2].end() if len(breaks) > 1 else 0
     is_plain = len(last) <= MAX_CHARS and "**" not in last and not _AMENDS.search(last)
     return is_plain and not last.endswith(":") and bool(_IN_BOLD.match(body[start:end]))
+
+
+_ISOLATED = re.compile(
+    r"[\s$]*[a-z]\s*(?:[<>≤≥]=?|\\[gl]eq?(?:slant)?\b)\s*-?[\d.\\{}/a-z]+[\s$.]*"
+)
+
+
+def last_inequality(body: str) -> str | None:
+    """x > 4 of the lines 2x - 3 > 5, 2x > 8, x > 4, of which each follows from the one before."""
+    lines = [line for line in body.split("\n") if line.strip()]
+    if len(lines) < 2 or _ISOLATED.fullmatch(lines[-1]) is None:
+        return None
+    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in lines)
+    is_formal = is_derived and not re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", body)
+    return lines[-1].strip() if is_formal and _ISOLATED.fullmatch(lines[0]) is None else None
 
 
 def _states_nothing(sentence: str) -> bool:

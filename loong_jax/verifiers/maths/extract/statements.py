@@ -14,6 +14,7 @@ from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
+_IN_CASE = re.compile(r"若|如果|\bif\b|\botherwise\b", re.IGNORECASE)
 _BREAK = re.compile(r"<(?:br|hr)\s*/?>")
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 _SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
@@ -113,7 +114,8 @@ def joined(text: str, boxes: list[Box]) -> str:
     run = [boxes[-1]]
     for box in reversed(boxes[:-1]):
         gap = text[box.end : run[0].start]
-        if len(different) < SPRAY and not SAID.BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)):
+        is_joined = SAID.BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)) or _are_cases(text, box, run[0])
+        if len(different) < SPRAY and not is_joined:
             break
         run.insert(0, box)
     after = text[run[-1].end : run[-1].end + 40]
@@ -132,6 +134,15 @@ def joined(text: str, boxes: list[Box]) -> str:
         )
     )
     return " \\text{ and } ".join(contents)
+
+
+def _are_cases(text: str, one: Box, other: Box) -> bool:
+    """Whether a sentence has a box for either case: "9 if it may repeat; if not, 6"."""
+    before, gap = text[max(0, one.start - 80) : one.start], text[one.end : other.start]
+    before, gap = (part.replace("\nAnswer:", " ") for part in (before, gap))
+    before = re.split(r"[.!?\n]", before)[-1]
+    is_one = len(gap) < 80 and not re.search(r"[.!?]\s|\n", gap)
+    return is_one and all(_IN_CASE.search(part) is not None for part in (before, gap))
 
 
 def _with_multiplicity(content: str, gap: str) -> str:

@@ -6,7 +6,7 @@ the gold 11, while "1" does not answer the gold x + z = 1.
 
 from loong_jax.verifiers.maths import comparing
 from loong_jax.verifiers.maths.comparing import ellipses, families, naming, real_sets
-from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
+from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, UNNAMED, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
@@ -39,6 +39,8 @@ class Matcher(Comparison):
             self.note = f"the answer says of it: {' '.join(answer_label)}"
             return False
         gold, answer = gold.unlabelled, answer.unlabelled
+        if gold.head in ("tuple", "bracket", "interval", "union"):
+            answer = _range_of(single.point(answer))
         if gold.head in _FINITE and answer.head in _FINITE:
             gold, answer = _listed(gold), _listed(answer)
         if gold.head == "modular":
@@ -72,6 +74,14 @@ class Matcher(Comparison):
         if gold.head == "ratio":
             return several.ratio(self, gold, answer)
         return single.value(self, gold, answer)
+
+
+def _range_of(node: Node) -> Node:
+    """0 < ? < 1 of 0 < xy + z < 1: the range of what has several variables."""
+    if node.head != "chain" or len(node.args) != 4 or len(node.args[2].symbols) < 2:
+        return node
+    operators, low, _, high = node.args
+    return node if low.symbols or high.symbols else Node("chain", (operators, low, UNNAMED, high))
 
 
 def _listed(node: Node) -> Node:

@@ -10,6 +10,7 @@ from loong_jax.verifiers.maths.expression import ONE, Node, number
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
+_OF_SETS = ("union", "intersection", "setminus")  # A and B of "A ∩ B = [1, 3)" are known
 Symbolic = Callable[[Node, Node], bool | None]
 
 
@@ -54,7 +55,7 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if (
         answer.head == "chain"
         and answer.args[0] == ("=",)
-        and naming.names_something(answer.args[1])
+        and (naming.names_something(answer.args[1]) or answer.args[1].head in _OF_SETS)
     ):
         answer = answer.args[2]
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)

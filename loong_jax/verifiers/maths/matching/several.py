@@ -61,6 +61,8 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return matcher.match(items[0], answer)
         return False
     given = naming.flat(answer)
+    if all("pm" not in item.heads for item in items):
+        given = [one for item in given for one in naming.points(item)]
     if len(given) == 1 and given[0].head in COLLECTIONS and len(items) > 1:
         return collection(matcher, gold, given[0])  # [(4, 112)]
     if len(given) > MAX_ITEMS or len(items) > MAX_ITEMS:

@@ -1,5 +1,6 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
+import re
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import comparing, values
@@ -15,6 +16,7 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
+_POINT = re.compile("[A-Z]'{1,3}")
 _NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
@@ -96,6 +98,10 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 def _solved(items: Sequence[Node]) -> Sequence[Node]:
     """x = 5 of "0.3x = 1.5 and x = 5" or of "f(x) = x + 2, f(3) = 5": what the others lead to."""
     last = items[-1]
+    if all(i.head == "chain" and {*i.args[0]} == {"="} for i in items) and (
+        len({i.args[1] for i in items}) == 1 and not last.args[1].symbols
+    ):
+        return items[-1:]  # sin 120 = sin 60, and so sin 120 = 1/2 sqrt 3
     if not naming.is_assignment(last) or naming.right_side(last).symbols:
         return items
     before = [item for item in items[:-1] if item.head == "chain" and item.args[-1].head != "text"]
@@ -153,6 +159,12 @@ def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
+
+
+def point(node: Node) -> Node:
+    """(3, -4) of the point P'(3, -4)."""
+    is_point = node.head == "apply" and len(node.args) > 2 and _POINT.fullmatch(str(node.args[0]))
+    return Node("tuple", node.args[1:]) if is_point else node
 
 
 def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:

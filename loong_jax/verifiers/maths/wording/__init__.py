@@ -228,6 +228,11 @@ _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
 SIGN = _CHOICES.SIGN
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
+_SMALL = re.compile(r"\(?([a-h])\)\.?|\(([a-h])\) (?!.*\bnot\b)[A-Za-z][^()\d]{0,60}")
+_IS_OPTION = re.compile(
+    r"(?!If|When|Suppose|Maybe|Perhaps).*\b(?:is|must be) (?:the )?"
+    r"(?:option|choice|answer|statement) \(?([A-H])\)?\W*"
+)
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
 
@@ -239,8 +244,8 @@ def choice(text: str) -> str | None:
         if (found := rule.search(text)) is not None:
             return found[1]
     match = _CHOICES.CHOICE.match(text)
-    if match is None and (small := re.fullmatch(r"\(?([a-h])\)\.?", text)):
-        return small[1].upper()
+    if match is None and (small := _SMALL.fullmatch(text)):
+        return (small[1] or small[2]).upper()
     match = (
         match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text) or _CHOICES.CHOSEN.match(text)
     )
@@ -255,6 +260,7 @@ def choice(text: str) -> str | None:
 def chosen(sentence: str) -> str | None:
     """B of "So I choose B", the sentence that ends a response."""
     found = _CHOICES.CHOSEN.match(sentence) or _CHOICES.CONCLUDED.search(sentence)
+    found = found or _IS_OPTION.fullmatch(sentence)
     return None if found is None else found[1]
 
 

@@ -47,7 +47,6 @@ class _NoFormula(ValueError):
 
 
 @functools.lru_cache(maxsize=512)
-@functools.lru_cache(maxsize=512)
 def read_formula(text: str, *, is_gold: bool = False) -> Formula | None:
     """The formula that is all of a text; None else. A gold has a connective's sign."""
     if len(text) > MAX_FORMULA_CHARS or (is_gold and _CONNECTIVE.search(text) is None):
@@ -234,7 +233,7 @@ def read_proposition(text: str) -> Proposition | None:
 
 _QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
 MAX_QUANTIFIED = 400
-_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|[$*]|\\[,;:! ]")
+_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|\\?[$*]|\\[,;:! ]")
 _UNIT_WORD = re.compile(r"[a-z]*")
 _AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
 _BESIDE = re.compile(r"(?:[\s,;.]|\band\b|[和且])*")
